@@ -1,0 +1,34 @@
+"""The generator service's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorConfig:
+    """engine: auto takes vllm where it is installed with a GPU, else native."""
+
+    engine: Literal["auto", "native", "vllm"] = "auto"
+    replicas: int = 2
+    max_batch: int = 64  # sequences that one replica decodes at a time
+    max_model_len: int = 1024
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus: tuple[int, ...] = ()  # one per replica
+    gpu_memory_utilization: float = 0.6
+    enforce_eager: bool = False
+    threads: int = 1
+    start_timeout_s: float = 300.0
+    update_timeout_s: float = 120.0
+    probe_every_s: float = 2.0
+    probe_timeout_s: float = 5.0
+    max_respawns: int = 5  # of one replica, in a row
+    max_waiting: int = 4096  # requests that may wait at one replica
+
+    def __post_init__(self) -> None:
+        if min(self.replicas, self.max_batch, self.max_model_len, self.threads) < 1:
+            raise ValueError("generator.replicas, max_batch, max_model_len and threads must be at least 1")
+        if self.gpus and len(self.gpus) % self.replicas:
+            raise ValueError(f"generator.gpus {self.gpus} can't be shared evenly by {self.replicas} replicas")

@@ -1,0 +1,46 @@
+"""What a generator engine promises; `native` and `vllm` both keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from agentgym.types import Completion, GenerateRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GeneratorEngine(Protocol):
+    """Token ids in, token ids with the sampler's log-probabilities out. Lives in one process.
+
+    Requests run at the same time (continuous batching). A weight update does not wait for them: they go on
+    under the new weights, with their cache computed anew, and their version spans say where.
+    """
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the next token is sampled from."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Raises ValueError for a request that can't be served, for example a context that is too long.
+
+        Cancelling the call ends the request and frees its place.
+        """
+        ...
+
+    async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Load weights under Hugging Face names; every name of the model must come exactly once.
+
+        A tied lm_head need not come. After an error the engine refuses to generate.
+        """
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Sums since the start: generator/tokens_total, generator/busy_s, generator/running, generator/waiting."""
+        ...
+
+    async def close(self) -> None: ...

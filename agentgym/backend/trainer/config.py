@@ -1,0 +1,59 @@
+"""The trainer's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW."""
+
+    lr: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    decay_ratio: float = 0.0  # share of the steps at the end in which the rate falls
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.lr < 0 or self.max_grad_norm <= 0:
+            raise ValueError(
+                f"optimizer: lr {self.lr} must be at least 0 and max_grad_norm {self.max_grad_norm} above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    """seq_len: length of one packed row. rows_per_microbatch: rows of one forward and backward, per rank."""
+
+    procs: int = 1
+    tensor_parallel: int = 1
+    data_parallel_shard: int = -1  # -1: what is left
+    seq_len: int = 512
+    rows_per_microbatch: int = 4
+    logprob_chunk: int = 1024
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights stay float32
+    attention: Literal["auto", "sdpa", "flex"] = "auto"
+    activation_checkpoint: Literal["none", "selective", "full"] = "none"
+    compile: bool = False
+    device: Device = "auto"
+    gpus: tuple[int, ...] = ()
+    threads: int = 1  # of torch, per process
+    step_timeout_s: float = 600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.procs < 1 or self.tensor_parallel < 1 or self.procs % self.tensor_parallel:
+            raise ValueError(
+                f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel}"
+            )
+        if min(self.seq_len, self.rows_per_microbatch, self.logprob_chunk, self.threads) < 1:
+            raise ValueError(
+                "trainer.seq_len, rows_per_microbatch, logprob_chunk and threads must be at least 1"
+            )

@@ -1,0 +1,37 @@
+"""The limits of an episode and how its completions are sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """max_turns: None leaves it to the environment."""
+
+    max_turns: int | None = None
+    max_turn_tokens: int = 128
+    max_episode_tokens: int = 768
+    episode_time_s: float = 120.0
+    generate_timeout_s: float = 60.0
+    env_timeout_s: float = 60.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_retries: int = 2
+    max_infra_error_share: float = 0.25  # of the last 200 episodes; more ends the run
+
+    def __post_init__(self) -> None:
+        if self.max_turn_tokens < 1 or self.max_episode_tokens < self.max_turn_tokens:
+            raise ValueError(
+                f"rollout.max_turn_tokens {self.max_turn_tokens} must be at least 1 and at most "
+                f"rollout.max_episode_tokens {self.max_episode_tokens}"
+            )
+        if self.temperature <= 0:
+            raise ValueError(
+                f"rollout.temperature is {self.temperature}; RL needs a sampled policy, give more than 0"
+            )
+        if not 0 <= self.max_infra_error_share <= 1:
+            raise ValueError(
+                f"rollout.max_infra_error_share is {self.max_infra_error_share}; give a share in [0, 1]"
+            )

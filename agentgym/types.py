@@ -1,0 +1,259 @@
+"""The data of an episode, in the order in which it flows. Standard library only.
+
+Axes: P prompt tokens, C completion tokens, L tokens of one sample, G episodes of one group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NotRequired, TypeAlias, TypedDict
+
+Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Split: TypeAlias = Literal["train", "test"]
+
+
+class Message(TypedDict):
+    """One chat message, in the shape that chat templates read."""
+
+    role: Role
+    content: str
+    name: NotRequired[str]
+    tool_calls: NotRequired[list[Json]]
+
+
+class Stop(StrEnum):
+    """Why an episode ended."""
+
+    DONE = "done"  # the environment said so
+    MAX_TURNS = "max_turns"
+    TURN_TOKENS = "turn_tokens"  # one turn reached its token limit before its end token
+    EPISODE_TOKENS = "episode_tokens"  # the whole episode reached its token limit
+    TIME = "time"
+    ERROR = "error"
+
+
+class Outcome(StrEnum):
+    """What an episode counts as. Only what is scored or invalid enters an advantage."""
+
+    SCORED = "scored"
+    INVALID = "invalid"  # the agent broke the rules: it earns the floor
+    INFRA_ERROR = "infra_error"  # retried, then left out
+
+
+class FinishReason(StrEnum):
+    """Why one completion ended."""
+
+    STOP = "stop"  # a stop token, which is the last of the completion's ids
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What a task needs to run code.
+
+    allow_interpreters: sandboxes that are no full CPython but suffice for this task.
+    """
+
+    image: str | None = None
+    allow_interpreters: tuple[str, ...] = ()
+    network: bool = False
+    memory_mib: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One thing to do. `answer` belongs to the environment; the agent never sees it."""
+
+    task_id: str
+    prompt: tuple[Message, ...]
+    answer: Json = None
+    sandbox: SandboxSpec | None = None
+    split: Split = "train"
+    difficulty: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one completion is sampled. A seed makes it reproducible at fixed weights."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1")
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(
+                f"temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}: allowed are "
+                "temperature >= 0 (0 is greedy), 0 < top_p <= 1, top_k >= 0 (0 is no limit)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """Token ids in. prompt_ids: the whole context so far."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpan:
+    """Completion tokens [start, end) were sampled by the weights of `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """Token ids out, as the sampler made them.
+
+    completion_ids: [C], the stop token included. logprobs: [C], natural log, of the distribution that
+    was sampled from (after temperature, top-k and top-p). versions: spans that cover [0, C) in order.
+    """
+
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish_reason: FinishReason
+
+    def __post_init__(self) -> None:
+        check_sampled(self.completion_ids, self.logprobs, self.versions)
+
+
+def check_sampled(
+    token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[VersionSpan]
+) -> None:
+    """Refuse sampled tokens without exactly one finite log-probability and one version each."""
+    if len(token_ids) != len(logprobs):
+        raise ValueError(f"{len(token_ids)} sampled tokens but {len(logprobs)} logprobs")
+    if any(not math.isfinite(p) or p > 1e-4 for p in logprobs):
+        raise ValueError(f"logprobs must be finite and at most 0; got {[*logprobs][:8]}")
+    end = 0
+    for span in versions:
+        if span.start != end or span.end <= span.start:
+            raise ValueError(f"version spans have a gap or an overlap at token {end}: {[*versions]}")
+        end = span.end
+    if end != len(token_ids):
+        raise ValueError(f"version spans cover {end} of {len(token_ids)} sampled tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One completion and the exact tokens that it was sampled after.
+
+    prompt_ids: [P], the whole context: it begins with the turn before, ids and completion, unchanged.
+    completion_ids, logprobs: [C].
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish_reason: FinishReason
+
+    def __post_init__(self) -> None:
+        check_sampled(self.completion_ids, self.logprobs, self.versions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """What went wrong, and in whose part: sandbox, generator, reward:<name>, environment:<name>."""
+
+    source: str
+    kind: str
+    message: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Episode:
+    """One attempt at one task, as it was played and scored. Fields stand in the order they are filled."""
+
+    episode_id: str
+    task: Task
+    seed: int
+    messages: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    info: dict[str, Json] = field(default_factory=dict)  # what the environment recorded
+    stop: Stop | None = None
+    rewards: dict[str, float | None] = field(default_factory=dict)  # None: not scored
+    reward: float | None = None  # the weighted sum; None: not scored
+    outcome: Outcome | None = None
+    error: ErrorRecord | None = None
+    retries: int = 0
+    timing_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        """Whether the environment's own goal was reached; the environment records it in `info`."""
+        return self.info.get("success") is True
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(len(turn.completion_ids) for turn in self.turns)
+
+    @property
+    def min_version(self) -> int:
+        """The oldest weights that sampled a token of this episode."""
+        return min(span.version for turn in self.turns for span in turn.versions)
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """Episodes of one task, compared with each other. advantages: [G], same order; None: left out."""
+
+    group_id: int
+    task: Task
+    start_version: int  # the newest weights when the group began
+    episodes: list[Episode] = field(default_factory=list)
+    advantages: list[float | None] = field(default_factory=list)
+
+    @property
+    def has_signal(self) -> bool:
+        return any(advantage for advantage in self.advantages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One training sequence: an episode's tokens with their provenance.
+
+    All of length L. loss_mask: 1.0 where the policy sampled the token, else 0.0. logprobs: the sampler's,
+    0.0 elsewhere. advantages: 0.0 elsewhere. versions: the weights that sampled the token, -1 elsewhere.
+    ref_logprobs: the reference model's, or empty when no reference is used.
+    Entry t of each speaks of token_ids[t]; the first token is never trained.
+    """
+
+    sample_id: str
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[float, ...]
+    logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    versions: tuple[int, ...]
+    ref_logprobs: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        length = len(self.token_ids)
+        columns = (self.loss_mask, self.logprobs, self.advantages, self.versions)
+        if any(len(column) != length for column in columns):
+            raise ValueError(f"sample {self.sample_id}: {length} tokens but {[len(c) for c in columns]}")
+        if self.ref_logprobs and len(self.ref_logprobs) != length:
+            raise ValueError(
+                f"sample {self.sample_id}: {length} tokens, {len(self.ref_logprobs)} ref_logprobs"
+            )
+        if length and self.loss_mask[0]:
+            raise ValueError(f"sample {self.sample_id}: the first token has no context to be trained on")
+
+    @property
+    def num_trained_tokens(self) -> int:
+        return sum(1 for mask in self.loss_mask if mask)
