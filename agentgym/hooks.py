@@ -205,7 +205,7 @@ class PluginRegistry:
             self._mark_failed(record, error)
             return
         for kind, things in found.items():
-            for name, thing in things.items():
+            for name in things:
                 if name in self._provided[kind]:
                     other = self._provided[kind][name][1]
                     record.status = PluginStatus.DUPLICATE
@@ -237,7 +237,10 @@ class PluginRegistry:
 
     def _mark_duplicate(self, record: PluginRecord) -> None:
         first = next(r for r in self.records if r.name == record.name)
-        record.error = f"two distributions give the plugin {record.name!r}: {first.origin} and {record.origin}; uninstall or disable one"
+        record.error = (
+            f"two distributions give the plugin {record.name!r}: {first.origin} and {record.origin}; "
+            "uninstall or disable one"
+        )
         first.status = record.status = PluginStatus.DUPLICATE
         first.error = record.error
         self._entry_points.pop(record.name, None)

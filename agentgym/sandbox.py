@@ -179,5 +179,17 @@ class SandboxBackend(Sandbox, Protocol):
     ) -> None: ...
 
 
+class ImageBackend(Protocol):
+    """A backend that runs images: what `agentgym sandbox build` and `clean` call."""
+
+    async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:
+        """Pull the image by digest, or build it from a Debian root file system; returns its id."""
+        ...
+
+    async def clean(self, say: Callable[[str], None]) -> int:
+        """Remove what dead owners left; returns how many containers that were."""
+        ...
+
+
 SandboxOptions: TypeAlias = dict[str, Json]
 """What a recipe says under `sandbox.options`; each backend turns it into a config of its own."""
