@@ -1,0 +1,82 @@
+"""Measures a policy: plays held-out tasks with fixed seeds and counts successes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentgym.errors import InfraError
+from agentgym.evals.statistics import wilson_interval
+from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.types import Episode, Outcome, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """success: share of counted episodes; [low, high]: its 95% interval. by_task: successes of each task,
+    None for an episode that could not be counted."""
+
+    checkpoint: str
+    success: float
+    low: float
+    high: float
+    reward_mean: float
+    num_tasks: int
+    num_episodes: int
+    num_unsupported: int
+    num_infra_errors: int
+    by_task: tuple[tuple[bool | None, ...], ...]
+
+
+async def play_eval(
+    player: EpisodePlayer, tasks: Sequence[Task], *, samples_per_task: int, seed: int, checkpoint: str
+) -> EvalResult:
+    """The same tasks and seed give the same prompts and sampling seeds, whatever the policy."""
+    async with asyncio.TaskGroup() as playing:
+        plays = [
+            [
+                playing.create_task(
+                    player.play(
+                        task,
+                        episode_id=f"eval-{number:04d}-{sample:02d}",
+                        seed=derive_seed("eval", seed, number, sample),
+                    )
+                )
+                for sample in range(samples_per_task)
+            ]
+            for number, task in enumerate(tasks)
+        ]
+    return summarize([[play.result() for play in row] for row in plays], checkpoint)
+
+
+def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
+    """Count successes. Broken infrastructure and unsupported code are left out, and counted apart.
+
+    Raises InfraError when nothing could be counted.
+    """
+    by_task = tuple(tuple(_counted(episode) for episode in row) for row in episodes)
+    flat = [episode for row in episodes for episode in row]
+    known = [value for row in by_task for value in row if value is not None]
+    if not known:
+        first = next((e.error for e in flat if e.error is not None), None)
+        raise InfraError(f"none of {len(flat)} episodes could be counted; the first error: {first}")
+    low, high = wilson_interval(sum(known), len(known))
+    rewards = [e.reward for e in flat if e.reward is not None and e.outcome is not Outcome.INFRA_ERROR]
+    unsupported = sum(1 for e in flat if e.error is not None and e.error.kind == "unsupported")
+    return EvalResult(
+        checkpoint=checkpoint,
+        success=sum(known) / len(known),
+        low=low,
+        high=high,
+        reward_mean=sum(rewards) / len(rewards),
+        num_tasks=len(by_task),
+        num_episodes=len(known),
+        num_unsupported=unsupported,
+        num_infra_errors=len(flat) - len(known) - unsupported,
+        by_task=by_task,
+    )
+
+
+def _counted(episode: Episode) -> bool | None:
+    return None if episode.outcome is Outcome.INFRA_ERROR else episode.success

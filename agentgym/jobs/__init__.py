@@ -1,0 +1,1 @@
+"""Whole jobs, put together from all the parts: train, evaluate."""

@@ -1,0 +1,49 @@
+"""Where wall time goes: how long at least one call of a kind was in flight, and how long anything was."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Activity:
+    """Measures unions of intervals, not sums: ten calls at the same time for a second count one second."""
+
+    def __init__(self) -> None:
+        self._running: Counter[str] = Counter()
+        self._total_s: defaultdict[str, float] = defaultdict(float)
+        self._at = time.monotonic()
+
+    @contextmanager
+    def doing(self, kind: str) -> Iterator[None]:
+        """Count the time of this block as `kind`."""
+        self._advance()
+        self._running[kind] += 1
+        try:
+            yield
+        finally:
+            self._advance()
+            self._running[kind] -= 1
+
+    def totals_s(self) -> dict[str, float]:
+        """Seconds since the start by kind; `any` is the union of all kinds, `wall` is the clock."""
+        self._advance()
+        return dict(self._total_s)
+
+    def _advance(self) -> None:
+        now = time.monotonic()
+        passed = now - self._at
+        self._at = now
+        self._total_s["wall"] += passed
+        active = [kind for kind, count in self._running.items() if count]
+        for kind in active:
+            self._total_s[kind] += passed
+        if active:
+            self._total_s["any"] += passed
+
+
+def since(now_s: dict[str, float], before_s: dict[str, float]) -> dict[str, float]:
+    """What two readings of `totals_s` have between them."""
+    return {kind: total - before_s.get(kind, 0.0) for kind, total in now_s.items()}

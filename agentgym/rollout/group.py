@@ -1,0 +1,64 @@
+"""Plays one task several times, so that its episodes can be compared; ends a run that breaks too often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+
+from agentgym.errors import InfraError
+from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.types import Episode, Group, Outcome, Task
+
+
+async def play_group(player: EpisodePlayer, task: Task, *, group_id: int, size: int, run_seed: int) -> Group:
+    """`size` episodes of one task at the same time; their seeds follow from the run's, the group and the place."""
+    group = Group(group_id=group_id, task=task, start_version=player.generator.version)
+    async with asyncio.TaskGroup() as tasks:
+        playing = [
+            tasks.create_task(
+                player.play(
+                    task,
+                    episode_id=f"g{group_id:06d}-e{index:02d}",
+                    seed=derive_seed(run_seed, group_id, index),
+                )
+            )
+            for index in range(size)
+        ]
+    group.episodes = [play.result() for play in playing]
+    return group
+
+
+class InfraMonitor:
+    """Watches the share of episodes that broken infrastructure cost."""
+
+    def __init__(self, max_share: float, window: int = 200, at_least: int = 40) -> None:
+        self._max_share = max_share
+        self._recent: deque[Episode] = deque(maxlen=window)
+        self._at_least = at_least
+        self.total = 0
+
+    def add(self, episode: Episode) -> None:
+        """Raises InfraError with a report of the causes when the share is over its limit."""
+        self._recent.append(episode)
+        if not _is_broken(episode):
+            return
+        self.total += 1
+        broken = [episode for episode in self._recent if _is_broken(episode)]
+        share = len(broken) / len(self._recent)
+        if len(self._recent) >= self._at_least and share > self._max_share:
+            raise InfraError(self._report(broken, share))
+
+    def _report(self, broken: list[Episode], share: float) -> str:
+        causes = Counter(f"{e.error.source}: {e.error.kind}" for e in broken if e.error is not None)
+        lines = [f"  {count:4d} x {cause}" for cause, count in causes.most_common(5)]
+        last = broken[-1].error
+        detail = f"\nthe last one: {last.message}" if last is not None else ""
+        return (
+            f"{share:.0%} of the last {len(self._recent)} episodes were lost to infrastructure errors; "
+            f"allowed is rollout.max_infra_error_share = {self._max_share:.0%}.\n" + "\n".join(lines) + detail
+        )
+
+
+def _is_broken(episode: Episode) -> bool:
+    unsupported = episode.error is not None and episode.error.kind == "unsupported"
+    return episode.outcome is Outcome.INFRA_ERROR and not unsupported

@@ -1,0 +1,105 @@
+"""Which sandbox a run uses, and how long its calls are in flight."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.rollout.activity import Activity
+from agentgym.sandbox import (
+    GradeRequest,
+    Limits,
+    RunResult,
+    Sandbox,
+    SandboxBackend,
+    SandboxOptions,
+    SandboxUnavailable,
+    Verdict,
+)
+from agentgym.types import SandboxSpec, Task
+
+log = logging.getLogger(__name__)
+
+
+async def choose_sandbox(
+    name: str,
+    options: SandboxOptions,
+    tasks: Iterable[Task],
+    registry: PluginRegistry,
+    say: Callable[[str], None],
+) -> SandboxBackend | None:
+    """The backend, probed but not started; None when no task asks for one.
+
+    `auto` takes Docker, else the first interpreter that every task allows. Raises UserError when a named
+    sandbox can't serve the tasks or isn't there, and says what to do.
+    """
+    specs = [task.sandbox for task in tasks if task.sandbox is not None]
+    if not specs:
+        return None
+    if name != "auto":
+        backend = registry.sandbox(name)(options)
+        _check_serves(backend, specs)
+        try:
+            await backend.probe()
+        except SandboxUnavailable as error:
+            raise UserError(f"sandbox {name!r} can't be had: {error}") from error
+        return backend
+    return await _choose_any(options, specs, registry, say)
+
+
+async def _choose_any(
+    options: SandboxOptions,
+    specs: list[SandboxSpec],
+    registry: PluginRegistry,
+    say: Callable[[str], None],
+) -> SandboxBackend:
+    allowed = [
+        name for name in specs[0].allow_interpreters if all(name in s.allow_interpreters for s in specs)
+    ]
+    reasons: list[str] = []
+    for name in ["docker", *allowed]:
+        try:
+            backend = registry.sandbox(name)(options if name == "docker" else {})
+            await backend.probe()
+        except (SandboxUnavailable, UserError) as error:
+            reasons.append(f"{name}: {error}")
+            continue
+        if name != "docker":
+            first = reasons[0].splitlines()[0]
+            say(f"sandbox: {name}, an interpreter that these tasks allow, because {first}")
+        return backend
+    raise UserError(
+        "these tasks run code, and no sandbox can be had:\n  " + "\n  ".join(reasons) + "\n"
+        "Start Docker (`agentgym sandbox doctor` says how), then `agentgym sandbox build`."
+    )
+
+
+def _check_serves(backend: SandboxBackend, specs: list[SandboxSpec]) -> None:
+    for spec in specs:
+        if not backend.supports(spec):
+            allowed = ", ".join(("docker", *spec.allow_interpreters))
+            raise UserError(
+                f"sandbox {backend.name!r} can't serve these tasks ({spec}); allowed are: {allowed}"
+            )
+
+
+class WatchedSandbox:
+    """A sandbox whose calls are counted as activity of the kind `sandbox`."""
+
+    def __init__(self, inner: Sandbox, activity: Activity) -> None:
+        self._inner = inner
+        self._activity = activity
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = Limits()) -> RunResult:  # noqa: B008
+        with self._activity.doing("sandbox"):
+            return await self._inner.run(code, stdin=stdin, limits=limits)
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        with self._activity.doing("sandbox"):
+            return await self._inner.grade(request)
