@@ -1,0 +1,137 @@
+"""The child process that runs plain reward functions, so that one that hangs can be killed.
+
+A frame is four bytes of length (big endian) and a body. Frames to the child are pickles: first the pickled
+functions, each apart so that one that can't be imported breaks no other, then one `Work` for each episode.
+Frames to the parent are JSON, one `Answer` for each score, so that nothing a reward made is unpickled there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import numbers
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from agentgym.rewards import RewardFunction, Score
+from agentgym.types import Episode
+
+LENGTH: Final = struct.Struct(">I")
+READY: Final = b"ready"
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One episode and the functions that score it, by their place among the functions."""
+
+    functions: tuple[int, ...]
+    episode: Episode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one function gave: a score, or how it failed."""
+
+    score: float | None = None
+    error_kind: str = ""
+    error: str = ""
+
+    def to_json(self) -> bytes:
+        return json.dumps([self.score, self.error_kind, self.error]).encode()
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Answer:
+        score, error_kind, error = json.loads(body)
+        return cls(score=score, error_kind=error_kind, error=error)
+
+
+def as_score(value: object) -> Score:
+    """What a reward function returned, as a float or None. Anything else is a TypeError."""
+    if value is None:
+        return None
+    if isinstance(value, numbers.Real):  # numpy's numbers are among them
+        return float(value)
+    raise TypeError(f"it returned {value!r:.80} of type {type(value).__name__}; return a float or None")
+
+
+def failure(error: BaseException) -> Answer:
+    """A raised error, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return Answer(error_kind=type(error).__name__, error=f"{error!s:.500}{place}")
+
+
+def serve(channel: socket.socket) -> None:
+    """Answer until the parent closes its end."""
+    pickled: tuple[bytes, ...] = pickle.loads(_receive(channel))
+    functions = [_import(function) for function in pickled]
+    _send(channel, READY)
+    while True:
+        work: Work = pickle.loads(_receive(channel))
+        for index in work.functions:
+            function = functions[index]
+            _send(channel, (function if isinstance(function, Answer) else _call(function, work)).to_json())
+
+
+def _import(pickled: bytes) -> RewardFunction | Answer:
+    try:
+        function: RewardFunction = pickle.loads(pickled)
+        return function
+    except Exception as error:  # plugin code: anything may come
+        return failure(error)
+
+
+def _call(function: RewardFunction, work: Work) -> Answer:
+    try:
+        return Answer(score=as_score(function(work.episode)))
+    except (Exception, SystemExit) as error:  # plugin code: anything may come
+        return failure(error)
+
+
+def _send(channel: socket.socket, body: bytes) -> None:
+    channel.sendall(LENGTH.pack(len(body)) + body)
+
+
+def _receive(channel: socket.socket) -> bytes:
+    (size,) = LENGTH.unpack(_receive_exactly(channel, LENGTH.size))
+    return _receive_exactly(channel, size)
+
+
+def _receive_exactly(channel: socket.socket, size: int) -> bytes:
+    parts = []
+    while size:
+        part = channel.recv(min(size, 1 << 20))
+        if not part:
+            raise EOFError("the parent closed the channel")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _die_with(parent_pid: int) -> None:
+    """A reward that hangs would outlive a killed parent: it never comes back to see the channel closed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the line above
+        os._exit(1)
+
+
+def main(fd: int, parent_pid: int) -> None:
+    """Serve on the inherited socket `fd` as long as the parent lives."""
+    _die_with(parent_pid)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # what a reward prints goes where errors go
+    with socket.socket(fileno=fd) as channel:
+        try:
+            serve(channel)
+        except (EOFError, ConnectionError):
+            return
