@@ -17,9 +17,11 @@ class ModelConfig:
     """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
 
     random_weights: keep the architecture and tokenizer, draw the weights anew (for tests of size).
+    chat_template: empty is the tokenizer's own; `builtin:chatml`, or the path of a Jinja file.
     """
 
     path: str = "builtin:tiny"
+    chat_template: str = ""
     random_weights: bool = False
 
 

@@ -11,7 +11,7 @@ class RolloutConfig:
 
     max_turns: int | None = None
     max_turn_tokens: int = 128
-    max_episode_tokens: int = 768
+    max_episode_tokens: int = 512
     episode_time_s: float = 120.0
     generate_timeout_s: float = 60.0
     env_timeout_s: float = 60.0

@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine: `make train` and `make test`.
+# PYTHON=python3.12 chooses the interpreter; TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu another torch build.
+PYTHON ?= python3
+TORCH_INDEX_URL ?=
+TORCH_VERSION := 2.13.0
+ARGS ?=
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
+TRAIN_STAMP := $(VENV)/.installed-train
+TEST_STAMP := $(VENV)/.installed-test
+
+.PHONY: train test lint test-vllm setup setup-test clean help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+train: setup ## set up, then train the tiny policy that ships with the package on code_exec (CPU, minutes)
+	@$(VENV)/bin/agentgym train --env code_exec $(ARGS)
+
+test: setup-test lint ## set up, then run every test but the GPU's
+	@$(VENV)/bin/python -m pytest -m "not gpu" $(ARGS)
+
+lint: setup-test
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/ruff format --check --quiet .
+	@$(VENV)/bin/mypy --no-error-summary
+	@$(VENV)/bin/lint-imports --no-logo > $(VENV)/import-rules.log 2>&1 || { cat $(VENV)/import-rules.log; exit 1; }
+	@echo "lint: ruff, mypy and the import rules are clean"
+
+setup: $(TRAIN_STAMP)
+
+setup-test: $(TEST_STAMP)
+
+$(VENV)/bin/python:
+	@echo "setup: making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(f"agentgym needs Python 3.11 or newer, not {sys.version.split()[0]}; set PYTHON=") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: | $(VENV)/bin/python
+	@echo "setup: installing torch $(TORCH_VERSION) into $(VENV)"
+	@$(PIP) install torch==$(TORCH_VERSION) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+	@touch $@
+
+$(TRAIN_STAMP): pyproject.toml $(VENV)/.torch
+	@echo "setup: installing agentgym with what training needs (torchtitan, monarch, transformers, ...) into $(VENV)"
+	@$(PIP) install -e '.[train,docker,monty,data,gym]'
+	@touch $@
+
+$(TEST_STAMP): $(TRAIN_STAMP)
+	@echo "setup: installing the test tools (pytest, ruff, mypy, ...) and torchstore into $(VENV)"
+	@$(PIP) install -e '.[dev]'
+	@$(PIP) install --no-deps torchstore==0.1.2
+	@$(PIP) install pygtrie
+	@touch $@
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
