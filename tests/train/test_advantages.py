@@ -18,9 +18,7 @@ def test_equal_rewards_give_exactly_zero(rewards):
 
 
 def episode(outcome, reward):
-    return Episode(
-        episode_id="e", task=Task(task_id="t", prompt=()), seed=0, outcome=outcome, reward=reward
-    )
+    return Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, outcome=outcome, reward=reward)
 
 
 def test_a_broken_episode_is_left_out_and_an_invalid_one_counts():

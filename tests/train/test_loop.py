@@ -42,7 +42,9 @@ def endless_tasks(start: int = 0):
     return (Task(task_id=str(n), prompt=()) for n in itertools.count(start))
 
 
-def run(config, *, rollout=None, position=None, has_signal=lambda group_id: True, slow=lambda group_id: False):
+def run(
+    config, *, rollout=None, position=None, has_signal=lambda group_id: True, slow=lambda group_id: False
+):
     generator, learner, records = FakeGenerator(), FakeLearner(), []
     rng = random.Random(0)
 

@@ -1,0 +1,215 @@
+"""An episode with a generator that says what it is told to: tokens, limits, outcomes, retries."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from agentgym.env import Environment, Reply
+from agentgym.errors import InfraError
+from agentgym.rewards import Reward
+from agentgym.rollout.activity import Activity
+from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.scoring import Scorer
+from agentgym.train.samples import episode_sample
+from agentgym.types import Episode, Outcome, Stop, Task
+
+TASK = Task(task_id="t", prompt=({"role": "user", "content": "say yes"},))
+
+
+class SayYes(Environment):
+    """Wants to hear `yes`; answers anything else, and breaks on command."""
+
+    name = "say_yes"
+    rewards = {"said_yes": 1.0}
+    max_turns = 3
+
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def tasks(self, split, seed=0):
+        yield TASK
+
+    async def reply(self, context):
+        said = context.messages[-1]["content"]
+        if said == "crash":
+            raise ZeroDivisionError("in the environment")
+        if said == "lose the sandbox":
+            raise InfraError("sandbox gone")
+        if said == "hang":
+            await asyncio.sleep(60)
+        context.info["success"] = said == "yes"
+        again = ({"role": "user", "content": "try again"},)
+        return Reply(messages=() if said == "yes" else again, done=said == "yes", invalid=said == "bad")
+
+    async def finish(self, context):
+        self.finished += 1
+
+
+def said_yes(episode: Episode) -> float:
+    return 1.0 if episode.success else 0.0
+
+
+@pytest.fixture
+def play(tokenizer, speaking):
+    def run(*says, config=None, reward=said_yes, delay_s=0.0):
+        generator = speaking(*says, delay_s=delay_s)
+        environment = SayYes()
+
+        async def main():
+            scorer = Scorer(
+                [Reward(name="said_yes", function=reward, low=-1.0, inline=True)], {"said_yes": 1.0}
+            )
+            player = EpisodePlayer(
+                environment=environment,
+                renderer=ChatRenderer(tokenizer),
+                generator=generator,
+                scorer=scorer,
+                config=config or RolloutConfig(),
+                sandbox=None,
+                activity=Activity(),
+            )
+            try:
+                return await player.play(TASK, episode_id="e", seed=7)
+            finally:
+                await scorer.close()
+
+        episode = asyncio.run(main())
+        assert environment.finished == episode.retries + 1
+        return episode, generator
+
+    return run
+
+
+def test_a_first_right_answer_ends_and_is_scored(play):
+    episode, _ = play("yes")
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.DONE, Outcome.SCORED, 1.0)
+
+
+def test_turns_continue_the_sampled_tokens_and_only_those_are_trained(play, tokenizer):
+    episode, generator = play("no", "well", "yes")
+    assert len(episode.turns) == 3
+    first, second, _ = episode.turns
+    assert second.prompt_ids[: len(first.prompt_ids) + 3] == first.prompt_ids + tokenizer.encode("no") + (2,)
+    sample = episode_sample(episode, 1.0)
+    trained = [t for t, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
+    assert tokenizer.decode(trained) == "no<|im_end|>well<|im_end|>yes<|im_end|>"
+    assert tokenizer.decode(sample.token_ids).startswith(
+        tokenizer.render(episode.messages, generation_prompt=False)[:-1]
+    )
+    assert len({request.sampling.seed for request in generator.requests}) == 3
+
+
+def test_wrong_answers_stop_at_the_turn_limit_with_a_score_of_zero(play):
+    episode, _ = play("no")
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.MAX_TURNS, Outcome.SCORED, 0.0)
+    assert len(episode.turns) == 3
+
+
+def test_breaking_the_rules_earns_the_floor(play):
+    episode, _ = play("bad")
+    assert (episode.outcome, episode.reward) == (Outcome.INVALID, -1.0)
+
+
+def test_a_turn_that_never_ends_is_cut_and_earns_the_floor(play):
+    episode, _ = play("n" * 50, config=RolloutConfig(max_turn_tokens=10))
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TURN_TOKENS, Outcome.INVALID, -1.0)
+    assert len(episode.turns[0].completion_ids) == 10
+
+
+def test_the_episode_limit_counts_prompt_and_replies(play):
+    config = RolloutConfig(max_turn_tokens=60, max_episode_tokens=100)
+    episode, _ = play("n" * 40, config=config)
+    assert episode.stop is Stop.EPISODE_TOKENS
+    last = episode.turns[-1]
+    assert len(last.prompt_ids) + len(last.completion_ids) <= 100
+
+
+def test_lost_infrastructure_is_retried_and_the_retry_counts_alone(play):
+    episode, _ = play("lose the sandbox", "yes")
+    assert (episode.outcome, episode.retries, len(episode.turns)) == (Outcome.SCORED, 1, 1)
+
+
+def test_infrastructure_that_stays_lost_is_never_a_zero(play):
+    episode, _ = play(InfraError("no replica"))
+    assert (episode.outcome, episode.reward, episode.retries) == (Outcome.INFRA_ERROR, None, 2)
+    assert episode.error.source == "generator"
+
+
+def test_a_crash_of_the_environment_is_recorded_under_its_name(play):
+    episode, _ = play("crash")
+    assert episode.outcome is Outcome.INFRA_ERROR
+    assert episode.error.source == "environment:say_yes.reply"
+    assert "in the environment" in episode.error.message
+
+
+def test_a_hanging_environment_is_cut_off(play):
+    episode, _ = play("hang", config=RolloutConfig(env_timeout_s=0.1))
+    assert episode.error.kind == "TimeoutError" and episode.error.source == "environment:say_yes.reply"
+
+
+def test_an_episode_that_takes_too_long_stops_for_time(play):
+    episode, _ = play("no", config=RolloutConfig(episode_time_s=0.1), delay_s=0.08)
+    assert (episode.stop, episode.outcome) == (Stop.TIME, Outcome.INFRA_ERROR)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 7.0, "yes"])
+def test_a_reward_that_is_no_number_in_its_range_costs_the_episode(play, bad):
+    episode, _ = play("yes", reward=lambda episode: bad)
+    assert episode.outcome is Outcome.INFRA_ERROR
+    assert episode.error.source == "reward:said_yes"
+
+
+def test_a_raising_reward_costs_the_episode_and_is_named(play):
+    def raising(episode):
+        raise KeyError("lost")
+
+    episode, _ = play("yes", reward=raising)
+    assert (episode.outcome, episode.error.source) == (Outcome.INFRA_ERROR, "reward:said_yes")
+
+
+def test_a_group_plays_its_episodes_with_different_seeds(tokenizer, speaking):
+    async def main():
+        scorer = Scorer([Reward(name="said_yes", function=said_yes, inline=True)], {"said_yes": 1.0})
+        player = EpisodePlayer(
+            environment=SayYes(),
+            renderer=ChatRenderer(tokenizer),
+            generator=speaking("yes"),
+            scorer=scorer,
+            config=RolloutConfig(),
+            sandbox=None,
+            activity=Activity(),
+        )
+        first = await play_group(player, TASK, group_id=3, size=4, run_seed=1)
+        again = await play_group(player, TASK, group_id=3, size=4, run_seed=1)
+        await scorer.close()
+        return first, again
+
+    first, again = asyncio.run(main())
+    seeds = [episode.seed for episode in first.episodes]
+    assert len(set(seeds)) == 4
+    assert seeds == [episode.seed for episode in again.episodes]
+
+
+def test_too_many_infrastructure_errors_end_the_run_with_the_causes(play):
+    lost, _ = play(InfraError("no replica"))
+    fine, _ = play("yes")
+    monitor = InfraMonitor(max_share=0.25, at_least=8)
+    for _ in range(6):
+        monitor.add(fine)
+    monitor.add(lost)
+    monitor.add(lost)
+    with pytest.raises(InfraError, match="3 x generator: InfraError"):
+        monitor.add(lost)
+
+
+def test_unsupported_code_does_not_count_as_broken_infrastructure(play):
+    lost, _ = play(InfraError("no replica"))
+    unsupported = replace(lost, error=replace(lost.error, kind="unsupported"))
+    monitor = InfraMonitor(max_share=0.1, at_least=4)
+    for _ in range(20):
+        monitor.add(unsupported)
+    assert monitor.total == 0
