@@ -44,3 +44,19 @@ class GeneratorEngine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: int) -> None:
+    """Raise ValueError for a request that no engine could serve to its end."""
+    prompt_ids, max_tokens = request.prompt_ids, request.sampling.max_tokens
+    if not prompt_ids:
+        raise ValueError("prompt_ids is empty; give at least one token")
+    if len(prompt_ids) + max_tokens > max_model_len:
+        raise ValueError(
+            f"a context of {len(prompt_ids)} tokens and max_tokens {max_tokens} exceed generator.max_model_len "
+            f"{max_model_len}; ask for fewer tokens or raise it"
+        )
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
+        raise ValueError(
+            f"prompt_ids lie in [{min(prompt_ids)}, {max(prompt_ids)}]; the vocabulary is [0, {vocab_size})"
+        )
