@@ -1,0 +1,125 @@
+"""Finds the answer in what an agent wrote and compares it as an exact number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+MAX_NUMBER_CHARS: Final = 60  # more digits than that are no answer, and slow to compare
+MAX_EXPONENT: Final = 30
+
+_NUMBER: Final = re.compile(
+    r"""(?<![\w.])                                  # not in the middle of a word or a number
+    (?P<sign>(?<![\w.)])[-+])?
+    (?:(?P<whole>[0-9]+)[ ](?=[0-9]+/[0-9]))?       # 3 1/2
+    (?P<number>
+        (?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?
+      | \.[0-9]+
+    )
+    (?:[eE](?P<exponent>[-+]?[0-9]+))?
+    (?:/(?P<divisor>[0-9]+(?:\.[0-9]+)?))?
+    (?P<percent>[ ]?%)?""",
+    re.VERBOSE,
+)
+_MARK: Final = re.compile(r"####|\\boxed\s*\{|\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE)
+_LATEX_FRACTION: Final = re.compile(
+    r"\\[dt]?frac\s*(?:\{\s*([0-9.,]+)\s*\}\s*\{\s*([0-9.,]+)\s*\}|([0-9])\s*([0-9]))"
+)
+_LATEX_POWER: Final = re.compile(r"\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))")
+_PLAIN: Final = str.maketrans({"−": "-", "–": "-", "\u00a0": "", "\u2009": "", "\u202f": "", "％": "%"})
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An exact number; `50%` has the value 50 and says that it is a percentage."""
+
+    value: Fraction
+    percent: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.value}%" if self.percent else str(self.value)
+
+    def equals(self, other: Number) -> bool:
+        """Equal as numbers. A percent sign that only one has is read both ways: 50% is 50 and 1/2.
+
+        Data sets ask `what percent …?` and give 50, or ask for a share and give 0.5.
+        """
+        if self.percent == other.percent:
+            return self.value == other.value
+        ours, theirs = (self, other) if self.percent else (other, self)
+        return ours.value in (theirs.value, theirs.value * 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the agent gave as its answer. marked: after `####` or `answer:`, or in `\\boxed{}`."""
+
+    number: Number | None
+    marked: bool
+
+
+def find_answer(text: str) -> Found:
+    """The last marked answer, and only that one, so that naming many numbers wins nothing.
+
+    Without a mark it is the last number of the text.
+    """
+    marks = list(_MARK.finditer(text))
+    if not marks:
+        return Found(_pick(text, last=True), marked=False)
+    mark = marks[-1]
+    payload = _braced(text, mark.end()) if mark.group().endswith("{") else _line(text[mark.end() :])
+    return Found(_pick(payload.rpartition("=")[2], last=False), marked=True)
+
+
+def parse_number(text: str) -> Number | None:
+    """The number that a text is, units aside; None when it holds none or more than one."""
+    found = list(_NUMBER.finditer(_simplified(text)))
+    return _number(found[0]) if len(found) == 1 else None
+
+
+def _pick(text: str, *, last: bool) -> Number | None:
+    found = list(_NUMBER.finditer(_simplified(text)))
+    return _number(found[-1 if last else 0]) if found else None
+
+
+def _number(match: re.Match[str]) -> Number | None:
+    exponent, divisor = match["exponent"], match["divisor"]
+    if len(match.group()) > MAX_NUMBER_CHARS or (exponent and abs(int(exponent)) > MAX_EXPONENT):
+        return None
+    if divisor and Fraction(divisor) == 0:
+        return None
+    value = Fraction(match["number"].replace(",", "")) * Fraction(10) ** int(exponent or 0)
+    value = value / Fraction(divisor or 1) + int(match["whole"] or 0)
+    return Number(-value if match["sign"] == "-" else value, percent=match["percent"] is not None)
+
+
+def _simplified(text: str) -> str:
+    text = text.translate(_PLAIN).replace("{,}", ",")
+    for spacing in ("\\!", "\\,", "\\;", "\\$", "$", "€", "£"):
+        text = text.replace(spacing, "")
+    text = text.replace("\\%", "%")
+    text = _LATEX_POWER.sub(lambda m: f"e{m[1] or m[2]}", text)
+    return _LATEX_FRACTION.sub(_plain_fraction, text)
+
+
+def _plain_fraction(match: re.Match[str]) -> str:
+    above, below = match[1] or match[3], match[2] or match[4]
+    digit_before = match.start() > 0 and match.string[match.start() - 1].isdigit()
+    return f"{' ' if digit_before else ''}{above}/{below}"
+
+
+def _braced(text: str, start: int) -> str:
+    """What stands between the brace that ends at `start` and its partner; all of the rest if none."""
+    depth = 1
+    for index in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[index], 0)
+        if depth == 0:
+            return text[start:index]
+    return text[start:]
+
+
+def _line(text: str) -> str:
+    """The first line that says something."""
+    return next((line for line in text.splitlines() if line.strip("*_: \t")), "")
