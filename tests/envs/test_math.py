@@ -164,7 +164,8 @@ def test_jsonl_rows_become_tasks_with_exact_answers() -> None:
 
 def test_training_rows_come_again_in_another_order() -> None:
     tasks = MathEnvironment(source="jsonl", path=str(DATA), test_path=str(DATA)).tasks("train")
-    assert list(tasks) == []  # every row is held out
+    with pytest.raises(UserError, match="no row for the train split"):  # every row is held out
+        next(tasks)
     rows = gsm8k.read_jsonl(DATA)
     order = [row.key for row in islice(gsm8k.in_order(rows, "train", 1), 20)]
     assert sorted(order[:10]) == sorted(order[10:]) == sorted(row.key for row in rows)
@@ -200,12 +201,12 @@ def test_a_hub_data_set_keeps_its_own_splits(tmp_path: Path, monkeypatch: pytest
     folder.mkdir()
     (folder / "train.jsonl").write_text("\n".join(lines[:8]))
     (folder / "test.jsonl").write_text("\n".join(lines[7:]))
-    environment = MathEnvironment(source="hub", hub=str(folder), hub_config=None)
+    environment = MathEnvironment(source="hub", path=str(folder))
     assert len(list(environment.tasks("test"))) == 3
     train = {task.task_id for task in islice(environment.tasks("train"), 30)}
     assert len(train) == 7  # the row that is in both is held out
     with pytest.raises(UserError, match="can't be loaded"):
-        next(MathEnvironment(source="hub", hub=str(tmp_path / "none")).tasks("test"))
+        next(MathEnvironment(source="hub", path=str(tmp_path / "none")).tasks("test"))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,8 @@ def test_bad_data_is_the_users_mistake_and_named_by_its_row(
     ("options", "message"),
     [
         ({"source": "jsonlines"}, "Did you mean 'jsonl'"),
-        ({"source": "jsonl"}, "needs `path`"),
+        ({"source": "jsonl"}, "needs `path`, a file"),
+        ({"source": "hub"}, "needs `path`, a data set's name"),
         ({"levels": (0, 1)}, "levels is"),
         ({"levels": ()}, "levels is"),
         ({"tries": 3}, "tries 3"),

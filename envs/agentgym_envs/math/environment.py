@@ -38,15 +38,14 @@ class MathEnvironment(Environment):
         path: str | None = None,
         test_path: str | None = None,
         test_share: float = 0.1,
-        hub: str = "openai/gsm8k",
-        hub_config: str | None = "main",
+        subset: str = "",
         tries: int = 1,
     ) -> None:
         """source: where questions come from, and which of the options below it reads.
 
         procedural: levels, of 1 (sums) to 5 (word problems); test_tasks, the most that the test split has.
-        jsonl, parquet: path, and test_path or else test_share of the file as test split.
-        hub: a data set of the Hugging Face hub with splits `train` and `test`.
+        jsonl, parquet: path, a file, and test_path, or else test_share of the file as test split.
+        hub: path, a data set's name (openai/gsm8k), and subset (main); its splits `train` and `test`.
         tries: 2 lets the agent answer again when its first answer is wrong.
         Raises UserError for a value that is not allowed; files are read when tasks are asked for.
         """
@@ -54,8 +53,9 @@ class MathEnvironment(Environment):
             raise UserError(f"math: no source {source!r}.{nearest(source, get_args(Source))}")
         if not levels or any(level not in LEVELS for level in levels):
             raise UserError(f"math: levels is {list(levels)}; give some of {list(LEVELS)}")
-        if source in ("jsonl", "parquet") and path is None:
-            raise UserError(f"math: source {source!r} needs `path`, a file")
+        if source != "procedural" and not path:
+            what = "a data set's name" if source == "hub" else "a file"
+            raise UserError(f"math: source {source!r} needs `path`, {what}")
         if not 0 < test_share < 1 or test_tasks < 1 or tries not in (1, 2):
             raise UserError(
                 f"math: test_share {test_share}, test_tasks {test_tasks}, tries {tries}: allowed are "
@@ -63,8 +63,8 @@ class MathEnvironment(Environment):
             )
         self._source = source
         self._levels, self._test_tasks = tuple(levels), test_tasks
-        self._path, self._test_path, self._test_share = path, test_path, test_share
-        self._hub, self._hub_config = hub, hub_config
+        self._path, self._test_path, self._test_share = path or "", test_path, test_share
+        self._subset = subset
         self._tries = tries
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
@@ -102,7 +102,12 @@ class MathEnvironment(Environment):
             )
 
     def _from_rows(self, split: Split, seed: int) -> Iterator[Task]:
-        for row in gsm8k.in_order(self._rows(split), split, seed):
+        rows = self._rows(split)
+        if not rows:
+            raise UserError(
+                f"math: {self._path} has no row for the {split} split; see test_share and test_path"
+            )
+        for row in gsm8k.in_order(rows, split, seed):
             yield Task(
                 task_id=f"math/{self._source}/{row.key[:16]}",
                 prompt=(_prompt(row.question),),
@@ -121,9 +126,9 @@ class MathEnvironment(Environment):
 
     def _read(self, split: Split) -> list[gsm8k.Row]:
         if self._source == "hub":
-            return gsm8k.read_hub(self._hub, self._hub_config, split)
+            return gsm8k.read_hub(self._path, self._subset, split)
         path = self._path if split == "train" else self._test_path
-        assert path is not None
+        assert path is not None  # a test file, or the caller would have split the one file
         return gsm8k.read_jsonl(Path(path)) if self._source == "jsonl" else gsm8k.read_parquet(Path(path))
 
 

@@ -48,14 +48,14 @@ def read_parquet(path: Path) -> list[Row]:
     return _rows(table, str(path))
 
 
-def read_hub(name: str, config: str | None, split: Split) -> list[Row]:
+def read_hub(name: str, subset: str, split: Split) -> list[Row]:
     """A data set of the Hugging Face hub, or of its local cache. Raises UserError when it can't be had."""
     datasets = _datasets()
     try:
-        table = datasets.load_dataset(name, config, split=split)
+        table = datasets.load_dataset(name, subset or None, split=split)
     except Exception as error:  # network, names and permissions have many kinds
         raise UserError(
-            f"math: the data set {name!r} (config {config!r}, split {split!r}) can't be loaded: {error}"
+            f"math: the data set {name!r} (subset {subset!r}, split {split!r}) can't be loaded: {error}"
         ) from error
     return _rows(table, name)
 
@@ -68,8 +68,7 @@ def split_rows(rows: list[Row], split: Split, test_share: float) -> list[Row]:
 
 def in_order(rows: list[Row], split: Split, seed: int) -> Iterator[Row]:
     """Each row once in an order that the seed fixes; for train again and again, each time in another."""
-    if not rows:
-        return
+    assert rows
     for epoch in count():
         yield from sorted(rows, key=lambda row: _hash(f"{seed}/{epoch}/{row.key}"))
         if split == "test":
