@@ -1,0 +1,118 @@
+"""Files that stay readable whatever happens while they are written: whole or not at all, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, cast
+
+from agentgym.errors import InfraError, UserError
+from agentgym.types import Json
+
+log = logging.getLogger(__name__)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file by one rename, so that a reader sees the old or the new, never a part.
+
+    Raises InfraError, which names the path, when the disk is full or the file can't be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line and hand it to the system. What a failed write left is cut off again.
+
+    Raises InfraError, which names the path, when the disk is full or the file can't be written.
+    """
+    data = line.encode() + b"\n"
+    with writing(path):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":  # another process died in the middle of a line
+                data = b"\n" + data
+            try:
+                written = os.write(file, data)
+                while written < len(data):  # a full disk first takes a part, then raises
+                    written += os.write(file, data[written:])
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file, size)
+                raise
+        finally:
+            os.close(file)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the system's errors into an InfraError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise InfraError(
+            f"can't write {path}: {error.strerror or error}. What was saved before stays readable; "
+            "make room or choose another `logging.runs_dir`, then go on with `agentgym train --resume RUN`."
+        ) from error
+
+
+def write_json_lines(path: Path, records: Iterable[Mapping[str, Json]]) -> None:
+    """A gzipped file with one JSON object a line, whole or not at all."""
+    text = "".join(dump_line(record) + "\n" for record in records)
+    write_whole(path, gzip.compress(text.encode(), compresslevel=3, mtime=0))
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Json]]:
+    """The objects of a plain or gzipped file, one a line. A torn line is left out, and said in the log."""
+    with _open_text(path) as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                try:
+                    value = json.loads(line)
+                except json.JSONDecodeError:
+                    log.warning("%s: line %d is torn and is left out", path, number)
+                    continue
+                if isinstance(value, dict):
+                    yield value
+        except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+            log.warning("%s is torn and ends early: %s", path, error)
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Json]:
+    """One JSON object. Raises UserError when the file holds something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"can't read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}, not a JSON object")
+    return cast(dict[str, Json], value)
+
+
+def dump_line(record: Mapping[str, Json]) -> str:
+    """Pure ASCII: text that a model wrote may hold half characters, which no encoding takes."""
+    return json.dumps(record, separators=(",", ":"))

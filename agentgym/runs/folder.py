@@ -1,0 +1,318 @@
+"""The folder of one run: everything that is kept of it, and the lock that gives it to one process.
+
+RUN/config.yaml             the finished config
+    status.json             running, done, failed or interrupted, and why
+    state.json              what a resumed run needs, replaced whole
+    metrics.jsonl           one line a step
+    events.log              what happened when
+    episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance
+    evals/step-000020.jsonl.gz      the same, of evaluations
+    checkpoints/step-000020/        whatever the trainer saves
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import math
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from agentgym.config import read_yaml, to_yaml
+from agentgym.errors import UserError, nearest
+from agentgym.runs.files import (
+    append_line,
+    dump_line,
+    read_json,
+    read_json_lines,
+    write_json_lines,
+    write_whole,
+    writing,
+)
+from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group, encode_saved
+from agentgym.types import Episode, Group, Json
+
+_STEP_FILE = re.compile(r"step-(\d+)")
+
+
+class RunStatus(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    LOST = "lost"  # it says running, but no process holds it: it was killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRecord:
+    """How a run fares. time: seconds since the epoch of the last change."""
+
+    status: RunStatus
+    reason: str = ""
+    process: int = 0
+    host: str = ""
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsRow:
+    """One step's metrics. time: seconds since the epoch."""
+
+    step: int
+    time: float
+    metrics: dict[str, float]
+
+
+class RunFolder:
+    """A run's files. One that was created, or opened for writing, holds the run's lock until `close`."""
+
+    def __init__(self, path: Path, lock: IO[str] | None) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, runs_dir: str | Path, name: str) -> RunFolder:
+        """A new run. Raises UserError when the name is taken or can't be a folder's name."""
+        if not re.fullmatch(r"[A-Za-z0-9][\w.+=-]*", name):
+            raise UserError(f"{name!r} can't name a run; use letters, digits, and any of . _ - + =")
+        path = Path(runs_dir) / name
+        with writing(path):
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                raise UserError(
+                    f"there is a run {str(path)!r} already; choose another --name, or go on with it: "
+                    f"agentgym train --resume {path}"
+                ) from None
+        folder = cls(path, _take_lock(path))
+        folder.set_status(RunStatus.RUNNING)
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path, *, for_writing: bool = False) -> RunFolder:
+        """A run that exists. Raises UserError when it doesn't, or when another process is writing it."""
+        path = Path(path)
+        if not path.is_dir():
+            siblings = runs_in(path.parent)
+            hint = nearest(path.name, siblings) if siblings else f" No runs are in {str(path.parent)!r}."
+            raise UserError(f"no run folder {str(path)!r}.{hint}")
+        if not (path / "status.json").is_file():
+            inside = runs_in(path)
+            hint = f" Runs in it: {', '.join(inside)}." if inside else " A run's folder has a status.json."
+            raise UserError(f"{str(path)!r} is no run of agentgym.{hint}")
+        return cls(path, _take_lock(path) if for_writing else None)
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def close(self) -> None:
+        """Give the lock back; safe to call twice."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # config, status, state
+
+    def save_config(self, config: Mapping[str, object]) -> None:
+        write_whole(self.path / "config.yaml", to_yaml(dict(config)).encode())
+
+    def load_config(self) -> dict[str, object]:
+        return read_yaml(self.path / "config.yaml")
+
+    def set_status(self, status: RunStatus, reason: str = "") -> None:
+        record: dict[str, Json] = {
+            "status": status.value,
+            "reason": reason,
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "time": time.time(),
+        }
+        write_whole(self.path / "status.json", json.dumps(record, indent=1).encode())
+
+    def status(self) -> StatusRecord:
+        """How the run fares; a run whose process is gone without a word is `lost`."""
+        record = read_json(self.path / "status.json")
+        try:
+            status = RunStatus(str(record.get("status")))
+        except ValueError:
+            raise UserError(f"{self.path / 'status.json'}: no status {record.get('status')!r}") from None
+        here = record.get("host") == socket.gethostname()  # another host's locks can't be seen from here
+        if status is RunStatus.RUNNING and here and self._lock is None and not _is_locked(self.path):
+            status = RunStatus.LOST
+        when, process = record.get("time"), record.get("process")
+        return StatusRecord(
+            status=status,
+            reason=str(record.get("reason", "")),
+            process=process if isinstance(process, int) else 0,
+            host=str(record.get("host", "")),
+            time=float(when) if isinstance(when, (int, float)) else 0.0,
+        )
+
+    def save_state(self, state: Mapping[str, Json]) -> None:
+        """What a resumed run needs. Replaced whole: a crash leaves the state before."""
+        write_whole(self.path / "state.json", json.dumps(state).encode())
+
+    def load_state(self) -> dict[str, Json]:
+        """Raises UserError when the run saved none, so that it can't be resumed."""
+        if not (self.path / "state.json").is_file():
+            raise UserError(
+                f"run {str(self.path)!r} stopped before it saved anything to resume from; start anew"
+            )
+        return read_json(self.path / "state.json")
+
+    def event(self, text: str) -> None:
+        """One line for events.log, with the time."""
+        now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+        append_line(self.path / "events.log", f"{now} {' '.join(text.splitlines())}")
+
+    # metrics
+
+    def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """What is not finite is saved as null, so that every JSON reader takes the file."""
+        values: dict[str, Json] = {
+            key: float(value) if math.isfinite(value) else None for key, value in metrics.items()
+        }
+        append_line(self.path / "metrics.jsonl", dump_line({"step": step, "time": time.time(), **values}))
+
+    def read_metrics(self) -> list[MetricsRow]:
+        """One row a step, in order. Where a resumed run did steps again, the later rows count."""
+        path = self.path / "metrics.jsonl"
+        rows: list[MetricsRow] = []
+        for record in read_json_lines(path) if path.is_file() else ():
+            step, when = record.pop("step", None), record.pop("time", None)
+            if not isinstance(step, int) or not isinstance(when, (int, float)):
+                continue
+            while rows and rows[-1].step >= step:
+                rows.pop()
+            values = {
+                key: math.nan if value is None else float(value)
+                for key, value in record.items()
+                if value is None or isinstance(value, (int, float))
+            }
+            rows.append(MetricsRow(step=step, time=float(when), metrics=values))
+        return rows
+
+    # episodes
+
+    def save_groups(self, step: int, trained: Sequence[Group], skipped: Sequence[Group] = ()) -> Path:
+        """All episodes of one step, one a line: first those that were trained on, in their order."""
+        records = [
+            record
+            for groups, used in ((trained, True), (skipped, False))
+            for group in groups
+            for record in encode_group(group, step=step, trained=used)
+        ]
+        path = self.path / "episodes" / f"step-{step:06d}.jsonl.gz"
+        write_json_lines(path, records)
+        return path
+
+    def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> Path:
+        """The episodes of an evaluation of the weights after `step`, one row for each task."""
+        records = [
+            encode_saved(
+                SavedEpisode(
+                    step=step,
+                    group_id=number,
+                    index=index,
+                    start_version=step,
+                    advantage=None,
+                    trained=False,
+                    episode=episode,
+                )
+            )
+            for number, row in enumerate(episodes)
+            for index, episode in enumerate(row)
+        ]
+        path = self.path / "evals" / f"step-{step:06d}.jsonl.gz"
+        write_json_lines(path, records)
+        return path
+
+    def episode_steps(self, *, evaluation: bool = False) -> list[int]:
+        """The steps whose episodes were saved."""
+        return _steps_in(self.path / ("evals" if evaluation else "episodes"))
+
+    def read_episodes(self, step: int, *, evaluation: bool = False) -> Iterator[SavedEpisode]:
+        """One after another, as they were saved. Raises UserError when the step has none."""
+        path = self.path / ("evals" if evaluation else "episodes") / f"step-{step:06d}.jsonl.gz"
+        if not path.is_file():
+            known = self.episode_steps(evaluation=evaluation)
+            there = f"steps {known[0]} to {known[-1]}" if known else "none"
+            raise UserError(f"no episodes of step {step} in {str(self.path)!r}; saved are: {there}")
+        for record in read_json_lines(path):
+            yield decode_saved(record)
+
+    def read_groups(self, step: int) -> list[Group]:
+        """What one step trained on, in its order: with it the step can be done again."""
+        return decode_groups([saved for saved in self.read_episodes(step) if saved.trained])
+
+    # checkpoints
+
+    def checkpoint_dir(self, step: int) -> Path:
+        """Where the checkpoint after `step` belongs; its parent exists, the trainer makes the folder itself."""
+        parent = self.path / "checkpoints"
+        with writing(parent):
+            parent.mkdir(exist_ok=True)
+        return parent / f"step-{step:06d}"
+
+    def checkpoint_steps(self) -> list[int]:
+        return _steps_in(self.path / "checkpoints")
+
+
+def runs_in(runs_dir: str | Path) -> list[str]:
+    """The names of the runs in a folder, the oldest first."""
+    found = list(Path(runs_dir).glob("*/status.json"))
+    return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+
+
+def _steps_in(folder: Path) -> list[int]:
+    matches = [_STEP_FILE.match(path.name) for path in folder.glob("step-*")]
+    return sorted({int(match[1]) for match in matches if match})
+
+
+def _take_lock(path: Path) -> IO[str]:
+    with writing(path / "lock"):
+        file = (path / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when the process ends
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip()
+        file.close()
+        raise UserError(
+            f"run {str(path)!r} is being written by process {owner or 'unknown'}; end that one first"
+        ) from None
+    with contextlib.suppress(OSError):  # only a hint for the message above
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+    return file
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with (path / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

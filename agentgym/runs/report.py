@@ -1,0 +1,185 @@
+"""What a job tells the person who waits for it, and the ways to show that: lines, or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+
+class Reporter(Protocol):
+    """A job calls it; the command line decides what it looks like."""
+
+    def phase(self, text: str) -> None:
+        """What is being done now, for example "starting 2 generators"."""
+        ...
+
+    def note(self, text: str) -> None:
+        """One line worth keeping."""
+        ...
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done. Metrics that are absent are not known for this step."""
+        ...
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
+
+    def close(self) -> None:
+        """Nothing more comes; safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How one metric is shown. digits: after the point."""
+
+    key: str
+    label: str
+    digits: int = 3
+
+    def text(self, metrics: Mapping[str, float]) -> str:
+        value = metrics.get(self.key)
+        if value is None:
+            return "-"
+        return number(value, self.digits)
+
+
+STEP_COLUMNS = (
+    Column(key="rollout/reward_mean", label="reward"),
+    Column(key="rollout/success_mean", label="success"),
+    Column(key="eval/success", label="held-out"),
+    Column(key="loop/staleness_max", label="stale max", digits=0),
+    Column(key="loop/staleness_mean", label="stale mean", digits=2),
+    Column(key="train/entropy", label="entropy"),
+    Column(key="train/kl_ref", label="kl ref", digits=4),
+    Column(key="train/mismatch_kl", label="mismatch", digits=5),
+    Column(key="generator/tokens_per_s", label="tokens/s", digits=0),
+    Column(key="time/step_s", label="step s", digits=1),
+)
+"""The figures of a step that are shown, in this order."""
+
+
+def number(value: float, digits: int) -> str:
+    """A figure as a person reads it; what would show as zero but isn't keeps two digits."""
+    if not math.isfinite(value):
+        return str(value)
+    text = f"{value:.{digits}f}"
+    return f"{value:.1e}" if value and not float(text) else text
+
+
+def duration(seconds: float) -> str:
+    """For example 42s, 3m05s, 2h10m."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long the rest takes, from the steps since this process began."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    first_step: int | None = None
+    step: int = 0
+
+    def reached(self, step: int) -> None:
+        if self.first_step is None:
+            self.first_step = step - 1
+        self.step = step
+
+    def begin(self) -> None:
+        """The first step starts now, not when the parts were started."""
+        if self.first_step is None:
+            self.started_s = time.monotonic()
+
+    def rest_s(self, total: int) -> float | None:
+        """None until a step is done."""
+        if self.first_step is None or self.step <= self.first_step:
+            return None
+        return (time.monotonic() - self.started_s) / (self.step - self.first_step) * (total - self.step)
+
+
+class PlainReporter:
+    """One line for each thing that happens: for logs, pipes and dumb terminals."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._pace = Pace()
+
+    def phase(self, text: str) -> None:
+        self._pace.begin()
+        self._line(f"... {text}")
+
+    def note(self, text: str) -> None:
+        self._line(text)
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        self._pace.reached(step)
+        shown = [f"{c.label} {c.text(metrics)}" for c in STEP_COLUMNS if c.key in metrics]
+        rest_s = self._pace.rest_s(total)
+        if rest_s is not None and step < total:
+            shown.append(f"left {duration(rest_s)}")
+        self._line(f"step {step}/{total}  " + "  ".join(shown))
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self._line("\n" + "\n".join([title, *table_lines(header, rows)]))
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _line(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class JsonReporter:
+    """One JSON object a line, for scripts."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def phase(self, text: str) -> None:
+        self._line({"event": "phase", "text": text})
+
+    def note(self, text: str) -> None:
+        self._line({"event": "note", "text": text})
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        values = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        self._line({"event": "step", "step": step, "total": total, "metrics": values})
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        named = [dict(zip(header, row, strict=True)) for row in rows]
+        self._line({"event": "table", "title": title, "rows": named})
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _line(self, value: Mapping[str, object]) -> None:
+        print(json.dumps(value), file=self._stream, flush=True)
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns that line up; those that hold only numbers stand to the right."""
+    if not rows:
+        return ["  ".join(header), "(none)"]
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in [header, *rows]
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def _is_number(cell: str) -> bool:
+    return not cell.strip("+-0123456789.,%einfa ") and bool(cell)
