@@ -1,0 +1,1 @@
+"""Processes, actors and services on Monarch: spawned, watched, replaced and stopped."""

@@ -27,8 +27,17 @@ class WeightStore(Protocol):
         """Forget a version; one that is not there is no error."""
         ...
 
-    async def versions(self) -> list[int]: ...
+    async def versions(self) -> list[int]:
+        """What is there, oldest first."""
+        ...
 
     async def close(self) -> None:
         """Free everything; only the owner calls it."""
         ...
+
+
+async def delete_old(store: WeightStore, keep: int | None) -> None:
+    """Forget all but the newest `keep` versions; None forgets none."""
+    if keep is not None:
+        for version in (await store.versions())[:-keep]:
+            await store.delete(version)

@@ -1,0 +1,31 @@
+"""Builds the weight store that the recipe names."""
+
+from __future__ import annotations
+
+from agentgym.backend.services.runtime import Runtime
+from agentgym.backend.weights.config import WeightsConfig
+from agentgym.backend.weights.shared_memory import SharedMemoryStore
+from agentgym.backend.weights.store import WeightStore
+
+TORCHSTORE_PATCH = "agentgym.backend.weights.torchstore_patch"
+
+
+async def build_store(
+    config: WeightsConfig, *, runtime: Runtime, run: str = "run", keep: int | None = None
+) -> WeightStore:
+    """The caller owns the store and closes it before the runtime.
+
+    run: names it. keep: newest versions that stay; None takes config.keep. Raises UserError when TorchStore
+    is asked for and not installed, InfraError when there is no shared memory.
+    """
+    kept = config.keep if keep is None else keep
+    if config.store == "torchstore":
+        from agentgym.backend.weights.torchstore_store import TorchStoreStore
+
+        return await TorchStoreStore.open(run, keep=kept, runtime=runtime)
+    return SharedMemoryStore(run, keep=kept)
+
+
+def process_imports(store: WeightStore) -> tuple[str, ...]:
+    """What a process that gets a copy of the store must import before its first actor."""
+    return () if isinstance(store, SharedMemoryStore) else (TORCHSTORE_PATCH,)
