@@ -66,3 +66,11 @@ class GrpoConfig:
                 "grpo: allowed are 0 < clip_low < 1, clip_high > 0, kl_coef >= 0, importance_cap >= 1; "
                 f"got {self.clip_low}, {self.clip_high}, {self.kl_coef}, {self.importance_cap}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftConfig:
+    """Supervised fine-tuning: cross-entropy on the tokens that a sample's loss_mask marks."""
+
+    aggregation: Aggregation = "token_mean"
+    horizon: int = 256  # divisor per sequence of fixed_horizon

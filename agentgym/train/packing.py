@@ -1,0 +1,192 @@
+"""Packs samples into rows of tokens: documents side by side, positions restarting, nothing cut or lost.
+
+Axes: R rows, L tokens of one row, S samples, T tokens of all samples one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from agentgym.types import Sample
+
+ROW_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainBatch:
+    """Rows that a trainer reads. All tensors but the last two: [R, L].
+
+    Entry t speaks of the prediction of the token after it: labels[t] is that token, and loss_mask, logprobs,
+    advantages and versions are those of that token. A document's last entry predicts nothing.
+    positions: 0 at each document's start; every padding token has position 0 too, a document of its own.
+    sample_index: -1 in padding. ref_logprobs: zeros without has_reference.
+    starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
+    num_trained_tokens, num_tokens, num_samples: over all rows, also in a part made by `rows`.
+    """
+
+    token_ids: Tensor
+    labels: Tensor
+    positions: Tensor
+    loss_mask: Tensor
+    sampler_logprobs: Tensor
+    ref_logprobs: Tensor
+    advantages: Tensor
+    versions: Tensor
+    sample_index: Tensor
+    starts: Tensor
+    lengths: Tensor
+    num_trained_tokens: int
+    num_tokens: int
+    num_samples: int
+    has_reference: bool
+
+    @property
+    def num_rows(self) -> int:
+        return self.token_ids.shape[0]
+
+    @property
+    def row_length(self) -> int:
+        return self.token_ids.shape[1]
+
+    def rows(self, selected: slice) -> TrainBatch:
+        """Some of the rows; the counts stay those of the whole batch, because a loss divides by them."""
+        return replace(self, **{name: getattr(self, name)[selected] for name in ROW_FIELDS})
+
+    def to(self, device: torch.device) -> TrainBatch:
+        return replace(self, **{name: getattr(self, name).to(device) for name in ROW_FIELDS})
+
+
+ROW_FIELDS = (
+    "token_ids",
+    "labels",
+    "positions",
+    "loss_mask",
+    "sampler_logprobs",
+    "ref_logprobs",
+    "advantages",
+    "versions",
+    "sample_index",
+)
+
+
+def pack(
+    samples: Sequence[Sample],
+    *,
+    seq_len: int,
+    rows_divisible_by: int = 1,
+    attention_break_even: float | None = None,
+) -> TrainBatch:
+    """Pack samples into as few rows as first-fit-decreasing finds. Deterministic.
+
+    seq_len: the longest row allowed. attention_break_even: the row length at which attention costs as much as
+    the rest of a layer; rows are then as short as makes the whole cheapest. None: rows are seq_len long.
+    rows_divisible_by: empty rows are added, so that ranks get equally many.
+    Raises ValueError for a sample that does not fit and for an empty batch.
+    """
+    if not samples:
+        raise ValueError("nothing to pack: the batch has no samples")
+    lengths = [len(sample.token_ids) for sample in samples]
+    for sample, length in zip(samples, lengths, strict=True):
+        if not 0 < length <= seq_len:
+            raise ValueError(
+                f"sample {sample.sample_id} has {length} tokens; a row holds 1 to {seq_len}. "
+                "Raise trainer.seq_len or lower rollout.max_episode_tokens."
+            )
+    row_length = seq_len
+    if attention_break_even is not None:
+        row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
+    starts, num_rows = place(lengths, row_length)
+    num_rows += -num_rows % rows_divisible_by
+    return _fill(samples, lengths, starts, num_rows, row_length)
+
+
+def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
+    """First-fit-decreasing: where each document begins in the flattened rows, and the number of rows."""
+    starts = [0] * len(lengths)
+    used: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        length = lengths[index]
+        row = next((r for r, filled in enumerate(used) if filled + length <= row_length), len(used))
+        if row == len(used):
+            used.append(0)
+        starts[index] = row * row_length + used[row]
+        used[row] += length
+    return starts, len(used)
+
+
+def cheapest_row_length(lengths: Sequence[int], seq_len: int, attention_break_even: float) -> int:
+    """The row length with the least cost, where a row of L tokens costs L * (attention_break_even + L)."""
+    shortest = min(seq_len, math.ceil(max(lengths) / ROW_MULTIPLE) * ROW_MULTIPLE)
+    candidates = {*range(shortest, min(seq_len, 4 * shortest) + 1, ROW_MULTIPLE), shortest}
+
+    def cost(length: int) -> float:
+        return place(lengths, length)[1] * length * (attention_break_even + length)
+
+    return min(sorted(candidates), key=cost)
+
+
+def unpack(batch: TrainBatch, values: Tensor) -> list[tuple[float, ...]]:
+    """Give each sample what was computed for its tokens; 0.0 for the first token, which nothing predicts.
+
+    values: [R, L], entry t speaks of the token after it, rows as in the whole batch.
+    """
+    flat = values.flatten().tolist()
+    spans = zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True)
+    return [(0.0, *flat[start : start + length - 1]) for start, length in spans]
+
+
+def row_slices(num_rows: int, size: int, rank: int = 0, num_ranks: int = 1) -> Iterator[slice]:
+    """The rows of one rank, every num_ranks-th, in parts of at most `size` rows."""
+    for first in range(rank, num_rows, size * num_ranks):
+        yield slice(first, first + size * num_ranks, num_ranks)
+
+
+def _fill(
+    samples: Sequence[Sample], lengths: list[int], starts: list[int], num_rows: int, row_length: int
+) -> TrainBatch:
+    lengths_S, starts_S = torch.tensor(lengths), torch.tensor(starts)
+    ends_S = lengths_S.cumsum(0)
+    positions_T = torch.arange(int(ends_S[-1])) - (ends_S - lengths_S).repeat_interleave(lengths_S)
+    target_T = starts_S.repeat_interleave(lengths_S) + positions_T
+    has_next_T = torch.ones_like(target_T, dtype=torch.bool)
+    has_next_T[ends_S - 1] = False
+    has_reference = all(sample.ref_logprobs for sample in samples)
+
+    def to_rows(values_T: Tensor, padding: int = 0) -> Tensor:
+        rows = torch.full((num_rows * row_length,), padding, dtype=values_T.dtype)
+        rows[target_T] = values_T
+        return rows.view(num_rows, row_length)
+
+    def of_next_token(values_T: Tensor) -> Tensor:
+        return to_rows(torch.where(has_next_T, values_T.roll(-1), values_T.new_zeros(())))
+
+    def column(name: str, dtype: torch.dtype) -> Tensor:
+        values = chain.from_iterable(getattr(sample, name) for sample in samples)
+        return torch.tensor(list(values), dtype=dtype)
+
+    token_ids_T = column("token_ids", torch.int64)
+    trained_T = column("loss_mask", torch.float32) != 0
+    reference_T = column("ref_logprobs", torch.float32) if has_reference else torch.zeros(len(target_T))
+    return TrainBatch(
+        token_ids=to_rows(token_ids_T),
+        labels=of_next_token(token_ids_T),
+        positions=to_rows(positions_T),
+        loss_mask=of_next_token(trained_T),
+        sampler_logprobs=of_next_token(column("logprobs", torch.float32)),
+        ref_logprobs=of_next_token(reference_T),
+        advantages=of_next_token(column("advantages", torch.float32)),
+        versions=of_next_token(column("versions", torch.int64)),
+        sample_index=to_rows(torch.arange(len(samples)).repeat_interleave(lengths_S), padding=-1),
+        starts=starts_S,
+        lengths=lengths_S,
+        num_trained_tokens=int(trained_T.sum()),
+        num_tokens=len(target_T),
+        num_samples=len(samples),
+        has_reference=has_reference,
+    )
