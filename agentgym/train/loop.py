@@ -100,7 +100,7 @@ class TrainingLoop:
     async def _step(self, step: int) -> StepRecord:
         groups, skipped = await self._collect()
         version = step - 1
-        staleness = [version - group.start_version for group in groups]
+        staleness = [version - oldest_version(group) for group in groups]
         bound = self.config.max_staleness + self.config.force_staleness
         assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
         metrics = await self.learner.step(groups, version)
@@ -131,6 +131,13 @@ class TrainingLoop:
             group = await (await self._pending.get())
             (groups if group.has_signal else skipped).append(group)
         return groups, skipped
+
+
+def oldest_version(group: Group) -> int:
+    """The oldest weights that sampled a token of the group's trained episodes."""
+    trained = zip(group.episodes, group.advantages, strict=True)
+    sampled = [episode.min_version for episode, advantage in trained if advantage and episode.turns]
+    return min(sampled, default=group.start_version)
 
 
 def _no_signal(skipped: list[Group]) -> str:

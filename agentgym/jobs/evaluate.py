@@ -1,0 +1,49 @@
+"""The evaluation job: play a checkpoint, or any Hugging Face folder, on held-out tasks."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from agentgym.backend.generator.select import build_engine
+from agentgym.backend.generator.service import GeneratorService
+from agentgym.backend.recipe import Recipe
+from agentgym.backend.services.runtime import Runtime
+from agentgym.backend.weights.select import build_store, process_imports
+from agentgym.evals.play import EvalResult, play_eval, summarize
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.parts import Gym, resolve_model
+from agentgym.runs.report import Reporter
+
+
+async def evaluate(
+    recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None
+) -> EvalResult:
+    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, `eval.samples_per_task` plays each."""
+    async with AsyncExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
+        model_path = resolve_model(recipe.model, scratch)
+        found = registry or PluginRegistry.discover(recipe.plugins.disabled)
+        gym = await Gym.open(recipe, model_path, found, reporter)
+        stack.push_async_callback(gym.close)
+        runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs"))
+        store = await build_store(recipe.weights, runtime=runtime, run="eval")
+        stack.push_async_callback(store.close)
+        reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
+        generator = GeneratorService(
+            recipe.generator,
+            partial(build_engine, recipe.generator, str(model_path)),
+            store,
+            runtime=runtime,
+            imports=process_imports(store),
+        )
+        stack.push_async_callback(generator.close)
+        await generator.start()
+        tasks = gym.held_out(recipe.eval.tasks)
+        reporter.phase(f"playing {len(tasks)} held-out tasks, {recipe.eval.samples_per_task} times each")
+        episodes = await play_eval(
+            gym.player(generator), tasks, samples_per_task=recipe.eval.samples_per_task, seed=recipe.eval.seed
+        )
+        return summarize(episodes, recipe.model.path)

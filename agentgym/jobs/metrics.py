@@ -1,0 +1,78 @@
+"""One step's metrics, from everyone who took part in it. Each name is `area/what_unit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentgym.rollout.activity import Activity, since
+from agentgym.train.loop import StepRecord
+from agentgym.types import Episode, Outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class StepMeter:
+    """Turns running totals into figures of one step."""
+
+    activity: Activity
+    _times_s: dict[str, float] = field(default_factory=dict)
+    _tokens: float = 0.0
+
+    def read(
+        self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float]
+    ) -> dict[str, float]:
+        """time/<kind>_s is the wall time with at least one such call in flight; kinds may overlap.
+
+        time/compute_share: the share of the step's wall time with anything in flight.
+        """
+        totals = self.activity.totals_s()
+        passed = since(totals, self._times_s)
+        self._times_s = totals
+        wall = passed["wall"]
+        tokens = generator.get("generator/tokens_total", 0.0)
+        metrics = {
+            **rollout_metrics([e for g in [*record.groups, *record.skipped] for e in g.episodes]),
+            "loop/groups": len(record.groups),
+            "loop/skipped_groups": len(record.skipped),
+            "loop/staleness_max": max(record.staleness),
+            "loop/staleness_mean": _mean(record.staleness),
+            **record.metrics,
+            **generator,
+            "generator/tokens_per_s": (tokens - self._tokens) / wall,
+            **sandbox,
+            "time/step_s": wall,
+            "time/generate_s": passed.get("generate", 0.0),
+            "time/sandbox_s": passed.get("sandbox", 0.0),
+            "time/train_s": passed.get("train", 0.0),
+            "time/reference_s": passed.get("reference", 0.0),
+            "time/publish_s": passed.get("publish", 0.0),
+            "time/compute_share": passed.get("any", 0.0) / wall,
+        }
+        self._tokens = tokens
+        return metrics
+
+
+def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Means over the episodes of a step; rewards and successes over those that count."""
+    counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
+    broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
+    unsupported = sum(1 for e in broken if e.error is not None and e.error.kind == "unsupported")
+    metrics = {
+        "rollout/episodes": len(episodes),
+        "rollout/reward_mean": _mean([e.reward for e in counted if e.reward is not None]),
+        "rollout/success_mean": _mean([float(e.success) for e in counted]),
+        "rollout/turns_mean": _mean([len(e.turns) for e in counted]),
+        "rollout/completion_tokens_mean": _mean([e.num_sampled_tokens for e in counted]),
+        "rollout/invalid_share": _mean([float(e.outcome is Outcome.INVALID) for e in counted]),
+        "rollout/infra_errors": len(broken) - unsupported,
+        "rollout/unsupported": unsupported,
+        "rollout/retries": sum(e.retries for e in episodes),
+    }
+    for name in sorted({name for e in counted for name in e.rewards}):
+        values = [e.rewards[name] for e in counted if e.rewards.get(name) is not None]
+        metrics[f"reward/{name}_mean"] = _mean([value for value in values if value is not None])
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

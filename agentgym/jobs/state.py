@@ -1,0 +1,44 @@
+"""What a run must remember to go on: the last checkpoint, where the loop stood there, the first measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult
+from agentgym.train.loop import Position
+from agentgym.types import Json
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """position: that of the last checkpoint; None before the first one."""
+
+    position: Position | None = None
+    first_eval: EvalResult | None = None
+
+    def to_mapping(self) -> dict[str, Json]:
+        return {
+            "position": asdict(self.position) if self.position else None,
+            "first_eval": asdict(self.first_eval) if self.first_eval else None,
+        }
+
+    @classmethod
+    def from_mapping(cls, saved: Mapping[str, Json]) -> RunState:
+        """Raises UserError when the state was not written by this version of the package."""
+        position, first = saved.get("position"), saved.get("first_eval")
+        try:
+            return cls(
+                position=Position(**position) if isinstance(position, Mapping) else None,  # type: ignore[arg-type]
+                first_eval=_eval_result(first) if isinstance(first, Mapping) else None,
+            )
+        except (TypeError, KeyError) as error:
+            raise UserError(f"the run's state.json can't be read: {error}; start a new run") from error
+
+
+def _eval_result(saved: Mapping[str, Json]) -> EvalResult:
+    rows = saved["by_task"]
+    assert isinstance(rows, list)
+    by_task = tuple(tuple(row) for row in rows)
+    return EvalResult(**{**saved, "by_task": by_task})  # type: ignore[arg-type]

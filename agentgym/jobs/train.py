@@ -1,0 +1,250 @@
+"""The training job: start the parts, run the loop, save and measure checkpoints, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from agentgym.backend.generator.select import build_engine
+from agentgym.backend.generator.service import GeneratorService
+from agentgym.backend.learner import TitanLearner
+from agentgym.backend.recipe import Recipe
+from agentgym.backend.reference import ReferenceModel
+from agentgym.backend.services.runtime import Runtime
+from agentgym.backend.trainer.checkpoint import check
+from agentgym.backend.trainer.client import TrainerClient
+from agentgym.backend.weights.select import build_store, process_imports
+from agentgym.backend.weights.store import WeightStore
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult, play_eval, summarize
+from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.jobs.metrics import StepMeter
+from agentgym.jobs.parts import Gym, resolve_model
+from agentgym.jobs.state import RunState
+from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.tasks import training_tasks
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import Reporter
+from agentgym.train.advantages import assign_advantages
+from agentgym.train.loop import Position, StepRecord, TrainingLoop
+from agentgym.types import Group, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """first, last: the same held-out tasks with the same seeds; None when eval.at_end is off."""
+
+    run_dir: Path
+    steps: int
+    first: EvalResult | None
+    last: EvalResult | None
+    difference: PairedDifference | None
+
+
+async def train(
+    recipe: Recipe,
+    folder: RunFolder,
+    reporter: Reporter,
+    *,
+    resume: bool = False,
+    registry: PluginRegistry | None = None,
+) -> TrainResult:
+    """Train to the recipe's last step. On any end, everything that was started is gone when this returns.
+
+    Raises UserError before anything is started for what the user must mend; InfraError for what broke.
+    """
+    state = RunState.from_mapping(folder.load_state()) if resume else RunState()
+    if state.position is not None and state.position.step >= recipe.loop.steps:
+        raise UserError(
+            f"{folder.path} is done: it stands at step {state.position.step} of {recipe.loop.steps}; "
+            "raise loop.steps to go on"
+        )
+    async with AsyncExitStack() as stack:
+        job = TrainJob(
+            recipe=recipe,
+            folder=folder,
+            reporter=reporter,
+            registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
+            state=state,
+            stack=stack,
+        )
+        return await job.run()
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainJob:
+    """One run. Everything that it starts is on `stack`, and is closed in reverse order."""
+
+    recipe: Recipe
+    folder: RunFolder
+    reporter: Reporter
+    registry: PluginRegistry
+    state: RunState
+    stack: AsyncExitStack
+    gym: Gym = field(init=False)
+    player: EpisodePlayer = field(init=False)
+    generator: GeneratorService = field(init=False)
+    trainer: TrainerClient = field(init=False)
+    reference: ReferenceModel | None = None
+    sinks: list[MetricSink] = field(default_factory=list)
+    meter: StepMeter = field(init=False)
+    monitor: InfraMonitor = field(init=False)
+
+    async def run(self) -> TrainResult:
+        recipe, state = self.recipe, self.state
+        await self._start()
+        if state.position is None:
+            await self._save(Position())
+        if recipe.eval.at_end and state.first_eval is None:
+            state.first_eval = await self._evaluate("step-000000", recipe.eval.tasks)
+            self.folder.save_state(state.to_mapping())
+        await self._train()
+        last = None
+        if recipe.eval.at_end:
+            last = await self._evaluate(f"step-{recipe.loop.steps:06d}", recipe.eval.tasks)
+        first = state.first_eval
+        difference = paired_difference(first.by_task, last.by_task) if first and last else None
+        return TrainResult(
+            run_dir=self.folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
+        )
+
+    async def _start(self) -> None:
+        recipe, stack = self.recipe, self.stack
+        model_path = resolve_model(recipe.model, self.folder.path)
+        if self.state.position is not None:
+            check(str(self._checkpoint(self.state.position.step) / "trainer"), str(model_path))
+        self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
+        stack.push_async_callback(self.gym.close)
+        self._open_sinks()
+        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
+        store = await build_store(
+            recipe.weights,
+            runtime=runtime,
+            run=self.folder.name,
+            keep=recipe.weights.keep + recipe.loop.force_staleness,
+        )
+        stack.push_async_callback(store.close)
+        await self._start_services(str(model_path), runtime, store)
+        self.player = self.gym.player(self.generator)
+        self.meter = StepMeter(activity=self.gym.activity)
+        self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
+
+    async def _start_services(self, model_path: str, runtime: Runtime, store: WeightStore) -> None:
+        """Trainer, generators and reference start at the same time, then all hold the same version."""
+        recipe = self.recipe
+        names = (
+            f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
+        )
+        self.reporter.phase(f"starting {names}")
+        self.generator = GeneratorService(
+            recipe.generator,
+            partial(build_engine, recipe.generator, model_path),
+            store,
+            runtime=runtime,
+            imports=process_imports(store),
+        )
+        self.stack.push_async_callback(self.generator.close)
+        self.trainer = TrainerClient(
+            model_path=model_path,
+            trainer=recipe.trainer,
+            optimizer=recipe.optimizer,
+            loss=recipe.grpo,
+            total_steps=recipe.loop.steps,
+            folder=str(self.folder.path / "trainer"),
+            store=store,
+            runtime=runtime,
+        )
+        self.stack.push_async_callback(self.trainer.close)
+        if recipe.grpo.kl_coef > 0:
+            self.reference = ReferenceModel(model_path=model_path, trainer=recipe.trainer, runtime=runtime)
+            self.stack.push_async_callback(self.reference.close)
+        async with asyncio.TaskGroup() as starting:
+            starting.create_task(self.generator.start())
+            starting.create_task(self.trainer.start())
+            if self.reference is not None:
+                starting.create_task(self.reference.start())
+        step = 0
+        if self.state.position is not None:
+            step = self.state.position.step
+            await self.trainer.load(str(self._checkpoint(step) / "trainer"))
+        await self.trainer.publish(step)
+        await self.generator.update_weights(step)
+
+    async def _train(self) -> None:
+        recipe = self.recipe
+        position = self.state.position or Position()
+        learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
+        loop = TrainingLoop(
+            config=recipe.loop,
+            tasks=training_tasks(self.gym.environment, recipe.loop.seed, position.next_group),
+            rollout=self._rollout,
+            learner=learner,
+            generator=self.generator,
+            after_step=self._after_step,
+            position=position,
+        )
+        self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
+        await loop.run()
+
+    async def _rollout(self, task: Task, group_id: int) -> Group:
+        loop = self.recipe.loop
+        group = await play_group(
+            self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed
+        )
+        for episode in group.episodes:
+            self.monitor.add(episode)
+        assign_advantages(group, self.recipe.grpo.advantage)
+        return group
+
+    async def _after_step(self, record: StepRecord) -> None:
+        loop, step = self.recipe.loop, record.step
+        sandbox = self.gym.backend.metrics() if self.gym.backend is not None else {}
+        metrics = self.meter.read(record, await self.generator.metrics(), sandbox)
+        last = step == loop.steps
+        if loop.eval_every and step % loop.eval_every == 0 and not last:
+            result = await self._evaluate(f"step-{step:06d}", loop.eval_tasks)
+            metrics["eval/success"] = result.success
+        self.folder.append_metrics(step, metrics)
+        for sink in self.sinks:
+            sink.log(step, metrics)
+        self.reporter.step(step, loop.steps, metrics)
+        if self.recipe.logging.save_episodes:
+            self.folder.save_groups(step, record.groups, record.skipped)
+        if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
+            await self._save(Position(step=step, next_group=record.next_group))
+
+    async def _evaluate(self, checkpoint: str, num_tasks: int) -> EvalResult:
+        recipe = self.recipe.eval
+        self.reporter.phase(f"measuring {checkpoint} on {num_tasks} held-out tasks")
+        episodes = await play_eval(
+            self.player,
+            self.gym.held_out(num_tasks),
+            samples_per_task=recipe.samples_per_task,
+            seed=recipe.seed,
+        )
+        self.folder.save_evaluation(int(checkpoint.rpartition("-")[2]), episodes)
+        return summarize(episodes, checkpoint)
+
+    async def _save(self, position: Position) -> None:
+        """The state names a checkpoint only once it is whole."""
+        target = self._checkpoint(position.step)
+        await self.trainer.save(str(target / "trainer"))
+        await self.trainer.export_hf(str(target / "hf"))
+        self.state.position = position
+        self.folder.save_state(self.state.to_mapping())
+
+    def _checkpoint(self, step: int) -> Path:
+        return self.folder.checkpoint_dir(step)
+
+    def _open_sinks(self) -> None:
+        for name in self.recipe.logging.sinks:
+            sink = self.registry.sink(name)()
+            sink.open(str(self.folder.path), to_mapping(self.recipe))
+            self.sinks.append(sink)
+            self.stack.callback(sink.close)

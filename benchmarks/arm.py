@@ -1,0 +1,154 @@
+"""One arm of an experiment: a whole training run in this process, and its figures as JSON on the last line.
+
+    python benchmarks/arm.py --name seed0 --set loop.seed=0
+    python benchmarks/arm.py --name coin --random-reward
+    python benchmarks/arm.py --name slow --delay-ms 200 --set loop.max_staleness=2
+
+`--random-reward` pays a coin toss instead of the environment's rewards; `--delay-ms` makes every sandbox call
+take that much longer. Both are plugins of this file alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from agentgym import Episode, PluginRegistry, Reward, hookimpl
+from agentgym.backend.recipe import Recipe
+from agentgym.config import apply_overrides, build, read_yaml, to_mapping
+from agentgym.jobs.train import TrainResult, train
+from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.report import PlainReporter
+from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
+
+
+def coin(episode: Episode) -> float:
+    """A fair coin that only the episode's number decides."""
+    return float(hashlib.blake2b(f"coin/{episode.episode_id}".encode()).digest()[0] & 1)
+
+
+class BenchmarkPlugin:
+    """Things that no user should find in a list."""
+
+    def __init__(self, registry: PluginRegistry, delay_s: float) -> None:
+        self._registry = registry
+        self._delay_s = delay_s
+
+    @hookimpl
+    def rewards(self) -> dict[str, Reward]:
+        return {"coin": Reward(name="coin", function=coin, inline=True)}
+
+    @hookimpl
+    def sandboxes(self) -> dict[str, object]:
+        return {"delayed": self._delayed}
+
+    def _delayed(self, options: SandboxOptions) -> object:
+        inner = self._registry.sandbox(str(options.get("inner", "monty")))({})
+        delay_s = self._delay_s
+        grade = inner.grade
+
+        async def slower(request: GradeRequest) -> Verdict:
+            await asyncio.sleep(delay_s)
+            return await grade(request)
+
+        inner.grade = slower  # type: ignore[method-assign]
+        return inner
+
+
+class PeakMemory:
+    """Samples the memory of this process and its children: proportional set sizes, in MiB."""
+
+    def __init__(self) -> None:
+        self.peak_mib = 0.0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while True:
+            total = 0
+            for process in [me, *me.children(recursive=True)]:
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            self.peak_mib = max(self.peak_mib, total / 2**20)
+            time.sleep(2.0)
+
+
+def figures(
+    arm: str, result: TrainResult, folder: RunFolder, wall_s: float, peak_mib: float
+) -> dict[str, object]:
+    """What a table needs, from the result and the run's own metrics."""
+    rows = folder.read_metrics()
+
+    def total(key: str) -> float:
+        return sum(row.metrics.get(key, 0.0) for row in rows)
+
+    steps_s = total("time/step_s")
+    return {
+        "arm": arm,
+        "first": result.first.success if result.first else None,
+        "last": result.last.success if result.last else None,
+        "rise": result.difference.mean if result.difference else None,
+        "rise_low": result.difference.low if result.difference else None,
+        "rise_high": result.difference.high if result.difference else None,
+        "steps": result.steps,
+        "training_s": steps_s,
+        "wall_s": wall_s,
+        "peak_mib": peak_mib,
+        "compute_share": total("time/compute_share") / max(1, len(rows)),
+        "time": {
+            kind: total(f"time/{kind}_s") / steps_s for kind in ("generate", "sandbox", "train", "publish")
+        },
+        "staleness_max": max((row.metrics["loop/staleness_max"] for row in rows), default=0),
+        "staleness_mean": total("loop/staleness_mean") / max(1, len(rows)),
+        "rewards": [row.metrics["rollout/reward_mean"] for row in rows],
+        "successes": [row.metrics["rollout/success_mean"] for row in rows],
+        "run": str(folder.path),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--recipe", help="a YAML recipe; the embedded defaults otherwise")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--runs-dir", default="runs/benchmarks")
+    parser.add_argument("--random-reward", action="store_true")
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    arguments = parser.parse_args()
+
+    overrides = list(arguments.set)
+    if arguments.random_reward:
+        overrides.append("rewards={coin: 1.0}")
+    registry = PluginRegistry.discover()
+    if arguments.delay_ms:
+        overrides.append("sandbox.name=delayed")
+    registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
+    recipe = build(
+        Recipe, apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
+    )
+    name = f"{arguments.name}-{time.strftime('%H%M%S')}"
+    Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
+    memory, began = PeakMemory(), time.monotonic()
+    with RunFolder.create(arguments.runs_dir, name) as folder:
+        folder.save_config(to_mapping(recipe))
+        result = asyncio.run(train(recipe, folder, PlainReporter(sys.stderr), registry=registry))
+        folder.set_status(RunStatus.DONE)
+        wall_s = time.monotonic() - began
+        print(json.dumps(figures(arguments.name, result, folder, wall_s, memory.peak_mib)))
+
+
+if __name__ == "__main__":
+    main()
