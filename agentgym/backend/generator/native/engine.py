@@ -173,7 +173,9 @@ class NativeEngine:
             device=self._device,
             dtype=self._dtype,
         )
-        return Scheduler(model, cache, max_batch=self._config.max_batch)
+        # a CPU is quickest when one pass fits its caches, a GPU when it is filled
+        max_padded_tokens = 1024 if self._device.type == "cpu" else 16_384
+        return Scheduler(model, cache, max_batch=self._config.max_batch, max_padded_tokens=max_padded_tokens)
 
     def _work(self) -> None:
         """The thread: commands between steps, answers handed back to the event loop once per step."""

@@ -45,6 +45,10 @@ class Qwen3Model:
         self.shape = shape
         self.weights = weights
         device = weights.embedding.device
+        self._norm_floors = {
+            size: torch.tensor((size * shape.norm_eps) ** 0.5, device=device)
+            for size in (shape.hidden_size, shape.head_dim)
+        }
         half = torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float32)
         frequencies = 1.0 / shape.rope_theta ** (half / shape.head_dim)
         angles = torch.arange(max_len, device=device, dtype=torch.float32)[:, None] * frequencies
@@ -106,5 +110,11 @@ class Qwen3Model:
         )
         return split.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[batch.unpad_index]
 
-    def _norm(self, values: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(values, values.shape[-1:], None, self.shape.norm_eps).mul_(weight)
+    def _norm(self, values: Tensor, scale: Tensor) -> Tensor:
+        """RMSNorm in float32 by few kernels: sqrt(mean(x^2) + eps) is |(|x|, sqrt(n eps))| / sqrt(n).
+
+        scale: the norm's weight times sqrt(n), float32.
+        """
+        length = torch.linalg.vector_norm(values, dim=-1, keepdim=True, dtype=torch.float32)
+        length.hypot_(self._norm_floors[values.shape[-1]])
+        return (values / length).mul_(scale).to(values.dtype)

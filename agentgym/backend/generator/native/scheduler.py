@@ -20,7 +20,6 @@ from agentgym.backend.generator.native.weights import Qwen3Weights
 from agentgym.errors import InfraError
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
-_MAX_PADDED_TOKENS = 8192  # of one forward pass over new tokens
 _WORTH_SHARING = 16  # tokens: a shorter common prefix is computed again rather than waited for
 
 
@@ -45,12 +44,13 @@ class _Sequence:
 class Scheduler:
     """Owns the cache rows. Not thread-safe: one thread calls it, between steps everything may change."""
 
-    def __init__(self, model: Qwen3Model, cache: KVCache, *, max_batch: int) -> None:
+    def __init__(self, model: Qwen3Model, cache: KVCache, *, max_batch: int, max_padded_tokens: int) -> None:
         self.version = 0
         self.totals = SchedulerTotals()
         self._model = model
         self._cache = cache
         self._max_batch = max_batch
+        self._max_padded_tokens = max_padded_tokens  # of one forward pass over new tokens
         self._table = RowTable(cache)
         self._waiting: OrderedDict[int, GenerateRequest] = OrderedDict()
         self._sequences: dict[int, _Sequence] = {}  # that hold a row, by ticket
@@ -156,7 +156,7 @@ class Scheduler:
         chunks: list[list[int]] = []
         longest = 0
         for row in sorted(rows, key=lambda row: -new[row]):
-            fits = chunks and (len(chunks[-1]) + 1) * longest <= _MAX_PADDED_TOKENS
+            fits = chunks and (len(chunks[-1]) + 1) * longest <= self._max_padded_tokens
             if fits and new[row] * 2 >= longest:
                 chunks[-1].append(row)
             else:

@@ -22,7 +22,8 @@ class LayerWeights:
     """One decoder layer. qkv: [(heads + 2 kv heads) * D, H]. qk_norm: [heads + kv heads, D].
 
     Each head of q and k stands in rotation order: dimension i beside i + D/2, so that a rotation is one
-    complex product. Scores don't change, since q and k are reordered alike.
+    complex product. Scores don't change, since q and k are reordered alike. Norms are float32 and stand
+    multiplied by the square root of their length; see `Qwen3Model._norm`.
     """
 
     attention_norm: Tensor
@@ -106,11 +107,15 @@ def fuse(
         parts = [found[f"{name}.weight"].detach() for name in names]
         return torch.cat([part.to(device=device, dtype=dtype) for part in parts])
 
+    def norm(name: str) -> Tensor:
+        weight = found[f"{name}.weight"].detach().to(device=device, dtype=torch.float32)
+        return weight * len(weight) ** 0.5
+
     def layer(prefix: str) -> LayerWeights:
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        q_norm, k_norm = (rotation_order(copied(f"{attention}.{name}_norm"), shape) for name in "qk")
+        q_norm, k_norm = (rotation_order(norm(f"{attention}.{name}_norm"), shape) for name in "qk")
         return LayerWeights(
-            attention_norm=copied(f"{prefix}.input_layernorm"),
+            attention_norm=norm(f"{prefix}.input_layernorm"),
             qkv=torch.cat(
                 [
                     rotation_order(copied(f"{attention}.q_proj", f"{attention}.k_proj"), shape),
@@ -121,7 +126,7 @@ def fuse(
                 [q_norm.expand(shape.num_heads, -1), k_norm.expand(shape.num_kv_heads, -1)]
             ).contiguous(),
             output=copied(f"{attention}.o_proj"),
-            ffn_norm=copied(f"{prefix}.post_attention_layernorm"),
+            ffn_norm=norm(f"{prefix}.post_attention_layernorm"),
             gate_up=copied(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
             down=copied(f"{mlp}.down_proj"),
         )
@@ -130,7 +135,7 @@ def fuse(
     return Qwen3Weights(
         embedding=embedding,
         layers=tuple(layer(f"model.layers.{index}") for index in range(shape.num_layers)),
-        norm=copied("model.norm"),
+        norm=norm("model.norm"),
         head=embedding if shape.tied else copied("lm_head"),
     )
 
