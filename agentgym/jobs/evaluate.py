@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 
-from agentgym.backend.generator.select import build_engine
 from agentgym.backend.generator.service import GeneratorService
 from agentgym.backend.recipe import Recipe
 from agentgym.backend.services.runtime import Runtime
-from agentgym.backend.weights.select import build_store, process_imports
+from agentgym.backend.weights.select import build_store
 from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.parts import Gym, resolve_model
@@ -33,11 +31,7 @@ async def evaluate(
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(
-            recipe.generator,
-            partial(build_engine, recipe.generator, str(model_path)),
-            store,
-            runtime=runtime,
-            imports=process_imports(store),
+            config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime
         )
         stack.push_async_callback(generator.close)
         await generator.start()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import cast
 
-from agentgym.backend.generator.select import build_engine
 from agentgym.backend.generator.service import GeneratorService
 from agentgym.backend.learner import TitanLearner
 from agentgym.backend.recipe import Recipe
@@ -16,7 +15,7 @@ from agentgym.backend.reference import ReferenceModel
 from agentgym.backend.services.runtime import Runtime
 from agentgym.backend.trainer.checkpoint import check
 from agentgym.backend.trainer.client import TrainerClient
-from agentgym.backend.weights.select import build_store, process_imports
+from agentgym.backend.weights.select import build_store
 from agentgym.backend.weights.store import WeightStore
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
@@ -33,7 +32,7 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.train.advantages import assign_advantages
 from agentgym.train.loop import Position, StepRecord, TrainingLoop
-from agentgym.types import Group, Task
+from agentgym.types import Group, Json, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +142,7 @@ class TrainJob:
         )
         self.reporter.phase(f"starting {names}")
         self.generator = GeneratorService(
-            recipe.generator,
-            partial(build_engine, recipe.generator, model_path),
-            store,
-            runtime=runtime,
-            imports=process_imports(store),
+            config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime
         )
         self.stack.push_async_callback(self.generator.close)
         self.trainer = TrainerClient(
@@ -245,6 +240,6 @@ class TrainJob:
     def _open_sinks(self) -> None:
         for name in self.recipe.logging.sinks:
             sink = self.registry.sink(name)()
-            sink.open(str(self.folder.path), to_mapping(self.recipe))
+            sink.open(str(self.folder.path), cast(dict[str, Json], to_mapping(self.recipe)))
             self.sinks.append(sink)
             self.stack.callback(sink.close)
