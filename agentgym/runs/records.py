@@ -290,6 +290,7 @@ def unpack(value: Json) -> Json:
         return [unpack(item) for item in value]
     if isinstance(value, dict):
         if len(value) == 1:
+            inner: Json
             mark, inner = next(iter(value.items()))
             if mark == "$repr":
                 return inner

@@ -1,0 +1,130 @@
+"""The curve of a run: as a picture, and in the terminal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym.errors import UserError, nearest
+from agentgym.runs.files import writing
+from agentgym.runs.folder import MetricsRow
+
+REWARD, SUCCESS, HELD_OUT = "rollout/reward_mean", "rollout/success_mean", "eval/success"
+_BARS = "▁▂▃▄▅▆▇█"
+_BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dot bits of one cell, [row][column]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One metric over the steps where it is known and finite; steps rise."""
+
+    key: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+def series(rows: Sequence[MetricsRow], key: str) -> Series:
+    """Raises UserError when no step has the metric."""
+    points = [(r.step, r.metrics[key]) for r in rows if math.isfinite(r.metrics.get(key, math.nan))]
+    if not points:
+        known = {name for row in rows for name in row.metrics}
+        if not rows:
+            raise UserError("this run has no metrics yet: it finished no step")
+        raise UserError(f"no step of this run has the metric {key!r}.{nearest(key, known)}")
+    steps, values = zip(*points, strict=True)
+    return Series(key=key, steps=steps, values=values)
+
+
+def smooth(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value with its neighbours, `window` in all, fewer at the ends."""
+    half = window // 2
+    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """One character for each value, or for each of `width` means when there are more."""
+    values = [value for value in values if math.isfinite(value)]
+    if not values or width < 1:
+        return ""
+    if len(values) > width:
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(values), max(values)
+    if high == low:
+        return _BARS[len(_BARS) // 2] * len(values)
+    return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
+
+
+def terminal_plot(line: Series, *, width: int = 72, height: int = 12) -> str:
+    """The curve in braille dots, two by four to a character, with its axes. width, height: characters."""
+    low, high = _range(line.values)
+    labels = [f"{high - (high - low) * row / (height - 1):.3g}" for row in range(height)]
+    margin = max(map(len, labels))
+    columns = max(8, width - margin - 3)
+    grid = [[0] * columns for _ in range(height)]
+    dots = [
+        (_scale(step, line.steps[0], line.steps[-1], columns * 2), _scale(value, low, high, height * 4))
+        for step, value in zip(line.steps, line.values, strict=True)
+    ]
+    for (x0, y0), (x1, y1) in zip(dots, dots[1:] or dots, strict=False):
+        length = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for k in range(length + 1):
+            x, y = round(x0 + (x1 - x0) * k / length), round(y0 + (y1 - y0) * k / length)
+            y = height * 4 - 1 - y
+            grid[y // 4][x // 2] |= _BRAILLE[y % 4][x % 2]
+    lines = [line.key]
+    for row, label in zip(grid, labels, strict=True):
+        lines.append(f"{label.rjust(margin)} ┤{''.join(chr(0x2800 + dots) for dots in row)}")
+    first, last = str(line.steps[0]), str(line.steps[-1])
+    lines.append(" " * margin + " └" + "─" * columns)
+    lines.append(" " * (margin + 2) + first + last.rjust(columns - len(first)) + "  step")
+    return "\n".join(lines)
+
+
+def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
+    """Reward and success of every step, their running mean, and held-out success where it was measured.
+
+    Raises UserError when there is nothing to draw or matplotlib is missing.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("the picture needs matplotlib: pip install 'agentgym[train]'") from None
+    figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")  # no pyplot: it would keep global state
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    drawn = False
+    for key, label, colour in ((REWARD, "reward", "#1f77b4"), (SUCCESS, "success", "#2ca02c")):
+        if any(math.isfinite(row.metrics.get(key, math.nan)) for row in rows):
+            line = series(rows, key)
+            window = max(1, len(line.values) // 10) | 1
+            axes.plot(line.steps, line.values, color=colour, alpha=0.3, linewidth=1)
+            running = f"{label}, mean of {window} steps" if window > 1 else label
+            axes.plot(line.steps, smooth(line.values, window), color=colour, linewidth=2, label=running)
+            drawn = True
+    if any(math.isfinite(row.metrics.get(HELD_OUT, math.nan)) for row in rows):
+        held_out = series(rows, HELD_OUT)
+        axes.plot(held_out.steps, held_out.values, "o--", color="#d62728", label="held-out success")
+        drawn = True
+    if not drawn:
+        raise UserError("nothing to draw: no step of this run has a reward")
+    axes.set(xlabel="step", ylabel="mean over the step's episodes", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with writing(path):
+        figure.savefig(path)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _scale(value: float, low: float, high: float, cells: int) -> int:
+    """Which of `cells` a value in [low, high] falls into."""
+    return 0 if high == low else min(cells - 1, int((value - low) / (high - low) * cells))

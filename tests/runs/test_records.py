@@ -1,0 +1,139 @@
+"""Episodes and groups survive JSON."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym.runs.records import (
+    SavedEpisode,
+    decode_groups,
+    decode_saved,
+    encode_group,
+    encode_saved,
+    pack,
+    unpack,
+)
+from agentgym.types import (
+    Episode,
+    ErrorRecord,
+    FinishReason,
+    Group,
+    Outcome,
+    SandboxSpec,
+    Stop,
+    Task,
+    Turn,
+    VersionSpan,
+)
+
+number = st.floats(allow_nan=False, allow_infinity=False)
+text = st.text(alphabet=st.characters(exclude_categories=[]), max_size=8)  # half characters too
+scalar = st.none() | st.booleans() | st.integers() | number | text
+value = st.recursive(
+    scalar,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(text | st.sampled_from(["$tuple", "$repr", "$dict"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+messages = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": text}), max_size=3
+)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> Turn:
+    lengths = draw(st.lists(st.integers(1, 3), max_size=3))
+    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    count = sum(lengths)
+    ids = st.integers(0, 200_000)
+    return Turn(
+        prompt_ids=tuple(draw(st.lists(ids, max_size=5))),
+        completion_ids=tuple(draw(st.lists(ids, min_size=count, max_size=count))),
+        logprobs=tuple(
+            draw(st.lists(st.floats(max_value=0, min_value=-1e30), min_size=count, max_size=count))
+        ),
+        versions=tuple(
+            VersionSpan(version=draw(st.integers(0, 9)), start=end - length, end=end)
+            for end, length in zip(ends, lengths, strict=True)
+        ),
+        finish_reason=draw(st.sampled_from(FinishReason)),
+    )
+
+
+tasks = st.builds(
+    Task,
+    task_id=text,
+    prompt=messages.map(tuple),
+    answer=value,
+    sandbox=st.none()
+    | st.builds(
+        SandboxSpec, image=st.none() | text, allow_interpreters=st.lists(text, max_size=2).map(tuple)
+    ),
+    split=st.sampled_from(["train", "test"]),
+    difficulty=st.integers(0, 5),
+)
+episodes = st.builds(
+    Episode,
+    episode_id=text,
+    task=tasks,
+    seed=st.integers(),
+    messages=messages,
+    turns=st.lists(turns(), max_size=3),
+    info=st.dictionaries(text, value, max_size=3),
+    stop=st.none() | st.sampled_from(Stop),
+    rewards=st.dictionaries(text, st.none() | number, max_size=2),
+    reward=st.none() | number,
+    outcome=st.none() | st.sampled_from(Outcome),
+    error=st.none() | st.builds(ErrorRecord, source=text, kind=text, message=text),
+    retries=st.integers(0, 3),
+    timing_s=st.dictionaries(text, number, max_size=2),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(episodes, st.none() | number, st.booleans())
+def test_an_episode_comes_back_equal(episode: Episode, advantage: float | None, trained: bool) -> None:
+    saved = SavedEpisode(
+        step=3,
+        group_id=7,
+        index=1,
+        start_version=2,
+        advantage=advantage,
+        trained=trained,
+        episode=episode,
+    )
+    back = decode_saved(json.loads(json.dumps(encode_saved(saved))))
+    assert back == saved
+    assert repr(back) == repr(saved)  # equal types too: (1,) is not [1], True is not 1
+
+
+@given(value)
+def test_values_come_back_as_they_were(given_value: object) -> None:
+    assert repr(unpack(json.loads(json.dumps(pack(given_value))))) == repr(given_value)
+
+
+def test_a_value_that_is_no_json_becomes_its_repr_and_does_not_raise() -> None:
+    assert unpack(pack({"odd": {1, 2}})) == {"odd": "{1, 2}"}
+    assert unpack(pack({1: "key"})) == "{1: 'key'}"
+
+
+def test_groups_come_back_in_their_order() -> None:
+    task = Task(task_id="t", prompt=({"role": "user", "content": "go"},), answer=(1, 2))
+    groups = [
+        Group(
+            group_id=group_id,
+            task=task,
+            start_version=4,
+            episodes=[Episode(episode_id=f"{group_id}-{i}", task=task, seed=i) for i in range(2)],
+            advantages=[0.5, None],
+        )
+        for group_id in (9, 3)
+    ]
+    lines = [record for group in groups for record in encode_group(group, step=5, trained=True)]
+    assert decode_groups([decode_saved(json.loads(json.dumps(line))) for line in lines]) == groups
