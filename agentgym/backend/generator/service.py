@@ -54,7 +54,7 @@ class GeneratorService:
         self._settings = settings or service_settings(config)
         self._options = ActorOptions(
             num_replicas=config.replicas,
-            with_gpus=bool(config.gpus),
+            with_gpus=config.device != "cpu",
             gpus=config.gpus,
             threads=config.threads,
             imports=process_imports(store),

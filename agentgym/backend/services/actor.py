@@ -22,8 +22,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 class ActorOptions:
     """Where an actor runs.
 
-    procs: processes of one replica. hosts: None or 1, this host. with_gpus: one of `gpus` per process, or
-    all of them for each with share_gpus; without it a process sees no GPU. mesh_name: names the processes.
+    procs: processes of one replica. hosts: None or 1, this host. mesh_name: names the processes.
+    with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
+    with share_gpus; empty leaves what this process sees.
     environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
     """
 
@@ -47,9 +48,10 @@ class ActorOptions:
             )
         if self.hosts not in (None, 1):
             raise UserError(f"hosts is {self.hosts}; only this host can be used so far, give None or 1")
-        if self.with_gpus and len(self.gpus) < (1 if self.share_gpus else self.procs * self.num_replicas):
+        if self.gpus and len(self.gpus) < self.procs * self.num_replicas:
             raise UserError(
-                f"gpus {self.gpus} are too few for {self.num_replicas} replicas of {self.procs} processes"
+                f"gpus {self.gpus} are too few for {self.num_replicas} replicas of {self.procs} processes; "
+                "give one for each process, or none"
             )
         if self.environment_by_rank and len(self.environment_by_rank) != self.procs:
             raise UserError(f"{len(self.environment_by_rank)} environments for {self.procs} processes")
@@ -58,21 +60,22 @@ class ActorOptions:
         """What the process of this rank finds in its environment."""
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads))
         variables["TOKENIZERS_PARALLELISM"] = "false"
-        variables["CUDA_VISIBLE_DEVICES"] = self._visible_gpus(rank)
+        if not self.with_gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ""
+        elif self.gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = self._gpus_of(rank)
         if self.environment_by_rank:
             variables.update(self.environment_by_rank[rank])
         return variables
 
     def for_replica(self, index: int) -> ActorOptions:
         """The options of one replica: its share of the GPUs."""
-        if not self.with_gpus or self.num_replicas == 1:
+        if not self.gpus:
             return replace(self, num_replicas=1)
         share = len(self.gpus) // self.num_replicas
         return replace(self, num_replicas=1, gpus=self.gpus[index * share : (index + 1) * share])
 
-    def _visible_gpus(self, rank: int) -> str:
-        if not self.with_gpus:
-            return ""
+    def _gpus_of(self, rank: int) -> str:
         if self.share_gpus or self.procs == 1:
             return ",".join(map(str, self.gpus))
         return str(self.gpus[rank])

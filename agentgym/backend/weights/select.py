@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym.backend.services.runtime import Runtime
+from agentgym.backend.services.runtime import Runtime, current_runtime
 from agentgym.backend.weights.config import WeightsConfig
 from agentgym.backend.weights.shared_memory import SharedMemoryStore
 from agentgym.backend.weights.store import WeightStore
@@ -11,7 +11,7 @@ TORCHSTORE_PATCH = "agentgym.backend.weights.torchstore_patch"
 
 
 async def build_store(
-    config: WeightsConfig, *, runtime: Runtime, run: str = "run", keep: int | None = None
+    config: WeightsConfig, run: str, *, runtime: Runtime | None = None, keep: int | None = None
 ) -> WeightStore:
     """The caller owns the store and closes it before the runtime.
 
@@ -22,7 +22,7 @@ async def build_store(
     if config.store == "torchstore":
         from agentgym.backend.weights.torchstore_store import TorchStoreStore
 
-        return await TorchStoreStore.open(run, keep=kept, runtime=runtime)
+        return await TorchStoreStore.open(run, keep=kept, runtime=runtime or current_runtime())
     return SharedMemoryStore(run, keep=kept)
 
 
