@@ -7,6 +7,7 @@ imports nothing; a plugin is imported when something it may provide is asked for
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -47,6 +48,7 @@ SinkFactory: TypeAlias = Callable[[], MetricSink]
 Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"]
 Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory
 KINDS: tuple[Kind, ...] = ("environments", "rewards", "sandboxes", "sinks")
+ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
 
 
 class Specs:
@@ -73,13 +75,13 @@ class PluginStatus(StrEnum):
     FOUND = "found"  # not imported yet
     LOADED = "loaded"
     FAILED = "failed"
-    DUPLICATE = "duplicate"
+    DUPLICATE = "duplicate"  # another distribution gives a plugin of this name
     DISABLED = "disabled"
 
 
 @dataclass(slots=True, kw_only=True)
 class PluginRecord:
-    """One plugin: where it came from and how it fares."""
+    """One plugin: where it came from and how it fares. error: also what else it provides in vain."""
 
     name: str
     target: str
@@ -95,8 +97,14 @@ class PluginRecord:
         return f"{self.name!r} of {self.distribution} {self.version}"
 
 
+Offer: TypeAlias = tuple[Provided, PluginRecord]
+
+
 class PluginRegistry:
-    """Finds plugins without importing them, and imports each behind a guard of its own."""
+    """Finds plugins without importing them, and imports each behind a guard of its own.
+
+    disabled: names of plugins, or of distributions whose plugins are all left out.
+    """
 
     def __init__(
         self, entry_points: Iterable[importlib.metadata.EntryPoint], disabled: Iterable[str] = ()
@@ -104,7 +112,7 @@ class PluginRegistry:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(Specs)
         self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
-        self._provided: dict[Kind, dict[str, tuple[Provided, PluginRecord]]] = {kind: {} for kind in KINDS}
+        self._provided: dict[Kind, dict[str, list[Offer]]] = {kind: {} for kind in KINDS}
         self.records: list[PluginRecord] = []
         off = set(disabled)
         for point in sorted(entry_points, key=lambda p: (p.name, p.value)):
@@ -115,13 +123,19 @@ class PluginRegistry:
                 distribution=dist.name if dist else "unknown",
                 version=dist.version if dist else "?",
             )
+            same = [
+                r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED
+            ]
             self.records.append(record)
-            if point.name in off:
+            if {record.name, record.distribution} & off:
                 record.status = PluginStatus.DISABLED
-            elif point.name in self._entry_points:
-                self._mark_duplicate(record)
+            elif same:
+                self._mark_duplicates([*same, record])
             else:
                 self._entry_points[point.name] = point
+        known = {r.name for r in self.records} | {r.distribution for r in self.records}
+        for name in sorted(off - known):
+            raise UserError(f"plugins.disabled names {name!r}, which is not installed.{nearest(name, known)}")
 
     @classmethod
     def discover(cls, disabled: Iterable[str] = ()) -> PluginRegistry:
@@ -159,16 +173,28 @@ class PluginRegistry:
 
     def provider(self, kind: Kind, name: str) -> PluginRecord:
         """Which plugin provides it."""
-        self._get(kind, name)
-        return self._provided[kind][name][1]
+        return self._offer(kind, name)[1]
 
     def _get(self, kind: Kind, name: str) -> Provided:
+        return self._offer(kind, name)[0]
+
+    def _offer(self, kind: Kind, name: str) -> Offer:
+        """What a plugin of the same name provides, or else the only one that provides it.
+
+        So it does not depend on what was asked for before.
+        """
         self._load_named(name)
-        if name not in self._provided[kind]:
+        offers = self._provided[kind].get(name, [])
+        offers = [offer for offer in offers if offer[1].name == name]
+        if not offers:
             self.load_all()
-        if name in self._provided[kind]:
-            return self._provided[kind][name][0]
+            offers = self._provided[kind].get(name, [])
+        if len(offers) == 1:
+            return offers[0]
         singular = kind[:-2] if kind == "sandboxes" else kind[:-1]
+        if offers:
+            origins = " and by ".join(record.origin for _, record in offers)
+            raise UserError(f"{singular} {name!r} is provided by {origins}; {ONE_TOO_MANY}")
         for record in self.records:
             if record.name == name and record.status in (PluginStatus.FAILED, PluginStatus.DUPLICATE):
                 raise UserError(
@@ -177,7 +203,12 @@ class PluginRegistry:
             if record.name == name and record.status is PluginStatus.DISABLED:
                 raise UserError(f"the plugin {record.origin} is disabled; remove it from `plugins.disabled`")
         known = self._provided[kind]
-        raise UserError(f"no {singular} {name!r}.{nearest(name, known)} Is its package installed?")
+        failed = "".join(
+            f"\nThe plugin {record.origin} did not load: {record.error}"
+            for record in self.records
+            if record.status is PluginStatus.FAILED
+        )
+        raise UserError(f"no {singular} {name!r}.{nearest(name, known)} Is its package installed?{failed}")
 
     def _load_named(self, name: str) -> None:
         for record in self.records:
@@ -189,58 +220,75 @@ class PluginRegistry:
             return
         try:
             plugin: object = self._entry_points[record.name].load()
-        except Exception as error:  # plugin code: anything may come
+        except (Exception, SystemExit) as error:  # plugin code: anything may come
             self._mark_failed(record, error)
             return
         self._adopt(plugin, record)
 
     def _adopt(self, plugin: object, record: PluginRecord) -> None:
+        if self._manager.has_plugin(record.name):
+            self._mark_failed(record, ValueError(f"there is a plugin {record.name!r} already"))
+            return
         try:
             self._manager.register(plugin, record.name)
             self._manager.check_pending()  # finds misspelt hooks
             found = {kind: self._call(plugin, kind) for kind in KINDS}
-        except Exception as error:  # plugin code: anything may come
-            if self._manager.get_plugin(record.name) is not None:
+        except (Exception, SystemExit) as error:  # plugin code: anything may come
+            if self._manager.has_plugin(record.name):
                 self._manager.unregister(name=record.name)
             self._mark_failed(record, error)
             return
-        for kind, things in found.items():
-            for name in things:
-                if name in self._provided[kind]:
-                    other = self._provided[kind][name][1]
-                    record.status = PluginStatus.DUPLICATE
-                    record.error = (
-                        f"{kind} {name!r} is provided by {other.origin} already; uninstall or disable one"
-                    )
-                    log.warning("plugin %s: %s", record.origin, record.error)
-                    return
-        for kind, things in found.items():
-            self._provided[kind].update({name: (thing, record) for name, thing in things.items()})
         record.status = PluginStatus.LOADED
         record.provides = tuple(f"{kind}:{name}" for kind in KINDS for name in found[kind])
+        for kind, things in found.items():
+            for name, thing in things.items():
+                offers = self._provided[kind].setdefault(name, [])
+                if offers:
+                    record.error = f"{kind} {name!r} is provided by {offers[0][1].origin} too; {ONE_TOO_MANY}"
+                    log.warning("plugin %s: %s", record.origin, record.error)
+                offers.append((thing, record))
 
     def _call(self, plugin: object, kind: Kind) -> Mapping[str, Provided]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]
-        results = self._manager.subset_hook_caller(kind, others)()
+        caller = self._manager.subset_hook_caller(kind, others)
+        results = caller()
+        if len(results) < len(caller.get_hookimpls()):  # pluggy drops None
+            raise TypeError(f"hook {kind} returned None; return a mapping of names")
         merged: dict[str, Provided] = {}
         for result in results:
-            if not isinstance(result, Mapping):
-                raise TypeError(f"hook {kind} returned {type(result).__name__}; return a mapping of names")
-            merged.update(result)
+            merged.update(_checked(kind, result))
         return merged
 
-    def _mark_failed(self, record: PluginRecord, error: Exception) -> None:
+    def _mark_failed(self, record: PluginRecord, error: BaseException) -> None:
         record.status = PluginStatus.FAILED
         record.error = f"{type(error).__name__}: {error}"
         record.trace = "".join(traceback.format_exception(error))
         log.warning("plugin %s did not load, going on without it: %s", record.origin, record.error)
 
-    def _mark_duplicate(self, record: PluginRecord) -> None:
-        first = next(r for r in self.records if r.name == record.name)
-        record.error = (
-            f"two distributions give the plugin {record.name!r}: {first.origin} and {record.origin}; "
-            "uninstall or disable one"
-        )
-        first.status = record.status = PluginStatus.DUPLICATE
-        first.error = record.error
-        self._entry_points.pop(record.name, None)
+    def _mark_duplicates(self, records: list[PluginRecord]) -> None:
+        name = records[0].name
+        origins = " and ".join(record.origin for record in records)
+        for record in records:
+            record.status = PluginStatus.DUPLICATE
+            record.error = f"{len(records)} distributions give the plugin {name!r}: {origins}; {ONE_TOO_MANY}"
+        self._entry_points.pop(name, None)
+
+
+def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
+    """What a hook returned; a TypeError or ValueError says what is wrong with it."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only say what there is")
+    if not isinstance(result, Mapping):
+        raise TypeError(f"hook {kind} returned {type(result).__name__}; return a mapping of names")
+    for name, thing in result.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"hook {kind} returned the name {name!r}; a name is a string")
+        if kind == "rewards":
+            if not isinstance(thing, Reward):
+                raise TypeError(f"reward {name!r} is {thing!r:.80}; return agentgym.Reward objects")
+            if thing.name != name:
+                raise ValueError(f"reward {name!r} calls itself {thing.name!r}; give it one name")
+        elif not callable(thing):
+            raise TypeError(f"{kind} {name!r} is {thing!r:.80}; return a class or a function that builds it")
+    return result
