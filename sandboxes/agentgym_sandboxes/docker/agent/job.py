@@ -1,0 +1,67 @@
+"""One call under way: its uids, its pipes, what came out of them, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .limits import ChildLimits
+
+ANSWER_BYTES = 1 << 21  # of a grade: what all its results together may take
+
+
+class Job:
+    """One call. `reason` is why the agent ended it early; None when it ended by itself."""
+
+    def __init__(self, number: int, limits: ChildLimits, uids: list[int]) -> None:
+        self.number = number
+        self.limits = limits
+        self.uids = uids
+        self.fds: dict[str, int] = {}
+        self.output: dict[str, bytearray] = {}
+        self.num_bytes: dict[str, int] = {}
+        self.live = 0  # children that have not been reported as ended
+        self.exits: dict[str, int] = {}  # wait statuses by operation
+        self.reason: str | None = None
+        self.ending = False
+        self.cpu_s = 0.0
+        self.memory_kib = 0
+        self.began_s = time.monotonic()
+        self.deadline_s = self.began_s + limits.wall_s
+
+    def pipe(self, name: str) -> int:
+        """A new pipe for what a child says; returns the child's end."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read, False)
+        self.fds[name] = read
+        self.output[name] = bytearray()
+        self.num_bytes[name] = 0
+        return write
+
+    def pump(self, name: str) -> bool:
+        """Take what a pipe holds; False when there is nothing more for now. Sets `reason` on a flood."""
+        fd = self.fds.get(name)
+        if fd is None:
+            return False
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close(name)
+            return False
+        text = name in ("stdout", "stderr")
+        kept, most = self.output[name], self.limits.output_bytes if text else ANSWER_BYTES
+        kept += data[: max(0, most - len(kept))]
+        self.num_bytes[name] += len(data)
+        if self.num_bytes[name] > (self.limits.flood_bytes if text else ANSWER_BYTES):
+            self.reason = self.reason or "output_limit"
+            return False
+        return True
+
+    def close(self, name: str) -> None:
+        os.close(self.fds.pop(name))
+
+    @property
+    def truncated(self) -> bool:
+        return any(self.num_bytes[name] > len(kept) for name, kept in self.output.items())

@@ -1,0 +1,65 @@
+"""What a child may use: it gives up its rights and takes on the limits of its call, before any foreign code."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import NamedTuple
+
+WORK = "/work"
+MIB = 1 << 20
+
+
+class ChildLimits(NamedTuple):
+    """Limits of one call, as they come over the wire."""
+
+    wall_s: float
+    cpu_s: int
+    memory_mib: int
+    file_mib: int
+    processes: int
+    output_bytes: int
+
+    @classmethod
+    def of(cls, fields: dict[str, float]) -> ChildLimits:
+        return cls(
+            wall_s=float(fields["wall_s"]),
+            cpu_s=int(fields["cpu_s"]),
+            memory_mib=int(fields["memory_mib"]),
+            file_mib=int(fields["file_mib"]),
+            processes=int(fields["processes"]),
+            output_bytes=int(fields["output_bytes"]),
+        )
+
+    @property
+    def flood_bytes(self) -> int:
+        """Output at which the call is killed."""
+        return 128 * self.output_bytes
+
+
+def home(uid: int) -> str:
+    return f"{WORK}/{uid}"
+
+
+def drop_rights(uid: int, limits: ChildLimits) -> None:
+    """Become `uid` for good, with nothing of root left, in a folder of its own."""
+    os.setsid()
+    os.nice(19)  # a busy child must not starve the supervisor
+    with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")  # when memory ends, a child goes first, never the agent
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    os.umask(0o077)
+    for kind, amount in (
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_AS, limits.memory_mib * MIB),
+        (resource.RLIMIT_FSIZE, limits.file_mib * MIB),
+        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (amount, amount))
+    folder = home(uid)
+    os.mkdir(folder, 0o700)
+    os.chdir(folder)

@@ -1,0 +1,38 @@
+"""Starts the agent: the zygote while still root, then the supervisor on standard input and output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from . import frames
+from .supervisor import STDOUT_FD, Supervisor
+from .zygote import run_zygote
+
+SUPERVISOR_UID = 65000
+
+
+def main(argv: list[str]) -> NoReturn:
+    """argv: the first uid for calls, how many there are."""
+    first_uid, num_uids = int(argv[0]), int(argv[1])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come to PID 1 and must not stay zombies
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.close(null)
+        run_zygote(theirs)
+    theirs.close()
+    # A call's uid could signal a process whose real or saved uid it shares. While we sweep, our effective uid
+    # is the call's; the real one is nobody's, the saved one root's, to come back.
+    os.setresuid(SUPERVISOR_UID, 0, 0)
+    ours.recv(1)  # the zygote is ready
+    hello: frames.Header = {"id": 0, "python": ".".join(str(part) for part in sys.version_info[:3])}
+    frames.write_all(STDOUT_FD, frames.encode(hello))
+    Supervisor(ours, range(first_uid, first_uid + num_uids)).serve()

@@ -1,0 +1,116 @@
+"""After a call: no process of its uid lives, and no file of it is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from .limits import home
+
+FOLDERS = ("/work", "/tmp")
+UNUSED_UID = 64999  # nobody's: to ask the kernel whether it can count the processes of a uid
+
+
+class Sweeper:
+    """Removes what a uid left behind. The caller's real uid must not be 0 and its saved uid must be 0."""
+
+    def __init__(self) -> None:
+        try:
+            os.getpriority(os.PRIO_USER, UNUSED_UID)
+            self._kernel_counts = False  # answers for a uid without processes: can't be believed
+        except ProcessLookupError:
+            self._kernel_counts = True
+        except OSError:
+            self._kernel_counts = False
+
+    def has_processes(self, uid: int) -> bool:
+        """Whether any process, a zombie included, runs as `uid`."""
+        if not self._kernel_counts:
+            return any(_runs_as(pid, uid) for pid in os.listdir("/proc") if pid.isdigit())
+        try:
+            os.getpriority(os.PRIO_USER, uid)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self, uid: int) -> None:
+        """SIGKILL to every process of `uid`, at once, so that a fork bomb can't outrun it."""
+        os.seteuid(uid)
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.seteuid(0)
+
+    def wipe(self, uid: int) -> bool:
+        """Remove the files of `uid`; whether nothing is left. Its processes must be gone."""
+        try:
+            os.rmdir(home(uid))  # nearly always empty, or not there
+        except OSError:
+            pass
+        for folder in FOLDERS:
+            if not _owned(folder, uid):
+                continue
+            os.seteuid(uid)  # without CAP_DAC_OVERRIDE root may not look into its folders
+            try:
+                _remove_tree(folder, uid)
+            except OSError:
+                return False
+            finally:
+                os.seteuid(0)
+            if _owned(folder, uid):
+                return False
+        return True
+
+
+def _runs_as(pid: str, uid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            status = file.read()
+    except OSError:
+        return False
+    return f"\nUid:\t{uid}\t" in status and "\nState:\tX" not in status
+
+
+def _owned(folder: str, uid: int) -> tuple[str, ...]:
+    with os.scandir(folder) as entries:
+        return tuple(e.name for e in entries if e.stat(follow_symlinks=False).st_uid == uid)
+
+
+def _remove_tree(folder: str, uid: int) -> None:
+    """Remove everything of `uid`. Folders are moved up before they are emptied.
+
+    So no path gets long and nothing recurses, however deep the tree is.
+    """
+    serial = 0
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    top = os.open(folder, flags)
+    try:
+        pending = list(_owned(folder, uid))
+        while pending:
+            name = pending.pop()
+            try:
+                os.unlink(name, dir_fd=top)
+                continue
+            except OSError as error:
+                if error.errno not in (errno.EISDIR, errno.EPERM):
+                    raise
+            os.chmod(name, 0o700, dir_fd=top)
+            inner = os.open(name, flags, dir_fd=top)
+            try:
+                for child in os.listdir(inner):
+                    try:
+                        os.unlink(child, dir_fd=inner)
+                    except OSError:
+                        os.chmod(child, 0o700, dir_fd=inner)
+                        serial += 1
+                        moved = f".sweep-{uid}-{serial}"
+                        os.rename(child, moved, src_dir_fd=inner, dst_dir_fd=top)
+                        pending.append(moved)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)

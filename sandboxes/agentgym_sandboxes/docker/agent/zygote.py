@@ -1,0 +1,151 @@
+"""Forks a child for every call out of one Python that has its modules imported already; holds no payload."""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from .judge import judge
+from .limits import ChildLimits, drop_rights
+from .program import run_program
+from .serve import serve
+
+PREIMPORTED = [
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "time",
+    "typing",
+]
+MAX_ORDER_BYTES = 8192
+_MAX_FDS = 6
+
+
+def run_zygote(control: socket.socket) -> NoReturn:
+    """Fork on every order; report every child's end. Ends with its supervisor."""
+    for name in PREIMPORTED:
+        __import__(name)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    keys: dict[int, str] = {}
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    gc.collect()
+    gc.freeze()  # the collector would write to every object, and so copy every page, in each child
+    control.send(b"!")  # ready
+    while True:
+        for fd, _ in poll.poll():
+            if fd == wake_read:
+                os.read(wake_read, 4096)
+                _report_ends(control, keys)
+            else:
+                _take_order(control, keys)
+
+
+def _take_order(control: socket.socket, keys: dict[int, str]) -> None:
+    data, ancillary, _, _ = control.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(4 * _MAX_FDS))
+    if not data:
+        os._exit(0)
+    fds = array.array("i")
+    for _, _, packed in ancillary:
+        fds.frombytes(packed)
+    order = json.loads(data)
+    try:
+        pid = os.fork()
+    except OSError as error:
+        control.send(json.dumps({"key": order["key"], "fork_error": error.errno}).encode())
+    else:
+        if pid == 0:
+            _child(order["op"], order["uid"], ChildLimits.of(order["limits"]), list(fds))
+        keys[pid] = order["key"]
+    for fd in fds:
+        os.close(fd)
+
+
+def _report_ends(control: socket.socket, keys: dict[int, str]) -> None:
+    while keys:
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if not pid:
+            return
+        end = {
+            "key": keys.pop(pid),
+            "status": status,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "memory_kib": usage.ru_maxrss,
+        }
+        control.send(json.dumps(end).encode())
+
+
+def _child(op: str, uid: int, limits: ChildLimits, fds: list[int]) -> NoReturn:
+    """One call, in its own process. fds: as `FDS` in the supervisor lists them for the operation."""
+    exit_code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _close_all_but(fds)
+        drop_rights(uid, limits)
+        payload = _payload(fds[0])
+        if op == "serve":
+            exit_code = serve(payload, fds[1], fds[2] if len(fds) > 2 else None)
+        elif op == "judge":
+            exit_code = judge(payload, fds[1], fds[2])
+        else:
+            for target, fd in enumerate(fds[2:]):
+                os.dup2(fd, target)
+                os.close(fd)
+            exit_code = run_program(payload, fds[1])
+    except BaseException:
+        if op == "program":
+            sys.excepthook(*_excepted())
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(exit_code)
+
+
+def _excepted() -> tuple[type, BaseException, None]:
+    error = sys.exc_info()[1]
+    assert error is not None
+    return type(error), error, None
+
+
+def _payload(fd: int) -> bytes:
+    with open(fd, "rb", buffering=0) as file:
+        return file.readall()
+
+
+def _close_all_but(fds: list[int]) -> None:
+    """Close what was inherited: a child holds its own descriptors and the standard three."""
+    low = 3
+    for fd in sorted(fds):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, 1024)

@@ -1,0 +1,171 @@
+"""What goes into the container for a call, and what its answer means."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import cast
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import (
+    AssertCase,
+    CallCase,
+    CaseResult,
+    GradeRequest,
+    RunResult,
+    RunStatus,
+    SandboxLost,
+    Verdict,
+)
+from agentgym_sandboxes import judging
+from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.docker.agent.values import Tree
+from agentgym_sandboxes.judging import Answer, NoValue, Raised, Returned
+
+_GARBAGE = Raised("RuntimeError", "it wrote into the channel of its answers")
+
+
+def grade_blobs(request: GradeRequest) -> list[bytes]:
+    """The solution's payload, and the tests' when there is test source to run.
+
+    The expected values of call cases stay on this side.
+    """
+    calls = [judging.question(case) for case in request.cases if isinstance(case, CallCase)]
+    sources = [case.source for case in request.cases if isinstance(case, AssertCase)]
+    blobs = [_json({"code": request.code, "entry": request.entry, "calls": calls})]
+    if sources:
+        blobs.append(_json({"prelude": request.prelude, "entry": request.entry, "sources": sources}))
+    return blobs
+
+
+def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
+    """The verdict. Raises InfraError when it was the tests or the container that failed."""
+    wall_s = float(cast(float, frame.header["wall_s"]))
+    answers = _lines(_blob(frame, "answers"))
+    status, ended = _ended(frame, request)
+    loaded = answers[0] if answers else None
+    if isinstance(loaded, list) and loaded[:1] == ["x"]:
+        error = judging.error_text(_raised(loaded))
+        failed = tuple(CaseResult(passed=False, error=error) for _ in request.cases)
+        return Verdict(status=RunStatus.ERROR, results=failed, error=error, wall_s=wall_s)
+    called = iter(answers[1:])
+    asserted = iter(_test_lines(frame, request, status))
+    results: list[CaseResult] = []
+    error = ""
+    for case in request.cases:
+        if isinstance(case, CallCase):
+            line = next(called, None)
+            result = None if line is None else judging.judge_call(case, _answer(line))
+        else:
+            line = next(asserted, None)
+            result = None if line is None else judging.judge_assert(case, _failure(line))
+        if result is None:
+            result = CaseResult(passed=False, error=judging.NOT_REACHED if error else ended)
+            error = ended
+        results.append(result)
+    if not error and status in (RunStatus.OK, RunStatus.ERROR):
+        status = RunStatus.OK  # every case was judged: how the process ended afterwards is nothing
+    return Verdict(status=status, results=tuple(results), error=error, wall_s=wall_s)
+
+
+def result_of(frame: Frame) -> RunResult:
+    """What a program did."""
+    status, exit_code = RunStatus.OK, None
+    reason = frame.header["reason"]
+    wait_status = _exits(frame).get("program")
+    if wait_status is not None:
+        exit_code = os.waitstatus_to_exitcode(wait_status)
+    if reason in ("timeout", "oom", "output_limit"):
+        status = RunStatus(reason)
+    elif _blob(frame, "notes").startswith(b'["memory"]'):
+        status = RunStatus.OOM
+    elif exit_code != 0:
+        status = RunStatus.ERROR
+    return RunResult(
+        status=status,
+        exit_code=exit_code,
+        stdout=_blob(frame, "stdout").decode("utf-8", "replace"),
+        stderr=_blob(frame, "stderr").decode("utf-8", "replace"),
+        truncated=bool(frame.header["truncated"]),
+        wall_s=float(cast(float, frame.header["wall_s"])),
+        cpu_s=float(cast(float, frame.header["cpu_s"])),
+        memory_mib=float(cast(float, frame.header["memory_mib"])),
+    )
+
+
+def _ended(frame: Frame, request: GradeRequest) -> tuple[RunStatus, str]:
+    """How the solution's process ended, and the words for a case that it left unanswered."""
+    reason = frame.header["reason"]
+    if reason == "timeout":
+        return RunStatus.TIMEOUT, judging.timeout_text(request.limits.wall_s)
+    if reason == "oom":
+        return RunStatus.OOM, judging.OOM_TEXT
+    if reason == "output_limit":
+        return RunStatus.OUTPUT_LIMIT, judging.OUTPUT_TEXT
+    code = os.waitstatus_to_exitcode(_exits(frame).get("serve", 0))
+    if code < 0:
+        return RunStatus.ERROR, judging.signal_text(-code)
+    return RunStatus.ERROR, judging.exit_text(code)
+
+
+def _test_lines(frame: Frame, request: GradeRequest, status: RunStatus) -> list[Tree]:
+    """What the test side said of each test. Raises InfraError when it failed by itself."""
+    if not any(isinstance(case, AssertCase) for case in request.cases):
+        return []
+    lines = _lines(_blob(frame, "verdict"))
+    if not lines:
+        if status in (RunStatus.TIMEOUT, RunStatus.OOM, RunStatus.OUTPUT_LIMIT) or frame.header["reason"]:
+            return []
+        raise SandboxLost("the test side ended without a verdict")
+    if lines[0] != ["ok"]:
+        raise InfraError(f"the tests' prelude failed: {judging.error_text(_raised(lines[0]))}")
+    return lines[1:]
+
+
+def _answer(line: Tree) -> Answer:
+    """A line of the solution's: from untrusted code, so anything may stand there."""
+    if isinstance(line, list) and len(line) == 2 and line[0] == "r":
+        return Returned(line[1])
+    if isinstance(line, list) and len(line) == 2 and line[0] == "n":
+        return NoValue(str(line[1])[:100])
+    return _raised(line)
+
+
+def _failure(line: Tree) -> Raised | None:
+    return None if line == ["pass"] else _raised(line)
+
+
+def _raised(line: Tree) -> Raised:
+    if isinstance(line, list) and len(line) == 4 and line[0] == "x":
+        _, kind, message, number = line
+        if isinstance(kind, str) and isinstance(message, str) and isinstance(number, int):
+            return Raised(kind[:100], message, number)
+    return _GARBAGE
+
+
+def _lines(blob: bytes) -> list[Tree]:
+    """The whole lines of a blob; what is no JSON becomes None, and so counts as garbage."""
+    trees: list[Tree] = []
+    for line in blob.split(b"\n")[:-1]:
+        try:
+            trees.append(cast(Tree, json.loads(line, object_pairs_hook=_no_objects)))
+        except (ValueError, RecursionError):
+            trees.append("garbage")
+    return trees
+
+
+def _no_objects(pairs: list[tuple[str, object]]) -> None:
+    raise ValueError("the codec has no objects")
+
+
+def _blob(frame: Frame, name: str) -> bytes:
+    names = cast("list[str]", frame.header["names"])
+    return frame.blobs[names.index(name)] if name in names else b""
+
+
+def _exits(frame: Frame) -> dict[str, int]:
+    return cast("dict[str, int]", frame.header["exits"])
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

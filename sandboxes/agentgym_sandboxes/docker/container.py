@@ -1,0 +1,209 @@
+"""One warm container: the agent on its attach stream, with many calls under way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Self, cast
+
+from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
+from agentgym_sandboxes.docker.agent import frames
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine, EngineError
+from agentgym_sandboxes.docker.profile import container_settings
+
+BACKSTOP_S = 6.0  # past a call's wall limit: the agent has 3 s to kill and sweep
+_STREAM_HEADER = struct.Struct(">BxxxI")
+_STDOUT = 1
+
+
+class AgentStream(asyncio.Protocol):
+    """The engine's stream of a container's output, cut into the agent's frames."""
+
+    def __init__(self, on_frame: Callable[[frames.Frame], None], on_lost: Callable[[str], None]) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self._frames = frames.FrameReader()
+        self.stderr = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= _STREAM_HEADER.size:
+            stream, size = _STREAM_HEADER.unpack_from(self._buffer)
+            end = _STREAM_HEADER.size + size
+            if len(self._buffer) < end:
+                return
+            piece = bytes(self._buffer[_STREAM_HEADER.size : end])
+            del self._buffer[:end]
+            if stream != _STDOUT:
+                self.stderr = (self.stderr + piece)[-4000:]
+                continue
+            try:
+                complete = self._frames.feed(piece)
+            except frames.FrameError as error:
+                self._on_lost(f"its agent sent {error}")
+                return
+            for frame in complete:
+                self._on_frame(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        said = self.stderr.decode(errors="replace").strip()
+        self._on_lost(
+            f"its stream ended{f': {error}' if error else ''}{f'; it said: {said}' if said else ''}"
+        )
+
+
+class Container:
+    """A started container. `reserved` counts the slots in use; `lost` says why it can't be used any more."""
+
+    def __init__(self, engine: Engine, config: DockerConfig, on_change: Callable[[], None]) -> None:
+        self.name = f"agentgym-{uuid.uuid4().hex[:12]}"
+        self.reserved = 0
+        self.uses = 0
+        self.started_s = time.monotonic()
+        self.start_s = 0.0
+        self.lost: str | None = None
+        self._engine = engine
+        self._config = config
+        self._on_change = on_change
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[frames.Frame]] = {}
+        self._stream = AgentStream(self._take, self._lose)
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        engine: Engine,
+        config: DockerConfig,
+        image: str,
+        owner: str,
+        *,
+        remapped: bool,
+        on_change: Callable[[], None],
+    ) -> Self:
+        """Create it and wait for its agent's hello. Leaves nothing behind when it fails."""
+        began_s = time.monotonic()
+        container = cls(engine, config, on_change)
+        loop = asyncio.get_running_loop()
+        hello = container._pending[0] = loop.create_future()
+        hello.add_done_callback(lambda future: future.cancelled() or future.exception())
+        try:
+            async with asyncio.timeout(config.start_timeout_s):
+                settings = container_settings(config, image, owner, remapped=remapped)
+                await engine.create(settings, container.name)
+                stream = await engine.attach(container.name)
+                transport, _ = await loop.create_connection(lambda: container._stream, sock=stream)
+                container._transport = transport
+                await engine.start(container.name)
+                await hello
+        except BaseException as error:
+            if not hello.done():
+                hello.cancel()
+            await container.close()  # by its name: a create that timed out may have been carried out
+            if isinstance(error, TimeoutError):
+                raise EngineError(f"a container was not ready within {config.start_timeout_s:g} s") from error
+            raise
+        container.started_s = time.monotonic()
+        container.start_s = container.started_s - began_s
+        return container
+
+    @property
+    def usable(self) -> bool:
+        return (
+            self.lost is None
+            and self.uses < self._config.max_uses
+            and time.monotonic() - self.started_s < self._config.max_age_s
+        )
+
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> frames.Frame:
+        """One call, in a slot that was reserved. The slot is given back when the agent has answered.
+
+        Raises SandboxLost when the container is gone, SandboxDirty when it had to be thrown away.
+        """
+        self.uses += 1
+        wire = {
+            "wall_s": limits.wall_s,
+            "cpu_s": float(limits.cpu_s),
+            "memory_mib": float(min(limits.memory_mib, self._config.memory_mib)),
+            "file_mib": float(limits.file_mib),
+            "processes": float(limits.processes),
+            "output_bytes": float(limits.output_bytes),
+        }
+        number = next(self._numbers)
+        answer = self._ask(number, {"op": op, "limits": wire}, blobs)
+        answer.add_done_callback(self._give_back)
+        try:
+            async with asyncio.timeout(limits.wall_s + BACKSTOP_S):
+                frame = await asyncio.shield(answer)
+        except TimeoutError:
+            self._lose("its agent did not answer in time")
+            raise SandboxLost(f"container {self.name}: {self.lost}") from None
+        except asyncio.CancelledError:
+            if self.lost is None:
+                self._send(frames.encode({"op": "cancel", "id": number}))
+            raise
+        reason = frame.header["reason"]
+        if reason == "dirty":
+            self._lose("a call left something that could not be removed")
+            raise SandboxDirty(f"container {self.name}: {self.lost}")
+        if reason == "no_process":
+            raise SandboxLost(f"container {self.name}: no process could be started in it")
+        return frame
+
+    async def ping(self) -> None:
+        """Raises SandboxLost when the agent does not answer in time."""
+        answer = self._ask(next(self._numbers), {"op": "ping"}, ())
+        try:
+            async with asyncio.timeout(self._config.ping_timeout_s):
+                await asyncio.shield(answer)
+        except TimeoutError:
+            self._lose(f"its agent did not answer a ping within {self._config.ping_timeout_s:g} s")
+            raise SandboxLost(f"container {self.name}: {self.lost}") from None
+
+    async def close(self) -> None:
+        """Remove the container; calls under way fail."""
+        self._lose("closed")
+        await self._engine.remove(self.name)
+
+    def _ask(
+        self, number: int, header: frames.Header, blobs: Sequence[bytes]
+    ) -> asyncio.Future[frames.Frame]:
+        answer: asyncio.Future[frames.Frame] = asyncio.get_running_loop().create_future()
+        if self.lost is not None:
+            answer.set_exception(SandboxLost(f"container {self.name}: {self.lost}"))
+            return answer
+        self._pending[number] = answer
+        self._send(frames.encode({**header, "id": number}, blobs))
+        return answer
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _take(self, frame: frames.Frame) -> None:
+        answer = self._pending.pop(cast(int, frame.header["id"]), None)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def _give_back(self, answer: asyncio.Future[frames.Frame]) -> None:
+        self.reserved -= 1
+        if not answer.cancelled():
+            answer.exception()  # seen here: the caller may have been cancelled
+        self._on_change()
+
+    def _lose(self, why: str) -> None:
+        if self.lost is None:
+            self.lost = why
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, {}
+        for answer in pending.values():
+            if not answer.done():
+                answer.set_exception(SandboxLost(f"container {self.name}: {self.lost}"))
+        self._on_change()

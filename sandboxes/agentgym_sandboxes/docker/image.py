@@ -1,0 +1,127 @@
+"""The image: pulled by digest, or built from a Debian root file system where nothing can be pulled."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agentgym.errors import InfraError, UserError
+from agentgym_sandboxes.docker.engine import Engine
+
+REPOSITORY = "agentgym-sandbox"
+BUILD_TIMEOUT_S = 1200.0
+PULL_TIMEOUT_S = 1200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What the image holds: a Python and nothing of ours, which comes with each container."""
+
+    suite: str = "bookworm"
+    variant: str = "minbase"
+    packages: tuple[str, ...] = ("python3-minimal", "libpython3-stdlib")
+    revision: int = 1
+
+    @property
+    def tag(self) -> str:
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def reference(self) -> str:
+        return f"{REPOSITORY}:{self.tag}"
+
+
+RECIPE = Recipe()
+
+
+async def pull_image(engine: Engine, reference: str, say: Callable[[str], None]) -> str:
+    """Pull an image that has a `python3` (3.9 or later), by digest; its id."""
+    if "@sha256:" not in reference:
+        raise UserError(
+            f"cannot pull {reference!r}: name the image by digest, as python@sha256:<64 hex digits>, so that "
+            "every machine runs the same. `docker pull python:3.11-slim-bookworm` prints one."
+        )
+    say(f"pulling {reference}")
+    await engine.pull(reference, PULL_TIMEOUT_S)
+    await engine.tag(reference, REPOSITORY, RECIPE.tag)
+    return await _built_id(engine, say)
+
+
+async def build_image(engine: Engine, mirror: str, say: Callable[[str], None]) -> str:
+    """Build the image with debootstrap; its id. Needs root and debootstrap; about a minute."""
+    missing = []
+    if shutil.which("debootstrap") is None:
+        missing.append("debootstrap is not installed (`sudo apt-get install debootstrap`)")
+    if os.geteuid() != 0:
+        missing.append("debootstrap needs root (`sudo -E agentgym sandbox build`)")
+    if missing:
+        raise UserError(
+            f"the sandbox image can't be built: {'; '.join(missing)}. Or pull one instead: "
+            "`agentgym sandbox build --pull python@sha256:<digest>`."
+        )
+    folder = Path(tempfile.mkdtemp(prefix="agentgym-image-"))
+    try:
+        root, archive = folder / "root", folder / "root.tar"
+        say(f"building a Debian {RECIPE.suite} root file system from {mirror}")
+        included = ",".join(RECIPE.packages)
+        await _run(
+            "debootstrap",
+            f"--variant={RECIPE.variant}",
+            f"--include={included}",
+            RECIPE.suite,
+            str(root),
+            mirror,
+        )
+        await asyncio.to_thread(_slim, root)
+        await _run("tar", "--numeric-owner", "--one-file-system", "-C", str(root), "-cf", str(archive), ".")
+        size_mib = archive.stat().st_size / (1 << 20)
+        say(f"importing {size_mib:.0f} MiB as {RECIPE.reference}")
+        await engine.import_archive(archive, REPOSITORY, RECIPE.tag, BUILD_TIMEOUT_S)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, True)
+    return await _built_id(engine, say)
+
+
+async def _built_id(engine: Engine, say: Callable[[str], None]) -> str:
+    image = await engine.image_id(RECIPE.reference)
+    if image is None:
+        raise InfraError(f"the engine took the image but does not have {RECIPE.reference}; build it again")
+    say(f"built {RECIPE.reference} ({image})")
+    return image
+
+
+def _slim(root: Path) -> None:
+    """Drop what no program needs: package lists and archives, manuals, translations."""
+    for place in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
+        shutil.rmtree(root / place, ignore_errors=True)
+
+
+async def _run(*command: str) -> None:
+    """Run a command with a deadline. Raises InfraError with the end of what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(BUILD_TIMEOUT_S):
+            output, _ = await process.communicate()
+    except BaseException as error:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if isinstance(error, TimeoutError):
+            raise InfraError(f"{command[0]} did not end within {BUILD_TIMEOUT_S:g} s") from error
+        raise
+    if process.returncode:
+        tail = "\n".join(output.decode(errors="replace").splitlines()[-15:])
+        raise InfraError(f"{command[0]} failed with exit code {process.returncode}:\n{tail}")

@@ -1,0 +1,103 @@
+"""The settings of a hardened container, as the engine's API takes them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import cache
+from importlib import resources
+
+from agentgym.types import Json
+from agentgym_sandboxes.docker.bundle import agent_argument
+from agentgym_sandboxes.docker.config import DockerConfig
+
+MIB = 1 << 20
+LABEL = "agentgym.sandbox"
+OWNER_LABEL = "agentgym.owner"
+NUM_UIDS = 64
+PROCESSES_PER_CALL = 32
+
+
+@cache
+def seccomp_text() -> str:
+    """The engine's default profile less what a program has no use for here.
+
+    Less ptrace, process_vm_*, keyctl, userfaultfd, perf_event_open, bpf, mounts, namespaces, memfd_secret,
+    io_uring, System V and POSIX message IPC (it outlives its process) and more; sockets only of the families
+    1, 2 and 10.
+    """
+    text = resources.files("agentgym_sandboxes.docker").joinpath("seccomp.json").read_text(encoding="utf-8")
+    return json.dumps(json.loads(text))
+
+
+def first_uid(remapped: bool) -> int:
+    """Where the uids of a container begin: no other's, for RLIMIT_NPROC counts a uid over the whole host.
+
+    remapped: the engine maps uids into a range of 65536.
+    """
+    if remapped:
+        return 10_000 + NUM_UIDS * secrets.randbelow(50_000 // NUM_UIDS)
+    return (1 << 20) + NUM_UIDS * secrets.randbelow(1 << 23)
+
+
+def container_settings(
+    config: DockerConfig, image: str, owner: str, *, remapped: bool = False
+) -> dict[str, Json]:
+    """The body of a create call.
+
+    Root with two capabilities, because the agent needs another uid than the snippets; they end up with none.
+    Init is off: PID 1 is the agent, which nothing inside can kill, and whose end is the container's.
+    """
+    tmpfs = "rw,nosuid,nodev,noexec,mode=1777"
+    limits = {"nofile": 1024, "core": 0, "fsize": 64 * MIB, "memlock": 0, "msgqueue": 0}
+    command = ["python3", "-I", "-c", agent_argument(), str(first_uid(remapped)), str(NUM_UIDS)]
+    host: dict[str, Json] = {
+        "NetworkMode": "none",
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "CapAdd": ["SETUID", "SETGID"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={seccomp_text()}"],
+        "IpcMode": "none",
+        "CgroupnsMode": "private",
+        "Tmpfs": {
+            "/work": f"{tmpfs},size=64m,nr_inodes=4096",
+            "/tmp": f"{tmpfs},size=16m,nr_inodes=1024",
+        },
+        "Memory": config.container_memory_mib * MIB,
+        "MemorySwap": config.container_memory_mib * MIB,
+        "NanoCpus": int(config.cpus * 1e9),
+        "PidsLimit": PROCESSES_PER_CALL * config.slots + 32,
+        "OomScoreAdj": 500,
+        "ShmSize": 16 * MIB,
+        "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in limits.items()],
+        "LogConfig": {"Type": "none"},
+        "Init": False,
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": True,
+    }
+    if config.runtime is not None:
+        host["Runtime"] = config.runtime
+    return {
+        "Image": image,
+        "Cmd": command,
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "Env": [
+            "PATH=/usr/local/bin:/usr/bin:/bin",
+            "HOME=/work",
+            "LANG=C.UTF-8",
+            "PYTHONHASHSEED=0",
+            "PYTHONDONTWRITEBYTECODE=1",
+        ],
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": False,
+        "NetworkDisabled": True,
+        "StopTimeout": 0,
+        "Labels": {LABEL: "1", OWNER_LABEL: owner},
+        "HostConfig": host,
+    }
