@@ -157,7 +157,12 @@ class TrainJob:
         )
         self.stack.push_async_callback(self.trainer.close)
         if recipe.grpo.kl_coef > 0:
-            self.reference = ReferenceModel(model_path=model_path, trainer=recipe.trainer, runtime=runtime)
+            self.reference = ReferenceModel(
+                model_path=model_path,
+                trainer=recipe.trainer,
+                folder=str(self.folder.path / "reference"),
+                runtime=runtime,
+            )
             self.stack.push_async_callback(self.reference.close)
         async with asyncio.TaskGroup() as starting:
             starting.create_task(self.generator.start())

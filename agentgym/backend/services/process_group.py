@@ -125,10 +125,10 @@ class ProcessGroup:
             answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
         except RuntimeError as error:  # Monarch refuses to send to a mesh that it knows to be dead
             raise self._died(error) from error
+        answer.add_done_callback(_forget)  # nobody may be left to read it: the caller was cancelled, say
         await asyncio.wait({answer, self._dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return self._unwrap(endpoint, answer)
-        answer.add_done_callback(_forget)
         if self._dead.done():
             raise ProcessDied(f"{self.name} died during {endpoint}: {self._dead.result()}")
         raise InfraError(f"{self.name} did not answer {endpoint} within {timeout_s} s")
