@@ -1,0 +1,262 @@
+"""Shows every environment as a `gymnasium.Env`, and many episodes of it as a native vector environment.
+
+Observations and actions are text. The episodes are async; they run on one event loop in a daemon thread,
+which all faces of a process share and which ends with the last of them. Importing this needs gymnasium.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import string
+import threading
+import weakref
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar, Final, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from agentgym.hooks import PluginRegistry
+from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
+
+Result = TypeVar("Result")
+Info = dict[str, Any]  # as gymnasium has it
+
+_SAMPLED_CHARS: Final = string.ascii_letters + string.digits + string.punctuation + " \n"
+
+
+def register_gymnasium(registry: PluginRegistry | None = None) -> list[str]:
+    """Make every installed environment known to `gymnasium.make` and `make_vec`; returns their ids.
+
+    Keyword arguments of `make` are the fields of `TextGameConfig`.
+    """
+    registry = registry or PluginRegistry.discover()
+    ids = []
+    for name in registry.names("environments"):
+        version = getattr(registry.environment(name), "version", 1)
+        ids.append(f"agentgym/{name}-v{version}")
+        if ids[-1] not in gymnasium.registry:
+            gymnasium.register(
+                ids[-1],
+                entry_point=f"{__name__}:TextEnv",
+                vector_entry_point=f"{__name__}:TextVectorEnv",
+                kwargs={"name": name},
+            )
+    return ids
+
+
+class AnyText(gymnasium.Space[str]):
+    """Every string. gymnasium's own Text lists its characters, and so can't be all of Unicode."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def sample(self, mask: object = None, probability: object = None) -> str:
+        """A short random text."""
+        size = int(self.np_random.integers(0, 40))
+        return "".join(_SAMPLED_CHARS[i] for i in self.np_random.integers(0, len(_SAMPLED_CHARS), size))
+
+    def contains(self, x: object) -> bool:
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyText)
+
+    def __hash__(self) -> int:
+        return hash(AnyText)
+
+    def __repr__(self) -> str:
+        return "AnyText()"
+
+
+class _SharedLoop:
+    """One event loop in a daemon thread, for as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="agentgym-gymnasium", daemon=True
+                )
+                self._thread.start()
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._loop is None or self._thread is None:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if threading.current_thread() is not self._thread:  # the garbage collector may run there
+                self._thread.join()
+                self._loop.close()
+            self._loop = self._thread = None
+
+    def run(self, call: Coroutine[object, object, Result]) -> Result:
+        assert self._loop is not None
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting
+            future.cancel()
+            raise
+
+
+_LOOP: Final = _SharedLoop()
+
+
+class _Table:
+    """A game with some seats at it, and the lease of the loop that it is played on."""
+
+    def __init__(self, config: TextGameConfig, num_episodes: int) -> None:
+        _LOOP.acquire()
+        self._end = weakref.finalize(self, _LOOP.release)
+        try:
+            self._game = _LOOP.run(TextGame.start(PluginRegistry.discover(), config))
+        except BaseException:
+            self._end()
+            raise
+        self.episodes = [TextEpisode(self._game) for _ in range(num_episodes)]
+
+    def run(self, call: Coroutine[object, object, Result]) -> Result:
+        return _LOOP.run(call)
+
+    def close(self) -> None:
+        if self._end.alive:
+            try:
+                _LOOP.run(self._close())
+            finally:
+                self._end()
+
+    async def _close(self) -> None:
+        try:
+            for episode in self.episodes:
+                await episode.close()
+        finally:
+            await self._game.close()
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """One environment as Gymnasium knows them: `make("agentgym/math-v1", split="test")`."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
+
+    def __init__(self, *, render_mode: str | None = None, **config: Any) -> None:
+        """config: fields of `TextGameConfig`."""
+        self.render_mode = render_mode
+        self.observation_space = AnyText()
+        self.action_space = AnyText()
+        self._table = _Table(TextGameConfig(**config), 1)
+        self._transcript = ""
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
+        super().reset(seed=seed)
+        (episode,) = self._table.episodes
+        text, info = self._table.run(episode.reset(_draw(self.np_random)))
+        self._transcript = text
+        return text, dict(info)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        """Raises InfraError when the episode can't be scored."""
+        (episode,) = self._table.episodes
+        after = self._table.run(episode.step(action))
+        self._transcript += f"\n\n> {action}\n\n{after.text}"
+        return after.text, after.reward, after.terminated, after.truncated, dict(after.info)
+
+    def render(self) -> str | None:
+        return self._transcript if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        self._table.close()
+
+
+class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, Any]]):
+    """Many episodes of one environment at the same time, on one event loop.
+
+    Finished episodes wait until `reset(options={"reset_mask": finished})`; until then their actions are
+    ignored, and their text is empty and their reward 0.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": [],
+        "autoreset_mode": AutoresetMode.DISABLED,
+    }
+
+    def __init__(self, num_envs: int, **config: Any) -> None:
+        """config: fields of `TextGameConfig`."""
+        self.num_envs = num_envs
+        self.single_observation_space = self.single_action_space = AnyText()
+        self.observation_space = self.action_space = batch_space(AnyText(), num_envs)
+        self._table = _Table(TextGameConfig(**config), num_envs)
+        self._texts = [""] * num_envs
+        self._over = np.ones(num_envs, dtype=np.bool_)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None
+    ) -> tuple[tuple[str, ...], Info]:
+        """seed: of the first episode, the others count on from it; or one for each."""
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        seeds: Sequence[int | None]
+        if isinstance(seed, int):
+            seeds = [seed + i for i in range(self.num_envs)]
+        else:
+            seeds = seed or [None] * self.num_envs
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
+        chosen = [int(i) for i in np.flatnonzero(mask)]
+        drawn = [
+            _draw(self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])) for i in chosen
+        ]
+        calls = [self._table.episodes[i].reset(seed) for i, seed in zip(chosen, drawn, strict=True)]
+        infos: Info = {}
+        for i, (text, info) in zip(chosen, self._table.run(_together(calls)), strict=True):
+            self._texts[i], self._over[i] = text, False
+            infos = self._add_info(infos, dict(info), i)
+        return tuple(self._texts), infos
+
+    def step(
+        self, actions: Sequence[str]
+    ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], Info]:
+        """Raises InfraError when an episode can't be scored."""
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        terminated, truncated = np.zeros_like(self._over), np.zeros_like(self._over)
+        self._texts = [""] * self.num_envs
+        live = [int(i) for i in np.flatnonzero(~self._over)]
+        calls = [self._table.episodes[i].step(actions[i]) for i in live]
+        infos: Info = {}
+        for i, after in zip(live, self._table.run(_together(calls)), strict=True):
+            self._texts[i], rewards[i] = after.text, after.reward
+            terminated[i], truncated[i] = after.terminated, after.truncated
+            infos = self._add_info(infos, dict(after.info), i)
+        self._over |= terminated | truncated
+        return tuple(self._texts), rewards, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._table.close()
+
+
+async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[Result]:
+    """All results in order, or the first error, when nothing is running any more."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _draw(random: np.random.Generator) -> int:
+    """The core's seed."""
+    return int(random.integers(2**31))

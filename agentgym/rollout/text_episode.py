@@ -1,0 +1,164 @@
+"""One environment played as text in, text out, a call at a time; what the Gymnasium faces are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Self
+
+from agentgym.env import Environment, EpisodeContext
+from agentgym.errors import InfraError, UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.rollout.scoring import Scorer
+from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.types import Episode, Json, Message, Outcome, Split, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextGameConfig:
+    """options: of the environment. rewards: weights by name; empty takes the environment's own.
+
+    num_tasks: how many of the split's tasks a seed draws from; a split may be endless. sandbox: the name of a
+    backend; None will do where no task needs one.
+    """
+
+    name: str
+    options: Mapping[str, Json] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    split: Split = "train"
+    num_tasks: int = 256
+    max_turns: int | None = None
+    sandbox: str | None = None
+    sandbox_options: SandboxOptions = field(default_factory=dict)
+    timeout_s: float = 60.0  # of one call into the environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextStep:
+    """What one action led to. reward: 0.0 until the episode ends."""
+
+    text: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Json]
+
+
+class TextGame:
+    """What the episodes of an environment share: its tasks, its scorer and its sandbox."""
+
+    def __init__(
+        self, environment: Environment, scorer: Scorer, sandbox: SandboxBackend | None, config: TextGameConfig
+    ) -> None:
+        self.environment = environment
+        self.scorer = scorer
+        self.sandbox = sandbox
+        self.config = config
+        self.max_turns = config.max_turns or environment.max_turns
+        self._tasks: list[Task] = []
+
+    @classmethod
+    async def start(cls, registry: PluginRegistry, config: TextGameConfig) -> Self:
+        """Raises UserError for unknown names, InfraError when the sandbox does not start."""
+        environment = registry.environment(config.name)(**config.options)
+        scorer = Scorer.from_registry(registry, config.rewards or environment.rewards)
+        backend = registry.sandbox(config.sandbox)(config.sandbox_options) if config.sandbox else None
+        return cls(environment, scorer, await backend.start() if backend else None, config)
+
+    def task(self, seed: int) -> Task:
+        """The task that a seed draws. Raises UserError when it needs a sandbox that is not there."""
+        if not self._tasks:
+            self._tasks = list(islice(self.environment.tasks(self.config.split), self.config.num_tasks))
+        if not self._tasks:
+            raise UserError(f"{self.config.name} has no task in the split {self.config.split!r}")
+        task = self._tasks[seed % len(self._tasks)]
+        if task.sandbox is not None and (self.sandbox is None or not self.sandbox.supports(task.sandbox)):
+            raise UserError(
+                f"{self.config.name} runs code, and sandbox={self.config.sandbox!r} can't run it; "
+                'give sandbox="docker", or sandbox="monty" for tasks that allow an interpreter'
+            )
+        return task
+
+    async def close(self) -> None:
+        """End the processes of the scorer and the sandbox."""
+        await self.scorer.close()
+        if self.sandbox is not None:
+            await self.sandbox.close()
+
+
+class TextEpisode:
+    """One episode after another: `reset` begins the next, `step` says something in it."""
+
+    def __init__(self, game: TextGame) -> None:
+        self._game = game
+        self._context: EpisodeContext | None = None
+
+    async def reset(self, seed: int) -> tuple[str, dict[str, Json]]:
+        """Begin the episode of a seed; returns the prompt."""
+        await self.close()
+        task = self._game.task(seed)
+        context = EpisodeContext(
+            task=task,
+            messages=list(task.prompt),
+            max_turns=self._game.max_turns,
+            seed=seed,
+            sandbox=self._game.sandbox if task.sandbox is not None else None,
+        )
+        self._context = context
+        async with asyncio.timeout(self._game.config.timeout_s):
+            await self._game.environment.start(context)
+        return _text(task.prompt), {"task_id": task.task_id, "difficulty": task.difficulty}
+
+    async def step(self, action: str) -> TextStep:
+        """Say something. Raises InfraError when the episode can't be scored: that is no reward of 0."""
+        context = self._context
+        if context is None:
+            raise RuntimeError("the episode is over; call reset()")
+        context.messages.append({"role": "assistant", "content": action})
+        context.turn += 1
+        async with asyncio.timeout(self._game.config.timeout_s):
+            reply = await self._game.environment.reply(context)
+        context.messages.extend(reply.messages)
+        text = _text(reply.messages)
+        terminated = reply.done or reply.invalid
+        truncated = not terminated and context.turn >= context.max_turns
+        if not terminated and not truncated:
+            return TextStep(text=text, reward=0.0, terminated=False, truncated=False, info={})
+        await self.close()
+        reward, info = await self._score(context, invalid=reply.invalid)
+        return TextStep(text=text, reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+    async def close(self) -> None:
+        """Release what the episode holds; safe to call twice."""
+        context, self._context = self._context, None
+        if context is not None:
+            async with asyncio.timeout(self._game.config.timeout_s):
+                await self._game.environment.finish(context)
+
+    def transcript(self) -> str:
+        """The conversation so far, for a person."""
+        messages = self._context.messages if self._context is not None else []
+        return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+    async def _score(self, context: EpisodeContext, *, invalid: bool) -> tuple[float, dict[str, Json]]:
+        episode = Episode(
+            episode_id=context.task.task_id,
+            task=context.task,
+            seed=context.seed,
+            messages=context.messages,
+            info=context.info,
+            outcome=Outcome.INVALID if invalid else None,
+        )
+        if invalid:
+            episode.reward = self._game.scorer.floor
+        else:
+            await self._game.scorer.score(episode)
+        if episode.reward is None:
+            raise InfraError(f"{context.task.task_id} can't be scored: {episode.error or episode.rewards}")
+        return episode.reward, {**context.info, "rewards": dict(episode.rewards), "invalid": invalid}
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "\n\n".join(message["content"] for message in messages)
