@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
-    """max_turns: None leaves it to the environment."""
+    """max_turns: None leaves it to the environment.
+
+    cut_turns: what a turn earns that reached its token limit before its end. floor: the least that the rewards
+    can give. score: the environment answers it like any other turn, and the episode ends.
+    """
 
     max_turns: int | None = None
     max_turn_tokens: int = 128
     max_episode_tokens: int = 512
+    cut_turns: Literal["floor", "score"] = "floor"
     episode_time_s: float = 120.0
     generate_timeout_s: float = 60.0
     env_timeout_s: float = 60.0

@@ -115,14 +115,18 @@ class EpisodePlayer:
             context.turn += 1
             ids = ids + turn.completion_ids
             context.messages.append({"role": "assistant", "content": self.renderer.text(turn.completion_ids)})
+            cut = None
             if turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
-                episode.outcome = Outcome.INVALID
-                cut_by_episode = room <= self.config.max_turn_tokens
-                return Stop.EPISODE_TOKENS if cut_by_episode else Stop.TURN_TOKENS
+                cut = Stop.EPISODE_TOKENS if room <= self.config.max_turn_tokens else Stop.TURN_TOKENS
+                if self.config.cut_turns == "floor":
+                    episode.outcome = Outcome.INVALID
+                    return cut
             reply: Reply = await self._environment(episode, "reply", self.environment.reply(context))
             context.messages.extend(reply.messages)
             if reply.invalid:
                 episode.outcome = Outcome.INVALID
+            if cut is not None:
+                return cut
             if reply.done or reply.invalid:
                 return Stop.DONE
             if context.turn >= context.max_turns:

@@ -120,6 +120,12 @@ def test_a_turn_that_never_ends_is_cut_and_earns_the_floor(play):
     assert len(episode.turns[0].completion_ids) == 10
 
 
+def test_a_cut_turn_is_scored_where_the_recipe_says_so(play):
+    config = RolloutConfig(max_turn_tokens=3, cut_turns="score")
+    episode, _ = play("yes", config=config)  # its end token is the fourth
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TURN_TOKENS, Outcome.SCORED, 1.0)
+
+
 def test_the_episode_limit_counts_prompt_and_replies(play):
     config = RolloutConfig(max_turn_tokens=60, max_episode_tokens=100)
     episode, _ = play("n" * 40, config=config)
