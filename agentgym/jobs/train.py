@@ -160,7 +160,6 @@ class TrainJob:
             self.reference = ReferenceModel(
                 model_path=model_path,
                 trainer=recipe.trainer,
-                folder=str(self.folder.path / "reference"),
                 runtime=runtime,
             )
             self.stack.push_async_callback(self.reference.close)
