@@ -16,13 +16,14 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from agentgym.backend.generator.checkpoint import read_folder
 from agentgym.backend.generator.config import GeneratorConfig
 from agentgym.backend.generator.engine import check_request
 from agentgym.backend.generator.native.cache import KVCache
 from agentgym.backend.generator.native.model import Qwen3Model
 from agentgym.backend.generator.native.scheduler import Scheduler
 from agentgym.backend.generator.native.shape import read_shape
-from agentgym.backend.generator.native.weights import Qwen3Weights, fuse, read_folder
+from agentgym.backend.generator.native.weights import Qwen3Weights, fuse
 from agentgym.errors import InfraError, UserError
 from agentgym.types import Completion, GenerateRequest
 

@@ -117,4 +117,5 @@ class Qwen3Model:
         """
         length = torch.linalg.vector_norm(values, dim=-1, keepdim=True, dtype=torch.float32)
         length.hypot_(self._norm_floors[values.shape[-1]])
-        return (values / length).mul_(scale).to(values.dtype)
+        normed: Tensor = (values / length).mul_(scale)
+        return normed.to(values.dtype)

@@ -5,16 +5,14 @@ Axes: H hidden size, D head dim, F feed-forward size, V vocabulary.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from agentgym.backend.generator.checkpoint import collect
 from agentgym.backend.generator.native.shape import Qwen3Shape
-from agentgym.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +69,6 @@ def weight_shapes(shape: Qwen3Shape) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def collect(shape: Qwen3Shape, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Exactly the model's weights by name. Raises ValueError for a missing, unknown, repeated or ill-sized one."""
-    wanted = weight_shapes(shape)
-    found: dict[str, Tensor] = {}
-    for name, tensor in weights:
-        if name == "lm_head.weight" and shape.tied:
-            continue
-        if name in found:
-            raise ValueError(f"weight {name!r} came twice")
-        if name not in wanted:
-            raise ValueError(f"weight {name!r} is not one of this model's {len(wanted)}")
-        if tuple(tensor.shape) != wanted[name]:
-            raise ValueError(
-                f"weight {name!r} has shape {tuple(tensor.shape)}; the model's is {wanted[name]}"
-            )
-        found[name] = tensor
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise ValueError(f"{len(missing)} of {len(wanted)} weights did not come, first {missing[:3]}")
-    return found
-
-
 def fuse(
     shape: Qwen3Shape,
     weights: Iterable[tuple[str, Tensor]],
@@ -101,7 +77,7 @@ def fuse(
     dtype: torch.dtype,
 ) -> Qwen3Weights:
     """Copies of all weights, as the forward pass wants them. Raises ValueError as `collect` does."""
-    found = collect(shape, weights)
+    found = collect(weight_shapes(shape), weights)
 
     def copied(*names: str) -> Tensor:
         parts = [found[f"{name}.weight"].detach() for name in names]
@@ -109,7 +85,8 @@ def fuse(
 
     def norm(name: str) -> Tensor:
         weight = found[f"{name}.weight"].detach().to(device=device, dtype=torch.float32)
-        return weight * len(weight) ** 0.5
+        scaled: Tensor = weight * len(weight) ** 0.5
+        return scaled
 
     def layer(prefix: str) -> LayerWeights:
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
@@ -144,24 +121,3 @@ def rotation_order(weight: Tensor, shape: Qwen3Shape) -> Tensor:
     """Puts dimension i + D/2 of each head right after dimension i. weight: [heads * D, ...]."""
     halves = weight.view(-1, 2, shape.head_dim // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)
-
-
-def read_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a Hugging Face folder, one file or sharded. Raises UserError where it has none."""
-    from safetensors import SafetensorError, safe_open
-
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    else:
-        files = ["model.safetensors"]
-    for file in files:
-        path = folder / file
-        if not path.is_file():
-            raise UserError(f"no weights: {path} does not exist. Give a folder with *.safetensors files.")
-        try:
-            with safe_open(path, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (not a mapping)
-                    yield name, tensors.get_tensor(name)
-        except SafetensorError as error:
-            raise UserError(f"{path} is no readable safetensors file: {error}") from error

@@ -1,0 +1,72 @@
+"""What runs in vLLM's own process: loading new weights into the model, and ending with the parent.
+
+vLLM mixes `WorkerExtension` into its worker; the methods are called by name through `collective_rpc`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class _ModelRunner(Protocol):
+    """The part of vLLM's model runner that is used here."""
+
+    def get_model(self) -> nn.Module: ...
+
+    def reload_weights(
+        self, weights_iterator: Iterator[tuple[str, Tensor]], *, is_checkpoint_format: bool
+    ) -> None: ...
+
+
+class WorkerExtension:
+    """Names begin with agentgym_, since they share the worker's namespace."""
+
+    model_runner: _ModelRunner
+    device: torch.device
+
+    def agentgym_load_weights(self, path: str) -> None:
+        """Load a safetensors file whose names are the Hugging Face ones. The engine must be paused."""
+        self.model_runner.reload_weights(read_tensors(path, self.device), is_checkpoint_format=True)
+        repack_tied_head(self.model_runner.get_model())
+
+    def agentgym_end_with(self, parent: int) -> None:
+        """End this process with the one that started vLLM: a killed replica must leave no GPU occupied.
+
+        Where vLLM runs its worker in yet another process, its engine ends with the worker.
+        """
+        watched = os.pidfd_open(parent)  # the process itself: its number could be given to another
+        threading.Thread(target=_end_with, args=(watched,), name="parent-watch", daemon=True).start()
+
+
+def read_tensors(path: str, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt", device=str(device)) as tensors:
+        for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+            yield name, tensors.get_tensor(name)
+
+
+def repack_tied_head(model: nn.Module) -> None:
+    """Pack lm_head anew from the embedding it is tied to.
+
+    On CPU, vLLM 0.32 keeps a packed copy of lm_head, which `reload_weights` leaves as it was: without this
+    the logits come from the old head. On GPUs there is no such copy.
+    """
+    head = getattr(model, "lm_head", None)
+    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+    if head is None or embedding is None or head is embedding or head.weight.device.type != "cpu":
+        return
+    if head.weight.data_ptr() == embedding.weight.data_ptr():
+        head.quant_method.process_weights_after_loading(head)
+
+
+def _end_with(watched: int) -> None:
+    select.select([watched], [], [])
+    os._exit(1)
