@@ -91,7 +91,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1")
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(
                 f"temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}: allowed are "
                 "temperature >= 0 (0 is greedy), 0 < top_p <= 1, top_k >= 0 (0 is no limit)"

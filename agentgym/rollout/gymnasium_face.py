@@ -210,10 +210,11 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         """seed: of the first episode, the others count on from it; or one for each."""
         super().reset(seed=seed if isinstance(seed, int) else None)
         seeds: Sequence[int | None]
-        if isinstance(seed, int):
-            seeds = [seed + i for i in range(self.num_envs)]
-        else:
-            seeds = seed or [None] * self.num_envs
+        seeds = (
+            [seed + i for i in range(self.num_envs)]
+            if isinstance(seed, int)
+            else seed or [None] * self.num_envs
+        )
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         chosen = [int(i) for i in np.flatnonzero(mask)]
         drawn = [
