@@ -123,12 +123,13 @@ def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
 def cheapest_row_length(lengths: Sequence[int], seq_len: int, attention_break_even: float) -> int:
     """The row length with the least cost, where a row of L tokens costs L * (attention_break_even + L)."""
     shortest = min(seq_len, math.ceil(max(lengths) / ROW_MULTIPLE) * ROW_MULTIPLE)
-    candidates = {*range(shortest, min(seq_len, 4 * shortest) + 1, ROW_MULTIPLE), shortest}
+    candidates = range(shortest, min(seq_len, 4 * shortest) + 1, ROW_MULTIPLE)
 
     def cost(length: int) -> float:
-        return place(lengths, length)[1] * length * (attention_break_even + length)
+        num_rows = place(lengths, length)[1]
+        return num_rows * length * (attention_break_even + length)
 
-    return min(sorted(candidates), key=cost)
+    return min(candidates, key=cost)
 
 
 def unpack(batch: TrainBatch, values: Tensor) -> list[tuple[float, ...]]:

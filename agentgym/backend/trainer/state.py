@@ -60,8 +60,19 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
 def _state(built: TrainedModel, step: int) -> dict[str, Any]:
     return {
         "model": built.model.state_dict(),
-        "optimizer": built.optimizers.state_dict(),
+        "optimizer": _optimizer_state(built),
         "schedule": built.schedule.state_dict(),
         "step": step,
         "random": torch.get_rng_state(),
     }
+
+
+def _optimizer_state(built: TrainedModel) -> dict[str, Any]:
+    """Its moments and counters, made first if no step was done: zero, as an optimizer that never stepped has."""
+    fresh = not any(optimizer.state for optimizer in built.optimizers)
+    state: dict[str, Any] = built.optimizers.state_dict()
+    if fresh:  # torchtitan makes them by a step without gradient, which counts as one
+        for optimizer in built.optimizers:
+            for of_parameter in optimizer.state.values():
+                of_parameter["step"].zero_()
+    return state
