@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 
 from agentgym.backend.services.runtime import Runtime
@@ -14,17 +15,16 @@ from agentgym.types import Sample
 class ReferenceModel:
     """The trainer's engine, never stepped: AdamW allocates its state at the first step, so it has none."""
 
-    def __init__(
-        self, *, model_path: str, trainer: TrainerConfig, folder: str, runtime: Runtime | None = None
-    ) -> None:
-        """trainer: as the trainer's; its log-probabilities then agree to the last bit that rounding allows."""
+    def __init__(self, *, model_path: str, trainer: TrainerConfig, runtime: Runtime | None = None) -> None:
+        """trainer: as the trainer's, so that both compute log-probabilities in the same way."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
         self._client = TrainerClient(
             model_path=model_path,
             trainer=trainer,
             optimizer=OptimizerConfig(lr=0.0),
             loss=GrpoConfig(),
             total_steps=1,
-            folder=folder,
+            folder=self._scratch.name,
             runtime=runtime,
             name="reference",
         )
@@ -41,3 +41,4 @@ class ReferenceModel:
 
     async def close(self) -> None:
         await self._client.close()
+        self._scratch.cleanup()

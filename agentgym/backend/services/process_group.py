@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import psutil
 
 from agentgym.backend.services.runtime import ActorError, Runtime
 from agentgym.errors import InfraError
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 LOG_TAIL_BYTES = 2000
 KILL_WAIT_S = 5.0
 T = TypeVar("T")
+_titles = itertools.count()
 
 
 class ProcessDied(InfraError):
@@ -50,8 +54,13 @@ class ProcessGroup:
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._exited = asyncio.Event()  # every process
         self._stopping = False
+        self._title = f"{name}#{next(_titles)}"
         self._mesh = runtime.spawn(
-            name, procs=options.procs, environment=options.environment, imports=options.imports
+            name,
+            title=self._title,
+            procs=options.procs,
+            environment=options.environment,
+            imports=options.imports,
         )
         self._actor = self._mesh.spawn(name, actor_class, *args)
 
@@ -95,18 +104,22 @@ class ProcessGroup:
                 getattr(self._actor, endpoint).broadcast(*args)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
-        """End every process: by Monarch's way, and by SIGKILL when that takes too long."""
+        """End every process: by Monarch's way, and by SIGKILL when it is hung or takes too long."""
         self._stopping = True
-        if not self._dead.done():
+        if self._dead.done():
+            self._kill()  # what is left of a dead group would not answer
+        else:
             with contextlib.suppress(Exception):
                 await self.call("finish", timeout_s=timeout_s)
         self.give_up("stopped")
         await self._runtime.stop(self._mesh, timeout_s=timeout_s)
+        if not self.pids:  # stopped before its first answer
+            for rank, pid in enumerate(_children(self._title)):
+                self.pids.append(pid)
+                self._watch(rank, pid)
         if self._pidfds and not await self._all_exited(KILL_WAIT_S):
-            for rank, descriptor in self._pidfds.items():
-                log.warning("process %d of %s did not stop; killing it", self.pids[rank], self.name)
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            log.warning("%s did not stop; killing processes %s", self.name, self.pids)
+            self._kill()
             await self._all_exited(KILL_WAIT_S)
         for rank in list(self._pidfds):
             self._unwatch(rank)
@@ -148,6 +161,11 @@ class ProcessGroup:
         reason = " ".join(str(error).split())
         self.give_up(reason)
         return ProcessDied(f"{self.name} is dead: {reason}")
+
+    def _kill(self) -> None:
+        for descriptor in self._pidfds.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
     def _watch(self, rank: int, pid: int) -> None:
         try:
@@ -201,6 +219,16 @@ def _how_it_ended(descriptor: int) -> str:
         return f"exit code {status.si_status}"
     name = signal.Signals(status.si_status).name
     return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _children(title: str) -> list[int]:
+    """This process's children with the title in their command line."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if title in child.cmdline():
+                found.append(child.pid)
+    return found
 
 
 def _tail(path: Path) -> str:

@@ -114,7 +114,7 @@ class Replica:
             return reason
         finally:
             self._set_state(ReplicaState.DOWN)
-            await group.stop(timeout_s=self._settings.stop_timeout_s)
+            await self._stop(group)
 
     async def _start(self, group: ProcessGroup) -> None:
         await group.start(timeout_s=self._settings.start_timeout_s)
@@ -122,6 +122,14 @@ class Replica:
             await self._admission.prepare(group)
         if group.dead.done():
             raise ProcessDied(group.dead.result())
+
+    async def _stop(self, group: ProcessGroup) -> None:
+        stopping = asyncio.ensure_future(group.stop(timeout_s=self._settings.stop_timeout_s))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping  # the service closes while this runs; a stop that is cut short leaves processes
+            raise
 
     async def _until_dead(self, group: ProcessGroup) -> str:
         """Probe the group, idle or not, until it is dead or has missed too many probes in a row."""

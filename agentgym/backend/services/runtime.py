@@ -154,12 +154,14 @@ class Runtime:
         self,
         name: str,
         *,
+        title: str | None = None,
         procs: int = 1,
         environment: Environment = lambda rank: {},
         imports: Sequence[str] = (),
     ) -> ProcMesh:
         """Start processes on this host; returns at once.
 
+        title: stands in the processes' command line; None takes the name.
         environment: set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
         imports: modules that every process imports before its first actor (patches).
         """
@@ -168,7 +170,8 @@ class Runtime:
             rank = point["procs"]
             path = self.log_path(name, rank)
             started = default_bootstrap_cmd().with_env(dict(environment(rank)))
-            started.args = ["-m", CHILD_MODULE, *(["--log", str(path)] if path else [])]
+            logging_to = ["--log", str(path)] if path else []
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *logging_to]
             return started
 
         mesh = _Client.host().spawn_procs(

@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Coroutine
 
 from agentgym.backend.services.runtime import EndpointProperty
 from agentgym.errors import UserError
 
+# TorchStore asks Monarch for RDMA by a deprecated name; on one host its messages are what was measured.
+os.environ.setdefault("TORCHSTORE_RDMA_ENABLED", "0")
 INSTALL = "install it with `pip install --no-deps torchstore==0.1.2 && pip install pygtrie`"
 
 
