@@ -1,0 +1,175 @@
+"""Tasks from MBPP- and HumanEval-shaped data: a hub name, a local JSONL file or a parquet file."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym.errors import UserError
+from agentgym.sandbox import AssertCase, Case
+from agentgym.types import SandboxSpec, Split, Task
+from agentgym_envs.code_exec.problems import Problem, case_text
+
+Row = Mapping[str, object]
+_TEST_SHARE = 5  # one row in so many is a test where the data has no splits of its own
+_SANDBOX = SandboxSpec(allow_interpreters=("monty",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSource:
+    """reader: `json`, `parquet` (path: a file) or `hub` (path: a data set's name, subset: its config).
+
+    visible: how many of a row's assertions the agent sees; a HumanEval row shows those in its docstring.
+    """
+
+    reader: str
+    path: str
+    subset: str = ""
+    visible: int = 1
+
+    def __post_init__(self) -> None:
+        if self.reader != "hub" and not Path(self.path).is_file():
+            raise UserError(f"code_exec: there is no file {self.path!r}")
+        if self.visible < 0:
+            raise UserError(f"code_exec: visible is {self.visible}; give at least 0")
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """Train goes round for ever, each round in an order of its own; test ends."""
+        tasks = self._read(split)
+        if not tasks:
+            raise UserError(f"code_exec: {self.path} has no row for the {split} split")
+        rng = random.Random(seed)
+        while True:
+            yield from rng.sample(tasks, len(tasks))
+            if split == "test":
+                return
+
+    def _read(self, split: Split) -> list[Task]:
+        splits = _load(self.reader, self.path, self.subset)
+        own = {"train", "test"} <= set(splits)
+        rows = splits[split] if own else [row for name in sorted(splits) for row in splits[name]]
+        tasks = [row_task(row, split=split, visible=self.visible, where=self.path) for row in rows]
+        return tasks if own else [task for task in tasks if _hashed_split(task) == split]
+
+
+def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
+    """A task from one row; raises UserError, naming the row, for one of another shape."""
+    try:
+        if {"prompt", "entry_point", "test"} <= set(row):
+            ask, problem = _humaneval(row)
+        elif "test_list" in row:
+            ask, problem = _mbpp(row, visible)
+        else:
+            raise ValueError(
+                f"it has {sorted(row)}; HumanEval rows have task_id, prompt, entry_point, test, "
+                "MBPP rows have task_id, text or prompt, code, test_list"
+            )
+    except (ValueError, SyntaxError) as error:
+        raise UserError(f"code_exec: row {row.get('task_id')!r} of {where}: {error}") from error
+    return Task(
+        task_id=f"{Path(where).stem}/{row.get('task_id')}",
+        prompt=({"role": "user", "content": ask},),
+        answer=problem.to_json(),
+        sandbox=_SANDBOX,
+        split=split,
+    )
+
+
+def _humaneval(row: Row) -> tuple[str, Problem]:
+    """The prompt is a signature with a docstring; `check(candidate)` holds the hidden assertions."""
+    prompt, entry, test = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
+    body = _text(row, "canonical_solution", "")
+    hidden: tuple[Case, ...] = (AssertCase(source=f"{test}\ncheck(candidate)"),)
+    problem = Problem(
+        entry=entry, visible=docstring_cases(prompt, entry), hidden=hidden, solution=prompt + body
+    )
+    return f"Complete this Python function. Reply with the whole of it.\n\n{prompt}", problem
+
+
+def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
+    tests = row["test_list"]
+    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
+        raise ValueError(f"test_list is a list of assertions, not {tests!r}")
+    cases = [AssertCase(source=str(test)) for test in tests]
+    seen = min(visible, len(cases) - 1)  # one at least stays hidden
+    problem = Problem(
+        entry=tested_name(cases[0].source),
+        visible=tuple(cases[:seen]),
+        hidden=tuple(cases[seen:]),
+        prelude=_text(row, "test_setup_code", "") or _text(row, "test_imports", ""),
+        solution=_text(row, "code", ""),
+    )
+    said = _text(row, "text", "") or _text(row, "prompt", "")
+    if not said:
+        raise ValueError("it has neither text nor prompt")
+    examples = "".join("\n" + case_text(problem.entry, case) for case in problem.visible)
+    return f"{said.strip()}\nName the function {problem.entry}.{examples}", problem
+
+
+def tested_name(assertion: str) -> str:
+    """The function that an assertion calls: the outermost call of a name that is not a builtin."""
+    for node in ast.walk(ast.parse(assertion)):  # breadth first, so the outermost comes first
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.func.id
+            if not hasattr(builtins, name):
+                return name
+    raise ValueError(f"no function is called in {assertion!r}")
+
+
+def docstring_cases(prompt: str, entry: str) -> tuple[Case, ...]:
+    """The `>>> entry(…)` examples of a docstring, as assertions."""
+    found: list[Case] = []
+    lines = prompt.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        match = re.match(rf"\s*>>>\s*({re.escape(entry)}\(.*\))\s*$", line)
+        expected = following.strip().strip('"').strip()
+        if match and _parses(match.group(1)) and _parses(expected):
+            found.append(AssertCase(source=f"assert {match.group(1)} == {expected}"))
+    return tuple(found)
+
+
+def _parses(expression: str) -> bool:
+    try:
+        ast.parse(expression, mode="eval")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _text(row: Row, key: str, default: str | None = None) -> str:
+    value = row.get(key, default)
+    if isinstance(value, (list, tuple)):  # MBPP's sanitized form keeps imports as a list
+        return "\n".join(str(line) for line in value)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is text, not {value!r}")
+    return value
+
+
+def _hashed_split(task: Task) -> Split:
+    """By what is asked, so that a row in another order or file stays in its split."""
+    digest = hashlib.sha256(task.prompt[0]["content"].encode()).digest()
+    return "test" if digest[0] % _TEST_SHARE == 0 else "train"
+
+
+def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
+    """All splits by name. Raises UserError for what can't be read."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            "code_exec: reading data sets needs the `datasets` package: pip install 'agentgym[data]'"
+        ) from error
+    try:
+        if reader == "hub":
+            loaded = datasets.load_dataset(path, subset or None)
+        else:
+            loaded = datasets.load_dataset(reader, data_files={"all": path})
+    except Exception as error:  # the library raises whatever its readers and the network raise
+        raise UserError(f"code_exec: {path} can't be read: {type(error).__name__}: {error}") from error
+    return {name: list(rows) for name, rows in loaded.items()}

@@ -1,0 +1,103 @@
+"""The environment: an agent writes a Python function, sees how the examples fail, and tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.errors import InfraError, UserError
+from agentgym.sandbox import GradeRequest, Limits, RunStatus, Verdict
+from agentgym.types import Message, Split, Task
+from agentgym_envs.code_exec.answers import find_code
+from agentgym_envs.code_exec.feedback import feedback, verdict_record
+from agentgym_envs.code_exec.problems import Problem
+from agentgym_envs.code_exec.sources import TaskSource, make_source
+
+
+class CodeExec(Environment):
+    """Python functions against visible examples and hidden tests, over several turns.
+
+    A turn is one attempt and one sandbox call. The episode ends when all cases pass, when the examples pass
+    but hidden cases fail, or when the answer holds no code (which breaks the rules). Otherwise the agent is
+    told the first failing example. Recorded in `info`:
+    success (bool; None where the sandbox could not judge), tests_passed (share of hidden cases of the last
+    attempt; None likewise), format_ok (bool), attempts (int), verdicts (one record an attempt),
+    unsupported (bool: the interpreter can't run such code, which says nothing about it).
+    """
+
+    name: ClassVar[str] = "code_exec"
+    version: ClassVar[int] = 1
+    rewards: ClassVar[Mapping[str, float]] = {"tests_passed": 1.0}
+    max_turns: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        *,
+        source: str = "procedural",
+        feedback_chars: int = 200,
+        wall_s: float = 5.0,
+        **options: object,
+    ) -> None:
+        """source: `procedural`, `jsonl`, `parquet` or `hub`; options: what that source takes.
+
+        feedback_chars: the most an error message may take of the context. wall_s: for one attempt.
+        Raises UserError for an unknown source, option or file.
+        """
+        if feedback_chars < 16 or wall_s <= 0:
+            raise UserError(
+                f"code_exec: feedback_chars {feedback_chars} must be at least 16, wall_s {wall_s} above 0"
+            )
+        self._source: TaskSource = make_source(source, options)
+        self._feedback_chars = feedback_chars
+        self._limits = Limits(wall_s=wall_s)
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        return self._source.tasks(split, seed)
+
+    async def start(self, context: EpisodeContext) -> None:
+        context.state = Problem.from_json(context.task.answer)
+        context.info.update(
+            success=False, tests_passed=0.0, format_ok=False, attempts=0, verdicts=[], unsupported=False
+        )
+
+    async def reply(self, context: EpisodeContext) -> Reply:
+        problem = context.state
+        assert isinstance(problem, Problem)
+        info = context.info
+        code = find_code(context.messages[-1]["content"], problem.entry)
+        info["attempts"] = context.turn
+        info["format_ok"] = code is not None
+        if code is None:
+            info["tests_passed"] = 0.0
+            return Reply(done=True, invalid=True)
+        verdict = await self._grade(context, problem, code)
+        earlier = info["verdicts"]
+        assert isinstance(earlier, list)
+        info["verdicts"] = [*earlier, verdict_record(problem, verdict)]
+        if verdict.status is RunStatus.UNSUPPORTED:
+            info.update(unsupported=True, success=None, tests_passed=None)
+            return Reply(done=True)
+        hidden = verdict.results[len(problem.visible) :]
+        info["tests_passed"] = sum(result.passed for result in hidden) / len(hidden)
+        info["success"] = verdict.passed
+        told = feedback(problem, verdict, self._feedback_chars)
+        if told is None:
+            return Reply(done=True)  # solved, or only hidden cases fail: no word about those
+        return Reply(messages=(feedback_message(told),))
+
+    async def _grade(self, context: EpisodeContext, problem: Problem, code: str) -> Verdict:
+        if context.sandbox is None:
+            raise InfraError(f"task {context.task.task_id} was started without a sandbox")
+        request = GradeRequest(
+            code=code, entry=problem.entry, cases=problem.cases, prelude=problem.prelude, limits=self._limits
+        )
+        verdict = await context.sandbox.grade(request)
+        if len(verdict.results) != len(problem.cases):
+            raise InfraError(f"the sandbox judged {len(verdict.results)} of {len(problem.cases)} cases")
+        return verdict
+
+
+def feedback_message(told: str) -> Message:
+    """How a failure is told to the agent."""
+    return {"role": "user", "content": told}
