@@ -1,0 +1,60 @@
+"""`agentgym curve`: a run's metrics as a picture and in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from agentgym.cli.parser import Parser
+from agentgym.cli.shell import Shell
+from agentgym.errors import UserError
+from agentgym.runs.curve import HELD_OUT, REWARD, SUCCESS, series, terminal_plot, write_png
+from agentgym.runs.folder import RunFolder
+
+DESCRIPTION = """
+Draw a run's curves in the terminal, and reward, success and held-out success into a PNG. A run that is going
+on can be drawn too.
+"""
+EXAMPLES = """
+agentgym curve runs/math-1
+agentgym curve runs/math-1 --metric train/entropy --metric train/mismatch_kl
+agentgym curve runs/math-1 --png picture.png
+agentgym curve runs/math-1 --list
+"""
+TAKES_OVERRIDES = False
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        metavar="KEY",
+        help="what to draw in the terminal, several times if you like (default: reward and success)",
+    )
+    parser.add_argument("--png", metavar="FILE", help="default: curve.png in the run's folder")
+    parser.add_argument("--list", action="store_true", help="list the metrics that the run has")
+    parser.add_argument("--json", action="store_true", help="the numbers instead of a drawing")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    folder = RunFolder.open(arguments.run)
+    rows = folder.read_metrics()
+    known = sorted({key for row in rows for key in row.metrics})
+    if arguments.list:
+        shell.say_json(known) if arguments.json else shell.say("\n".join(known))
+        return 0
+    default = [key for key in (REWARD, SUCCESS, HELD_OUT) if key in known] or [REWARD]
+    lines = [series(rows, key) for key in arguments.metric or default]
+    if arguments.json:
+        shell.say_json({line.key: {"steps": line.steps, "values": line.values} for line in lines})
+        return 0
+    for line in lines:
+        shell.say(terminal_plot(line))
+        shell.say(f"first {line.values[0]:.4g}  last {line.values[-1]:.4g}  best {max(line.values):.4g}\n")
+    path = Path(arguments.png) if arguments.png else folder.path / "curve.png"
+    if not path.parent.is_dir():
+        raise UserError(f"--png: there is no folder {str(path.parent)!r}")
+    write_png(rows, path, folder.name)
+    shell.say(f"picture: {path}")
+    return 0

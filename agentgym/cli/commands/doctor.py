@@ -1,0 +1,73 @@
+"""`agentgym doctor`: what is here, what is missing, how to get it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from agentgym.cli.checks import (
+    PACKAGES,
+    Check,
+    Level,
+    check_gpus,
+    check_machine,
+    check_package,
+    check_plugins,
+    check_python,
+    check_sandboxes,
+    check_space,
+)
+from agentgym.cli.parser import Parser
+from agentgym.cli.shell import Shell
+from agentgym.cli.stopping import run_until_stopped
+
+DESCRIPTION = """
+Look at this machine: Python, packages, GPU, memory, disk, sandboxes, plugins. Exit code 0 when `agentgym train`
+has all it needs, 1 when something is missing. Nothing is changed.
+"""
+EXAMPLES = """
+agentgym doctor
+agentgym doctor --json
+"""
+TAKES_OVERRIDES = False
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--runs-dir", default=".", metavar="DIR", help="whose disk is looked at (default: .)")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    registry = shell.plugins()
+    checks = [
+        check_python(),
+        *(check_package(package) for package in PACKAGES),
+        check_gpus(),
+        *check_machine(),
+        check_space("/dev/shm", Path("/dev/shm"), 0.25, "weights pass through it; mount it larger"),
+        check_space("disk", Path(arguments.runs_dir), 1.0, "make room for run folders"),
+        *run_until_stopped(check_sandboxes(registry), shell.warn),
+        check_plugins(registry),
+    ]
+    missing = [check for check in checks if check.level is Level.MISSING]
+    if arguments.json:
+        shell.say_json([asdict(check) for check in checks])
+        return 1 if missing else 0
+    _show(checks, shell)
+    if missing:
+        shell.say(f"\nagentgym train can't run here: {', '.join(check.name for check in missing)} missing.")
+        return 1
+    shell.say("\nagentgym train has all it needs.")
+    return 0
+
+
+def _show(checks: list[Check], shell: Shell) -> None:
+    paint = shell.paint
+    colours = {Level.OK: paint.green, Level.NOTE: paint.yellow, Level.MISSING: paint.red}
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        mark = colours[check.level](check.level.value.ljust(7))
+        shell.say(f"{mark}  {check.name.ljust(width)}  {check.found}")
+        for line in check.remedy.splitlines():
+            shell.say(f"{' ' * (width + 11)}{paint.dim('> ' + line)}")

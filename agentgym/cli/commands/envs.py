@@ -1,0 +1,134 @@
+"""`agentgym envs`: the environments, and what their tasks look like."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from agentgym.cli.parser import Parser
+from agentgym.cli.shell import Shell
+from agentgym.config import apply_overrides
+from agentgym.env import Environment
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.types import Split, Task
+
+DESCRIPTION = """
+`agentgym envs` lists the environments; `agentgym envs show NAME` prints some of its tasks, as the agent gets
+them. Options of the environment are given as --env.options.NAME VALUE.
+"""
+EXAMPLES = """
+agentgym envs
+agentgym envs show code_exec
+agentgym envs show math --tasks 5 --split train --seed 3 --answers
+agentgym envs show code_exec --env.options.source jsonl --env.options.path tasks.jsonl
+"""
+TAKES_OVERRIDES = True
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("action", nargs="?", choices=("list", "show"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="for `show`: the environment")
+    parser.add_argument("--tasks", type=int, default=2, metavar="N", help="how many (default 2)")
+    parser.add_argument("--split", choices=("train", "test"), default="test", help="default: test")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the tasks' order (default 0)")
+    parser.add_argument("--answers", action="store_true", help="also what the agent never sees")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    registry = shell.plugins()
+    if arguments.action == "list":
+        if arguments.name or arguments.overrides:
+            raise UserError(
+                "`agentgym envs list` takes no name and no fields; did you mean `envs show NAME`?"
+            )
+        return _list(registry, arguments.json, shell)
+    if not arguments.name:
+        raise UserError(f"`agentgym envs show` needs a name: {', '.join(registry.names('environments'))}")
+    if arguments.tasks < 1:
+        raise UserError(f"--tasks is {arguments.tasks}; give at least 1")
+    environment = _make(registry, arguments.name, arguments.overrides)
+    tasks = itertools.islice(environment.tasks(cast(Split, arguments.split), arguments.seed), arguments.tasks)
+    if arguments.json:
+        for task in tasks:
+            shell.say(json.dumps(_task_json(task, arguments.answers), default=repr))
+        return 0
+    shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(environment)}")
+    shell.say(f"at most {environment.max_turns} turn(s); rewards: {_rewards(environment)}")
+    for task in tasks:
+        _show_task(task, arguments.answers, shell)
+    return 0
+
+
+def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
+    rows = []
+    for name in registry.names("environments"):
+        factory, record = registry.environment(name), registry.provider("environments", name)
+        turns = getattr(factory, "max_turns", None)  # a class says it at once, a function only when called
+        rewards = getattr(factory, "rewards", {})
+        rows.append(
+            (
+                name,
+                record.distribution,
+                str(turns) if turns is not None else "?",
+                ", ".join(rewards) or "?",
+                _first_line(factory),
+            )
+        )
+    header = ("environment", "from", "turns", "rewards", "what it is")
+    if as_json:
+        shell.say_json([dict(zip(header, row, strict=True)) for row in rows])
+        return 0
+    shell.say_table(header, rows)
+    failed = [record for record in registry.records if record.error]
+    if failed:
+        shell.say(f"\n{len(failed)} plugin(s) did not load: agentgym plugins --check")
+    return 0
+
+
+def _make(registry: PluginRegistry, name: str, overrides: list[str]) -> Environment:
+    factory = registry.environment(name)
+    given = apply_overrides({"env": {"options": {}}}, overrides)
+    env = given["env"]
+    assert isinstance(env, Mapping)
+    options = env["options"]
+    if len(given) > 1 or len(env) > 1 or not isinstance(options, Mapping):
+        raise UserError("only --env.options.NAME VALUE can be set here")
+    try:
+        return factory(**options)
+    except UserError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UserError(f"environment {name!r} refused its options {dict(options)}: {error}") from error
+
+
+def _show_task(task: Task, with_answer: bool, shell: Shell) -> None:
+    shell.say(shell.paint.bold(f"\n── {task.task_id}  ({task.split}, difficulty {task.difficulty})"))
+    for message in task.prompt:
+        shell.say(shell.paint.cyan(f"[{message['role']}]"))
+        shell.say(message["content"])
+    if with_answer:
+        shell.say(shell.paint.cyan("[answer]"))
+        shell.say(json.dumps(task.answer, indent=1, default=repr))
+
+
+def _task_json(task: Task, with_answer: bool) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "task_id": task.task_id,
+        "split": task.split,
+        "difficulty": task.difficulty,
+        "prompt": list(task.prompt),
+    }
+    return {**shown, "answer": task.answer} if with_answer else shown
+
+
+def _rewards(environment: Environment) -> str:
+    return ", ".join(f"{name} x {weight:g}" for name, weight in environment.rewards.items())
+
+
+def _first_line(thing: object) -> str:
+    return (getattr(thing, "__doc__", None) or "").strip().partition("\n")[0]

@@ -1,0 +1,102 @@
+"""`agentgym eval`: a checkpoint, or any Hugging Face folder, on held-out tasks."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+
+from agentgym.cli.logs import warnings_to
+from agentgym.cli.parser import Parser
+from agentgym.cli.recipes import (
+    add_recipe_arguments,
+    check_model_path,
+    check_names,
+    finish,
+    read_recipe,
+    recipe_help,
+)
+from agentgym.cli.reporters import choose_reporter
+from agentgym.cli.results import HEADER, eval_json, eval_row
+from agentgym.cli.shell import Shell
+from agentgym.cli.stopping import run_until_stopped
+from agentgym.config import read_yaml
+from agentgym.errors import UserError
+from agentgym.runs.folder import RunFolder
+
+DESCRIPTION = """
+Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
+a run (its config then counts: the same environment, limits and seeds), a run (its last checkpoint), a Hugging
+Face folder, a hub name, or builtin:tiny. The same tasks and seed give the same prompts and sampling seeds.
+"""
+EXAMPLES = """
+agentgym eval builtin:tiny --env code_exec
+agentgym eval runs/math-1
+agentgym eval runs/math-1/checkpoints/step-000020 --tasks 200 --samples 4
+agentgym eval Qwen/Qwen3-0.6B --env math --rollout.max_turn_tokens 512 --json
+"""
+TAKES_OVERRIDES = True
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a checkpoint, run, Hugging Face folder or hub name")
+    add_recipe_arguments(parser)
+    parser.add_argument("--tasks", type=int, metavar="N", help="sets eval.tasks")
+    parser.add_argument("--samples", type=int, metavar="K", help="sets eval.samples_per_task")
+    parser.add_argument("--seed", type=int, metavar="N", help="sets eval.seed")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    if arguments.help_recipe:
+        shell.say(recipe_help())
+        return 0
+    for flag in ("tasks", "samples"):
+        value = getattr(arguments, flag)
+        if value is not None and value < 1:
+            raise UserError(f"--{flag} is {value}; give at least 1")
+    model, run_dir = find_model(arguments.model)
+    check_model_path(model)
+    if arguments.recipe:
+        base, where = read_recipe(arguments.recipe)
+    elif run_dir is not None:
+        base, where = read_yaml(run_dir / "config.yaml"), str(run_dir / "config.yaml")
+    else:
+        base, where = {}, "recipe"
+    flags = {
+        "model.path": model,
+        "model.random_weights": False,
+        "env.name": arguments.env,
+        "eval.tasks": arguments.tasks,
+        "eval.samples_per_task": arguments.samples,
+        "eval.seed": arguments.seed,
+    }
+    recipe = finish(base, flags, arguments, where)
+    registry = shell.plugins(recipe.plugins.disabled)
+    check_names(recipe, registry)
+    reporter = choose_reporter(shell, f"eval {model}", as_json=arguments.json, plain=True)
+    with contextlib.closing(reporter), warnings_to(reporter.note):
+        job = shell.jobs().evaluate(recipe, reporter, registry=registry)
+        result = run_until_stopped(job, reporter.note)
+        if arguments.json:
+            shell.say_json(eval_json(result))
+        else:
+            reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
+    return 0
+
+
+def find_model(given: str) -> tuple[str, Path | None]:
+    """The model's path, and the folder of the run that made it, if one did.
+
+    Raises UserError for a run without checkpoints.
+    """
+    path = Path(given)
+    if (path / "status.json").is_file():
+        folder = RunFolder.open(path)
+        steps = folder.checkpoint_steps()
+        if not steps:
+            raise UserError(f"run {given!r} has no checkpoint yet")
+        return str(folder.checkpoint_dir(steps[-1])), path
+    for parent in path.absolute().parents:
+        if (parent / "status.json").is_file() and (parent / "config.yaml").is_file():
+            return given, parent
+    return given, None

@@ -1,0 +1,54 @@
+"""`agentgym runs`: what was run, and how it went."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from agentgym.cli.parser import Parser
+from agentgym.cli.shell import Shell
+from agentgym.errors import UserError
+from agentgym.runs.folder import RunFolder, runs_in
+from agentgym.runs.report import number
+
+DESCRIPTION = "List the runs in a folder, the oldest first, with their state and last figures."
+EXAMPLES = """
+agentgym runs
+agentgym runs --runs-dir /data/runs --json
+"""
+TAKES_OVERRIDES = False
+HEADER = ("run", "status", "step", "reward", "success", "held-out", "changed", "reason")
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--runs-dir", default="runs", metavar="DIR", help="default: runs")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    folder = Path(arguments.runs_dir)
+    if not folder.is_dir():
+        raise UserError(f"no folder {str(folder)!r}; give the one that holds the runs with --runs-dir")
+    rows = [_row(RunFolder.open(folder / name)) for name in runs_in(folder)]
+    if arguments.json:
+        shell.say_json([dict(zip(HEADER, row, strict=True)) for row in rows])
+    else:
+        shell.say_table(HEADER, rows)
+    return 0
+
+
+def _row(folder: RunFolder) -> tuple[str, ...]:
+    status = folder.status()
+    rows = folder.read_metrics()
+    last = rows[-1].metrics if rows else {}
+    held_out = next((r.metrics["eval/success"] for r in reversed(rows) if "eval/success" in r.metrics), None)
+    figures = (last.get("rollout/reward_mean"), last.get("rollout/success_mean"), held_out)
+    return (
+        folder.name,
+        status.status.value,
+        str(rows[-1].step) if rows else "0",
+        *("-" if value is None else number(value, 3) for value in figures),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(status.time)),
+        status.reason.partition("\n")[0][:60],
+    )

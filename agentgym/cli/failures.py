@@ -1,0 +1,84 @@
+"""Errors as a person reads them: one message, an exit code, and a traceback kept where it can be found."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym.cli.stopping import Stopped
+from agentgym.errors import InfraError, UserError
+
+FAILED, USER_MISTAKE = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What an error comes down to. Where it is the user's, or an interrupt, the message says all."""
+
+    message: str
+    exit_code: int
+    is_users: bool = False
+    is_interrupt: bool = False
+
+
+def explain(error: BaseException) -> Failure:
+    """What the error means; of a group, what its members mean."""
+    leaves = list(dict.fromkeys(_leaves(error)))
+    stop = next((leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)), None)
+    if stop is not None:
+        code = stop.exit_code if isinstance(stop, Stopped) else 130
+        reason = stop.reason if isinstance(stop, Stopped) else "Ctrl-C"
+        return Failure(message=f"interrupted by {reason}", exit_code=code, is_interrupt=True)
+    known = [leaf for leaf in leaves if isinstance(leaf, (UserError, InfraError))]
+    unknown = [leaf for leaf in leaves if leaf not in known]
+    messages = [str(leaf) for leaf in known] + [_unexpected(leaf) for leaf in unknown]
+    only_user = bool(known) and not unknown and all(isinstance(leaf, UserError) for leaf in known)
+    return Failure(
+        message="\n".join(dict.fromkeys(messages)),
+        exit_code=USER_MISTAKE if only_user else FAILED,
+        is_users=only_user,
+    )
+
+
+def show(
+    error: BaseException, failure: Failure, warn: Callable[[str], None], *, debug: bool, folder: Path | None
+) -> None:
+    """One message; the traceback only for `debug`, else it is kept in a file where anyone may need it."""
+    if debug:
+        warn("".join(traceback.format_exception(error)).rstrip())
+    warn(f"agentgym: {failure.message}")
+    if debug or failure.is_users or failure.is_interrupt:
+        return
+    path = _keep_traceback(error, folder)
+    warn(f"the traceback is in {path}" if path else "run it again with --debug to see the traceback")
+
+
+def _keep_traceback(error: BaseException, folder: Path | None) -> Path | None:
+    """Write the traceback into the folder, or among the temporary files. None when that can't be done."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        if folder is not None:
+            path = folder / "traceback.txt"
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return path
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="agentgym-traceback-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(text)
+        return Path(file.name)
+    except OSError:  # a full disk may be why we are here
+        return None
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _unexpected(error: BaseException) -> str:
+    text = str(error) or repr(error)
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,94 @@
+"""The jobs that the commands start. They are imported only when one starts: with them comes torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agentgym.backend.recipe import Recipe
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import Reporter
+
+if TYPE_CHECKING:
+    from agentgym.evals.play import EvalResult
+    from agentgym.evals.statistics import PairedDifference
+
+NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
+
+
+class TrainResult(Protocol):
+    """first, last: the same held-out tasks with the same seeds; None when they were not measured."""
+
+    @property
+    def run_dir(self) -> Path: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def first(self) -> EvalResult | None: ...
+
+    @property
+    def last(self) -> EvalResult | None: ...
+
+    @property
+    def difference(self) -> PairedDifference | None: ...
+
+
+class Jobs(Protocol):
+    """Whatever end a job comes to, what it started is gone when it returns or raises."""
+
+    async def train(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        reporter: Reporter,
+        *,
+        resume: bool,
+        registry: PluginRegistry,
+    ) -> TrainResult: ...
+
+    async def evaluate(
+        self, recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry
+    ) -> EvalResult: ...
+
+
+class InstalledJobs:
+    """The real ones."""
+
+    async def train(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        reporter: Reporter,
+        *,
+        resume: bool,
+        registry: PluginRegistry,
+    ) -> TrainResult:
+        reporter.phase("loading torch, torchtitan and Monarch")
+        try:
+            from agentgym.jobs.train import train
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        return await train(recipe, folder, reporter, resume=resume, registry=registry)
+
+    async def evaluate(self, recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry) -> EvalResult:
+        reporter.phase("loading torch and Monarch")
+        try:
+            from agentgym.jobs.evaluate import evaluate
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        return await evaluate(recipe, reporter, registry=registry)
+
+
+def explain_missing(error: ModuleNotFoundError) -> Exception:
+    """A UserError when an extra is missing; the error itself when the mistake is ours."""
+    module = (error.name or "").partition(".")[0]
+    if module not in NEEDED:
+        return error
+    return UserError(
+        f"this needs {module}, which is not installed: pip install 'agentgym[train]'. "
+        "`agentgym doctor` shows what else is missing"
+    )

@@ -1,0 +1,38 @@
+"""Warnings of the library, shown where the command's own words go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+LOGGERS = ("agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes")
+
+
+class CallHandler(logging.Handler):
+    """Hands each record's text to a function, as long as that does not log itself."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._say(f"{record.levelname.lower()}: {record.getMessage()}")
+        except Exception:
+            self.handleError(record)
+
+
+@contextlib.contextmanager
+def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Give the library's warnings to `say` while this is open; the innermost one counts."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    saved = [(logger, logger.handlers[:], logger.propagate) for logger in loggers]
+    handler = CallHandler(say)
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        for logger, handlers, propagate in saved:
+            logger.handlers, logger.propagate = handlers, propagate

@@ -1,0 +1,131 @@
+"""`agentgym`: finds the command, runs it, and turns its end into a message and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+import agentgym
+from agentgym.cli.failures import explain, show
+from agentgym.cli.logs import warnings_to
+from agentgym.cli.parser import Parser, split_overrides
+from agentgym.cli.shell import Shell
+from agentgym.cli.stopping import stoppable
+from agentgym.errors import UserError, nearest
+from agentgym.hooks import PluginRegistry
+
+if TYPE_CHECKING:
+    from agentgym.cli.jobs import Jobs
+
+COMMANDS = {
+    "train": "train a policy in an environment",
+    "eval": "measure a checkpoint on held-out tasks",
+    "runs": "list the runs",
+    "episodes": "read a run's episodes, one by one",
+    "curve": "draw a run's reward curve",
+    "envs": "list environments, show their tasks",
+    "plugins": "list plugins and what they provide",
+    "sandbox": "build, check and clean sandboxes; run a file in one",
+    "doctor": "what is installed here, what is missing, how to get it",
+}
+EXAMPLES = """
+agentgym doctor                             is everything here?
+agentgym train --env code_exec              train the tiny policy that ships with the package
+agentgym train recipe.yaml --loop.steps 20  train by a recipe, with a field set anew
+agentgym eval runs/NAME --tasks 200         measure a run's last checkpoint
+agentgym episodes runs/NAME --show 1        read an episode
+"""
+EXIT_CODES = """
+exit codes:
+  0    done
+  1    the run or the command failed
+  2    your mistake: a wrong name, field, file or value; the message says which
+  130  Ctrl-C        143  SIGTERM        129  SIGHUP
+"""
+
+
+class Command(Protocol):
+    """A module of `agentgym.cli.commands`."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+    TAKES_OVERRIDES: bool
+
+    def add_arguments(self, parser: Parser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace, shell: Shell) -> int: ...
+
+
+def main(words: Sequence[str] | None = None, shell: Shell | None = None) -> int:
+    """Run one command; returns the exit code. shell: given by tests."""
+    words = sys.argv[1:] if words is None else list(words)
+    shell = shell or _own_shell()
+    try:
+        with stoppable(), warnings_to(shell.warn):
+            return _run(words, shell)
+    except SystemExit as end:  # argparse's --help and --version
+        return int(end.code or 0)
+    except BrokenPipeError:  # `agentgym episodes RUN | head`
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), shell.out.fileno())
+        return 0
+    except BaseException as error:
+        failure = explain(error)
+        show(error, failure, shell.warn, debug="--debug" in words, folder=None)
+        return failure.exit_code
+
+
+def _run(words: list[str], shell: Shell) -> int:
+    if not words or words[0].startswith("-"):
+        parser = _top_parser()
+        parser.parse_strictly(words)
+        shell.say(parser.format_help().rstrip())
+        return 0
+    name, *rest = words
+    if name == "help":
+        return _run([*rest[:1], "--help"], shell)
+    if name not in COMMANDS:
+        raise UserError(f"agentgym has no command {name!r}.{nearest(name, COMMANDS)}")
+    command = cast(Command, importlib.import_module(f"agentgym.cli.commands.{name}"))
+    parser = Parser(
+        prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    overrides, others = split_overrides(rest) if command.TAKES_OVERRIDES else ([], rest)
+    arguments = parser.parse_strictly(others)
+    arguments.overrides = overrides
+    return command.run(arguments, shell)
+
+
+def _top_parser() -> Parser:
+    width = max(map(len, COMMANDS))
+    listed = "\n".join(f"  {name.ljust(width)}  {summary}" for name, summary in COMMANDS.items())
+    parser = Parser(
+        prog="agentgym",
+        description=f"{agentgym.__doc__}\n\ncommands (each has its own --help):\n{listed}",
+        examples=EXAMPLES,
+    )
+    parser.usage = "agentgym COMMAND ..."
+    parser.epilog = f"{parser.epilog}\n{EXIT_CODES}"
+    parser.add_argument("--version", action="version", version=f"agentgym {agentgym.__version__}")
+    return parser
+
+
+def _own_shell() -> Shell:
+    return Shell(out=sys.stdout, err=sys.stderr, jobs=_installed_jobs, plugins=PluginRegistry.discover)
+
+
+def _installed_jobs() -> Jobs:
+    from agentgym.cli.jobs import InstalledJobs
+
+    return InstalledJobs()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Arguments: argparse with errors of our kind, and dotted overrides beside its options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from agentgym.errors import UserError, nearest
+
+_DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.[\w-]+)+)(=.*)?", re.DOTALL)
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+)*=.*", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes are UserErrors that name the nearest option; no option may be shortened."""
+
+    def __init__(self, *, prog: str, description: str, examples: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=f"examples:\n{_indent(examples)}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message}. `{self.prog} --help` shows what it takes.")
+
+    def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
+        arguments, unknown = self.parse_known_args(list(words))
+        if unknown:
+            options = [name for action in self._actions for name in action.option_strings]
+            hint = nearest(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
+            self.error(f"it does not know {unknown[0]!r}.{hint}".rstrip(". "))
+        return arguments
+
+
+def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that are overrides, as `section.field=value`, and all the others.
+
+    Taken are `--section.field value`, `--section.field=value`, `section.field=value` and `--set key=value`.
+    """
+    overrides: list[str] = []
+    others: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            others.extend([word, *rest])
+            break
+        dotted = _DOTTED.fullmatch(word)
+        if dotted and dotted[2] is not None:
+            overrides.append(f"{dotted[1]}{dotted[2]}")
+        elif dotted or word == "--set":
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"{word} needs a value, as in --trainer.procs 4 or --set trainer.procs=4")
+            value = rest.pop(0)
+            overrides.append(f"{dotted[1]}={value}" if dotted else value)
+        elif _ASSIGNED.fullmatch(word):
+            overrides.append(word)
+        else:
+            others.append(word)
+    return overrides, others
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.strip().splitlines())

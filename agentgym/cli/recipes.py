@@ -1,0 +1,129 @@
+"""From the words of a command to a finished recipe, with every name in it checked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentgym.backend.recipe import Recipe
+from agentgym.cli.parser import Parser
+from agentgym.config import apply_overrides, build, describe, read_yaml
+from agentgym.errors import UserError, nearest
+from agentgym.hooks import PluginRegistry
+from agentgym.runs.report import table_lines
+
+
+def add_recipe_arguments(parser: Parser) -> None:
+    """The options that train and eval share."""
+    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults count")
+    parser.add_argument("--env", metavar="NAME", help="the environment (`agentgym envs` lists them)")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        help="set a field of the recipe; also as --section.field VALUE or section.field=VALUE",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
+    parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
+    parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+
+
+def finish(
+    base: Mapping[str, object],
+    flags: Mapping[str, object],
+    arguments: argparse.Namespace,
+    where: str,
+) -> Recipe:
+    """The recipe: base, then the command's flags (dotted), then the overrides. None of a flag is left out."""
+    mapping = dict(base)
+    for key, value in flags.items():
+        if value is None:
+            continue
+        section, _, name = key.partition(".")
+        inner = mapping.get(section) or {}
+        if not isinstance(inner, Mapping):
+            raise UserError(f"{where}: {section} is {inner!r}, not a section")
+        mapping[section] = {**inner, name: value}
+    return build(Recipe, apply_overrides(mapping, arguments.overrides), where)
+
+
+def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
+    """The mapping of a recipe file, and what to call it in errors; nothing for no file."""
+    return (read_yaml(path), path) if path else ({}, "recipe")
+
+
+def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is made."""
+    registry.environment(recipe.env.name)
+    for name in recipe.rewards:
+        registry.reward(name)
+    if recipe.sandbox.name != "auto":
+        registry.sandbox(recipe.sandbox.name)
+    for name in recipe.logging.sinks:
+        registry.sink(name)
+
+
+def check_model_path(path: str) -> None:
+    """Raises UserError when it can only be a local path and nothing is there. Hub names pass."""
+    place = Path(path)
+    if path.startswith("builtin:") or place.is_dir():
+        return
+    if place.exists():
+        raise UserError(f"the model {path!r} is a file; give its folder")
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1 or place.parent.is_dir()
+    if looks_local:
+        siblings = [p.name for p in place.parent.iterdir() if p.is_dir()] if place.parent.is_dir() else []
+        hint = nearest(place.name, siblings) if siblings else ""
+        raise UserError(
+            f"no model folder {path!r}.{hint} Give a checkpoint of a run, a Hugging Face folder, "
+            "a hub name like Qwen/Qwen3-0.6B, or builtin:tiny."
+        )
+
+
+def recipe_help() -> str:
+    """Every field with its type and default."""
+    rows = [(info.key, info.type_name, info.default) for info in describe(Recipe)]
+    return "\n".join(
+        [
+            *table_lines(("field", "type", "default"), rows),
+            "",
+            "In a file:          trainer:\n                      procs: 2",
+            "On the command line: --trainer.procs 2",
+        ]
+    )
+
+
+def plan(recipe: Recipe) -> list[str]:
+    """What a training run of this recipe starts and does, in lines for a person."""
+    loop, generator, trainer = recipe.loop, recipe.generator, recipe.trainer
+    mode = (
+        "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
+    )
+    lines = [
+        f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),
+        f"environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""),
+        "rewards      " + (_weights(recipe) or "the environment's own"),
+        f"sandbox      {recipe.sandbox.name}",
+        f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
+        f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
+        f"engine {generator.engine}",
+        f"weights      through {recipe.weights.store}",
+        f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",
+    ]
+    if recipe.grpo.kl_coef > 0:
+        lines.append(f"reference    1 model, KL weight {recipe.grpo.kl_coef:g}")
+    if recipe.eval.at_end:
+        lines.append(
+            f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
+            f"{recipe.eval.samples_per_task} times each"
+        )
+    return lines
+
+
+def _weights(recipe: Recipe) -> str:
+    return ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
+
+
+def _place(device: str, gpus: tuple[int, ...]) -> str:
+    where = "the GPU if there is one, else CPU" if device == "auto" else device
+    return f"{where} {','.join(map(str, gpus))}" if gpus else where

@@ -1,0 +1,59 @@
+"""Measured success, as tables and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentgym.cli.jobs import TrainResult
+    from agentgym.evals.play import EvalResult
+    from agentgym.evals.statistics import PairedDifference
+
+HEADER = (
+    "checkpoint",
+    "success",
+    "95% interval",
+    "reward",
+    "tasks",
+    "episodes",
+    "unsupported",
+    "infra errors",
+)
+
+
+def eval_row(result: EvalResult) -> tuple[str, ...]:
+    return (
+        result.checkpoint,
+        f"{result.success:.3f}",
+        f"[{result.low:.3f}, {result.high:.3f}]",
+        f"{result.reward_mean:.3f}",
+        str(result.num_tasks),
+        str(result.num_episodes),
+        str(result.num_unsupported),
+        str(result.num_infra_errors),
+    )
+
+
+def difference_line(difference: PairedDifference) -> str:
+    verdict = "zero lies outside" if difference.is_clear else "zero lies inside: not told apart"
+    return (
+        f"last minus first, task by task: {difference.mean:+.3f} "
+        f"[{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict}); "
+        f"{difference.better} tasks better, {difference.worse} worse, {difference.equal} equal"
+    )
+
+
+def eval_json(result: EvalResult) -> dict[str, object]:
+    return asdict(result)
+
+
+def train_json(result: TrainResult) -> dict[str, object]:
+    return {
+        "event": "result",
+        "run_dir": str(result.run_dir),
+        "steps": result.steps,
+        "first": asdict(result.first) if result.first else None,
+        "last": asdict(result.last) if result.last else None,
+        "difference": asdict(result.difference) if result.difference else None,
+    }

@@ -1,0 +1,85 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a job in order: it is cancelled, cleans up, and the exit code says why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the signal's number, as shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + self.number
+
+    @property
+    def reason(self) -> str:
+        return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """While this is open the signals raise Stopped, wherever the main thread is."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup asked for that
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
+    """Run a job on an event loop. The first signal cancels it; another one cancels its cleaning up too.
+
+    Raises Stopped once the job has ended because of a signal, whatever it raised on its way.
+    """
+    seen: list[int] = []
+
+    async def supervise() -> T:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            if not seen:
+                say(f"stopping ({Stopped(number).reason}); once more to stop without cleaning up")
+            seen.append(number)
+            task.cancel()
+
+        watched = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.getsignal(number) for number in watched}
+        for number in watched:
+            loop.add_signal_handler(number, stop, number)
+        try:
+            return await job
+        finally:
+            for number in watched:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before[number])
+
+    try:
+        return asyncio.run(supervise())
+    except BaseException as error:
+        if seen:
+            raise Stopped(seen[0]) from error
+        raise

@@ -1,0 +1,115 @@
+"""Token by token: who produced it, at which version of the weights, and how likely it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym.cli.shell import Paint
+from agentgym.types import Episode, Turn
+
+Decode = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOrigin:
+    """One token of an episode. version, logprob: None where the policy did not sample it."""
+
+    position: int
+    token_id: int
+    turn: int  # the turn that it belongs to, from 1; a prompt's tokens belong to the turn they come before
+    version: int | None = None
+    logprob: float | None = None
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.version is not None
+
+
+def token_origins(episode: Episode) -> list[TokenOrigin]:
+    """All tokens of the episode in order, each once.
+
+    Raises ValueError when a turn does not begin with the turn before, ids and completion, unchanged.
+    """
+    origins: list[TokenOrigin] = []
+    for number, turn in enumerate(episode.turns, start=1):
+        known = [origin.token_id for origin in origins]
+        if list(turn.prompt_ids[: len(known)]) != known:
+            raise ValueError(f"turn {number} of {episode.episode_id} does not begin with the turn before it")
+        for token_id in turn.prompt_ids[len(known) :]:
+            origins.append(TokenOrigin(position=len(origins), token_id=token_id, turn=number))
+        versions = _versions(turn)
+        for token_id, logprob, version in zip(turn.completion_ids, turn.logprobs, versions, strict=True):
+            origins.append(
+                TokenOrigin(
+                    position=len(origins), token_id=token_id, turn=number, version=version, logprob=logprob
+                )
+            )
+    return origins
+
+
+def find_decoder(run_dir: Path) -> Decode | None:
+    """Turns a token id into text, by a tokenizer that a checkpoint of the run holds; None without one."""
+    files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(
+        run_dir.glob("*/tokenizer.json")
+    )
+    if not files:
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    tokenizer = Tokenizer.from_file(str(files[0]))
+
+    def decode(token_id: int) -> str:
+        return str(tokenizer.decode([token_id], skip_special_tokens=False))
+
+    return decode
+
+
+def coloured(origins: Sequence[TokenOrigin], decode: Decode, paint: Paint) -> str:
+    """The text: dim where template or environment wrote it, green or yellow (unlikely) where the policy did."""
+    parts = []
+    for origin in origins:
+        text = decode(origin.token_id)
+        if not origin.is_sampled:
+            parts.append(paint.dim(text))
+        elif origin.logprob is not None and origin.logprob < math.log(0.1):
+            parts.append(paint.yellow(text))
+        else:
+            parts.append(paint.green(text))
+    legend = (
+        f"{paint.dim('template and environment, masked')}  {paint.green('sampled by the policy, trained')}  "
+        f"{paint.yellow('the same, at a probability below 0.1')}"
+    )
+    return f"{legend}\n\n{''.join(parts)}"
+
+
+def token_rows(origins: Sequence[TokenOrigin], decode: Decode | None) -> list[tuple[str, ...]]:
+    """position, turn, id, text, who, version, logprob: for a table."""
+    return [
+        (
+            str(origin.position),
+            str(origin.turn),
+            str(origin.token_id),
+            repr(decode(origin.token_id)) if decode else "?",
+            "policy" if origin.is_sampled else "context",
+            str(origin.version) if origin.is_sampled else "-",
+            f"{origin.logprob:.4f}" if origin.logprob is not None else "-",
+        )
+        for origin in origins
+    ]
+
+
+def version_text(turn: Turn) -> str:
+    """For example `v3`, or `v3 to token 20, then v4`."""
+    if len(turn.versions) == 1:
+        return f"v{turn.versions[0].version}"
+    parts = [f"v{span.version} to token {span.end}" for span in turn.versions[:-1]]
+    return ", ".join([*parts, f"then v{turn.versions[-1].version}"]) if turn.versions else "no tokens"
+
+
+def _versions(turn: Turn) -> list[int]:
+    return [span.version for span in turn.versions for _ in range(span.start, span.end)]
