@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -76,7 +77,11 @@ def test_the_same_seed_gives_the_same_tasks_in_another_process() -> None:
         "print([(t.prompt[0]['content'], t.answer) for t in islice(M().tasks('train', 7), 20)])"
     )
     there = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "99"}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "99"},
     ).stdout
     here = [(t.prompt[0]["content"], t.answer) for t in islice(MathEnvironment().tasks("train", 7), 20)]
     assert there.strip() == str(here)

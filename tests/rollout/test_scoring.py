@@ -205,7 +205,7 @@ def test_a_hanging_worker_dies_with_a_killed_parent(module: ModuleType) -> None:
     folder = str(Path(str(module.__file__)).parent)
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": folder},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)])},
         stdout=subprocess.PIPE,
         text=True,
     ) as parent:
@@ -217,9 +217,13 @@ def test_a_hanging_worker_dies_with_a_killed_parent(module: ModuleType) -> None:
     assert asyncio.run(gone(worker))
 
 
-async def test_prints_and_reads_of_a_reward_do_not_reach_the_channel(module: ModuleType) -> None:
+async def test_what_a_reward_prints_goes_to_the_error_stream_and_it_reads_nothing(
+    module: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
     async with scorer(reward(module.prints), reward(module.stdin_is_empty), reward(module.half)) as s:
         assert (await scored(s)).reward == 2.5
+    printed = capfd.readouterr()
+    assert printed.out == "" and "noise" in printed.err
 
 
 async def test_a_plain_reward_sees_no_tokens_and_no_heavy_library(module: ModuleType) -> None:
