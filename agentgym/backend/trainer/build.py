@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from agentgym.backend.trainer import titan
 from agentgym.backend.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.backend.trainer.model import Architecture, titan_config
-from agentgym.backend.trainer.parallel import Ranks
+from agentgym.backend.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.errors import UserError
 
 
@@ -42,11 +42,17 @@ def build(
     ranks: Ranks,
     total_steps: int,
     folder: str,
+    temperature: float,
 ) -> TrainedModel:
     """Weights are drawn at random from trainer.seed; load others over them."""
     if trainer.seq_len > architecture.max_positions:
         raise UserError(
             f"trainer.seq_len is {trainer.seq_len}; the model knows {architecture.max_positions} positions"
+        )
+    if trainer.seq_len % trainer.tensor_parallel:
+        raise UserError(
+            f"trainer.seq_len {trainer.seq_len} must be a multiple of trainer.tensor_parallel "
+            f"{trainer.tensor_parallel}: the ranks share each row's tokens between layers"
         )
     on_cpu = ranks.device.type == "cpu"
     flex = trainer.attention == "flex" or (trainer.attention == "auto" and not on_cpu)
@@ -59,6 +65,7 @@ def build(
         attention="flex" if flex else "sdpa",
         seq_len=trainer.seq_len,
         logprob_chunk=trainer.logprob_chunk,
+        temperature=temperature,
     )
     config.update_from_config(config=_HasParallelism(ranks.parallelism))
     torch.manual_seed(trainer.seed)
@@ -66,7 +73,7 @@ def build(
         model = config.build()
     model = _shard(model, trainer, ranks, folder)
     model.to_empty(device=ranks.device)
-    with torch.no_grad():
+    with torch.no_grad(), expected_warnings_off():
         model.init_states()  # type: ignore[operator]
     model.train()
     optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")

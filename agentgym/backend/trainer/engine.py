@@ -44,9 +44,11 @@ class TitanEngine:
         total_steps: int,
         folder: str,
         random_weights: bool = False,
+        temperature: float = 1.0,
     ) -> None:
         """model_path: a Hugging Face folder. folder: for what torchtitan writes. total_steps: of the schedule.
 
+        temperature: the sampler's; log-probabilities must be of the distribution that was sampled from.
         Raises UserError for a model or a config that can't be trained.
         """
         torch.set_num_threads(trainer.threads)
@@ -56,19 +58,24 @@ class TitanEngine:
         self._model_path = model_path
         self._architecture = read_architecture(model_path)
         self._ranks = join(trainer)
-        self._built = build(
-            self._architecture,
-            trainer,
-            optimizer,
-            ranks=self._ranks,
-            total_steps=max(1, total_steps),
-            folder=folder,
-        )
-        self._model = self._built.model
         self._tokens_total = 0
         self._busy_s = 0.0
-        if not random_weights:
-            load_hf(self._model, self._built.adapter, model_path, sharded=self._ranks.sharded)
+        try:
+            self._built = build(
+                self._architecture,
+                trainer,
+                optimizer,
+                ranks=self._ranks,
+                total_steps=max(1, total_steps),
+                folder=folder,
+                temperature=temperature,
+            )
+            self._model = self._built.model
+            if not random_weights:
+                load_hf(self._model, self._built.adapter, model_path, sharded=self._ranks.sharded)
+        except BaseException:
+            self._ranks.leave()
+            raise
 
     def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Add the gradient of the samples' loss to what is there; no step. Returns the loss's metrics."""

@@ -105,10 +105,12 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
     @dataclass(kw_only=True, slots=True)
     class Config(Linear.Config):  # type: ignore[misc]
         chunk: int = 1024
+        temperature: float = 1.0
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.chunk = config.chunk
+        self.temperature = config.temperature
         self.targets: tuple[Tensor, Tensor] | None = None
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
@@ -128,6 +130,8 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
             hidden_BLD = hidden_BLD.to_local(grad_placements=replicated)
         entries_N, labels_N = self.targets
         hidden_ND = hidden_BLD.flatten(0, 1).index_select(0, entries_N)
+        if self.temperature != 1.0:
+            hidden_ND = hidden_ND / self.temperature
         shard = _Shard(group, weight_VD.shape[0])
         scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, self.chunk, shard)  # type: ignore[no-untyped-call]
         return torch.stack(scored)

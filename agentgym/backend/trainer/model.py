@@ -94,9 +94,17 @@ def read_architecture(folder: str) -> Architecture:
 
 
 def titan_config(
-    architecture: Architecture, *, attention: Literal["sdpa", "flex"], seq_len: int, logprob_chunk: int
+    architecture: Architecture,
+    *,
+    attention: Literal["sdpa", "flex"],
+    seq_len: int,
+    logprob_chunk: int,
+    temperature: float = 1.0,
 ) -> Any:
-    """torchtitan's configuration of the model: with our log-probability head, and our attention for sdpa."""
+    """torchtitan's configuration of the model: with our log-probability head, and our attention for sdpa.
+
+    temperature: log-probabilities are of the softmax of logits / temperature.
+    """
     from agentgym.backend.trainer import titan
     from agentgym.backend.trainer.attention import PackedSDPA
     from agentgym.backend.trainer.head import LogProbHead
@@ -130,6 +138,7 @@ def titan_config(
             out_features=architecture.vocab_size,
             param_init=titan.qwen3._LINEAR_INIT,
             chunk=logprob_chunk,
+            temperature=temperature,
         ),
         layers=layers,
     )

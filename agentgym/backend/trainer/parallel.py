@@ -58,10 +58,13 @@ class Ranks:
 
 @contextmanager
 def expected_warnings_off() -> Iterator[None]:
-    """Silence what torch warns of although it was told: a single process, and torchtitan's own way to load."""
+    """Silence what torch warns of although it is meant: saving and loading in a single process, drawing random
+    weights for a sharded model on a CPU, and torchtitan's way to restore a schedule.
+    """
+    expected = ("torch.distributed is disabled", "DTensor random operators", "To get the last learning rate")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        warnings.filterwarnings("ignore", message="To get the last learning rate", category=UserWarning)
+        for message in expected:
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
         yield
 
 

@@ -6,7 +6,6 @@ other module of it is loaded. Its API moves fast, so all else in this package go
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import types
 import warnings
@@ -57,7 +56,12 @@ def _stand_in_for_triton() -> list[str]:
 
 if not torch.cuda.is_available():
     titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
-_stood_in = [] if importlib.util.find_spec("triton") else _stand_in_for_triton()
+try:
+    import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+
+    _stood_in: list[str] = []
+except ImportError:
+    _stood_in = _stand_in_for_triton()
 try:
     from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, default_adamw
     from torchtitan.config import TORCH_DTYPE_MAP, CompileConfig, ParallelismConfig, TrainingConfig

@@ -305,3 +305,32 @@ def test_bfloat16_weights_on_disk_are_trained_in_float32(
     engine = make_engine(path=path)
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
     assert_logprobs_equal(engine, path, make_samples(3))
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_activation_checkpoints_change_nothing(
+    make_engine: MakeEngine, samples: list[Sample], recompute: str
+) -> None:
+    plain = make_engine().train_step(samples)
+    step = make_engine(activation_checkpoint=recompute).train_step(samples)
+    assert step["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-6)
+    assert step["train/grad_norm"] == pytest.approx(plain["train/grad_norm"], abs=1e-5)
+
+
+def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    """One process that shards with itself, because the sharding is what casts."""
+    exact = make_engine().logprobs(samples)
+    engine = make_engine(dtype="bfloat16")
+    rounded = engine.logprobs(samples)
+    distances = [abs(a - b) for x, y in zip(exact, rounded, strict=True) for a, b in zip(x, y, strict=True)]
+    assert 0 < sum(distances) / len(distances) < 0.05
+    assert engine.train_step(samples)["train/grad_norm"] > 0
+    assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
+
+
+def test_processes_that_are_not_there_are_asked_for(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UserError, match="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"):
+        make_engine(procs=2)
