@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,14 +124,9 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
 
 
 def test_importing_agentgym_is_quick() -> None:
-    code = "import time; t = time.perf_counter(); import agentgym; print(time.perf_counter() - t)"
-    best_s = math.inf
-    for _ in range(15):  # another process may have the processor: the best counts
-        best_s = min(best_s, float(python(code)))
-        if best_s <= MAX_IMPORT_S:
-            return
-        time.sleep(0.2)
-    pytest.fail(f"import agentgym took {best_s:.3f} s at best; allowed are {MAX_IMPORT_S} s")
+    """In processor time, which is what it takes where nothing else runs."""
+    code = "import time; t = time.process_time(); import agentgym; print(time.process_time() - t)"
+    assert min(float(python(code)) for _ in range(5)) <= MAX_IMPORT_S
 
 
 def test_no_module_is_too_long() -> None:

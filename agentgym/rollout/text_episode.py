@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,17 +12,20 @@ from typing import Self
 from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import SandboxBackend, SandboxOptions
 from agentgym.types import Episode, Json, Message, Outcome, Split, Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextGameConfig:
     """options: of the environment. rewards: weights by name; empty takes the environment's own.
 
-    num_tasks: how many of the split's tasks a seed draws from; a split may be endless. sandbox: the name of a
-    backend; None will do where no task needs one.
+    num_tasks: how many of the split's tasks a seed draws from; a split may be endless. sandbox: as in a
+    recipe; none is started where no task needs one.
     """
 
     name: str
@@ -30,7 +34,7 @@ class TextGameConfig:
     split: Split = "train"
     num_tasks: int = 256
     max_turns: int | None = None
-    sandbox: str | None = None
+    sandbox: str = "auto"
     sandbox_options: SandboxOptions = field(default_factory=dict)
     timeout_s: float = 60.0  # of one call into the environment
 
@@ -50,36 +54,36 @@ class TextGame:
     """What the episodes of an environment share: its tasks, its scorer and its sandbox."""
 
     def __init__(
-        self, environment: Environment, scorer: Scorer, sandbox: SandboxBackend | None, config: TextGameConfig
+        self,
+        environment: Environment,
+        tasks: Sequence[Task],
+        scorer: Scorer,
+        sandbox: SandboxBackend | None,
+        config: TextGameConfig,
     ) -> None:
         self.environment = environment
+        self.tasks = tasks
         self.scorer = scorer
         self.sandbox = sandbox
-        self.config = config
+        self.timeout_s = config.timeout_s
         self.max_turns = config.max_turns or environment.max_turns
-        self._tasks: list[Task] = []
 
     @classmethod
     async def start(cls, registry: PluginRegistry, config: TextGameConfig) -> Self:
-        """Raises UserError for unknown names, InfraError when the sandbox does not start."""
+        """Raises UserError for unknown names and where no sandbox can be had, InfraError when one breaks."""
         environment = registry.environment(config.name)(**config.options)
         scorer = Scorer.from_registry(registry, config.rewards or environment.rewards)
-        backend = registry.sandbox(config.sandbox)(config.sandbox_options) if config.sandbox else None
-        return cls(environment, scorer, await backend.start() if backend else None, config)
+        tasks = list(islice(environment.tasks(config.split), config.num_tasks))
+        if not tasks:
+            raise UserError(f"{config.name} has no task in the split {config.split!r}")
+        sandbox = await choose_sandbox(config.sandbox, config.sandbox_options, tasks, registry, log.info)
+        if sandbox is not None:
+            sandbox = await sandbox.start()
+        return cls(environment, tasks, scorer, sandbox, config)
 
     def task(self, seed: int) -> Task:
-        """The task that a seed draws. Raises UserError when it needs a sandbox that is not there."""
-        if not self._tasks:
-            self._tasks = list(islice(self.environment.tasks(self.config.split), self.config.num_tasks))
-        if not self._tasks:
-            raise UserError(f"{self.config.name} has no task in the split {self.config.split!r}")
-        task = self._tasks[seed % len(self._tasks)]
-        if task.sandbox is not None and (self.sandbox is None or not self.sandbox.supports(task.sandbox)):
-            raise UserError(
-                f"{self.config.name} runs code, and sandbox={self.config.sandbox!r} can't run it; "
-                'give sandbox="docker", or sandbox="monty" for tasks that allow an interpreter'
-            )
-        return task
+        """The task that a seed draws."""
+        return self.tasks[seed % len(self.tasks)]
 
     async def close(self) -> None:
         """End the processes of the scorer and the sandbox."""
@@ -107,7 +111,7 @@ class TextEpisode:
             sandbox=self._game.sandbox if task.sandbox is not None else None,
         )
         self._context = context
-        async with asyncio.timeout(self._game.config.timeout_s):
+        async with asyncio.timeout(self._game.timeout_s):
             await self._game.environment.start(context)
         return _text(task.prompt), {"task_id": task.task_id, "difficulty": task.difficulty}
 
@@ -118,7 +122,7 @@ class TextEpisode:
             raise RuntimeError("the episode is over; call reset()")
         context.messages.append({"role": "assistant", "content": action})
         context.turn += 1
-        async with asyncio.timeout(self._game.config.timeout_s):
+        async with asyncio.timeout(self._game.timeout_s):
             reply = await self._game.environment.reply(context)
         context.messages.extend(reply.messages)
         text = _text(reply.messages)
@@ -134,7 +138,7 @@ class TextEpisode:
         """Release what the episode holds; safe to call twice."""
         context, self._context = self._context, None
         if context is not None:
-            async with asyncio.timeout(self._game.config.timeout_s):
+            async with asyncio.timeout(self._game.timeout_s):
                 await self._game.environment.finish(context)
 
     def transcript(self) -> str:

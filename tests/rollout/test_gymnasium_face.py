@@ -17,8 +17,11 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
+from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.rollout.gymnasium_face import AnyText, TextEnv, TextVectorEnv, register_gymnasium
+from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
+from agentgym.sandbox import CaseResult, GradeRequest, RunStatus, Verdict
+from agentgym.types import SandboxSpec
 
 
 @pytest.fixture(autouse=True)
@@ -156,14 +159,60 @@ def test_gymnasiums_own_vector_environments_take_it_too(ids: list[str]) -> None:
     vector.close()
 
 
-def test_an_environment_that_runs_code_asks_for_a_sandbox() -> None:
-    env = TextEnv(name="code_exec")
-    with pytest.raises(UserError, match=r"sandbox=None can't run it; give sandbox="):
-        env.reset(seed=0)
-    env.close()
+class PassingSandbox:
+    """A sandbox that finds every solution right."""
+
+    name = "passing"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def supports(self, spec: SandboxSpec) -> bool:
+        return True
+
+    async def probe(self) -> None:
+        self.log.append("probe")
+
+    async def start(self) -> PassingSandbox:
+        self.log.append("start")
+        return self
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),) * len(request.cases))
+
+    async def close(self) -> None:
+        self.log.append("close")
 
 
-@pytest.mark.parametrize("config", [{"name": "maths"}, {"name": "math", "rewards": {"sucess": 1.0}}])
+async def test_an_environment_that_runs_code_gets_the_sandbox_that_is_named() -> None:
+    sandbox = PassingSandbox()
+
+    class Plugin:
+        @hookimpl
+        def sandboxes(self) -> dict[str, Any]:
+            return {"passing": lambda options: sandbox}
+
+    registry = PluginRegistry.discover()
+    registry.register(Plugin(), "passing")
+    game = await TextGame.start(registry, TextGameConfig(name="code_exec", sandbox="passing"))
+    episode = TextEpisode(game)
+    _, info = await episode.reset(seed=0)
+    entry = str(game.task(0).answer["entry"])  # type: ignore[index,call-overload]
+    after = await episode.step(f"```python\ndef {entry}(*given):\n    return 0\n```")
+    assert after.terminated and after.reward == 1.0 and after.info["success"] is True
+    assert info["task_id"] == game.task(0).task_id
+    await game.close()
+    assert sandbox.log == ["probe", "start", "close"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "maths"},
+        {"name": "math", "rewards": {"sucess": 1.0}},
+        {"name": "code_exec", "sandbox": "dokcer"},
+    ],
+)
 def test_unknown_names_are_the_users_mistake_and_leave_nothing(config: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="Did you mean"):
         TextEnv(**config)
