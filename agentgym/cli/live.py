@@ -128,6 +128,7 @@ class LiveReporter:
 
     def _curves(self) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=8)
         width = max(10, min(60, self._console.width - 34))
         for label, key, colour in CURVES:
             values = self._history[key]
@@ -160,7 +161,7 @@ class LiveReporter:
             times_s["wait"] = max(0.0, step_s * (1 - metrics["time/compute_share"]))
         total_s = max(sum(times_s.values()), 1e-9)
         width = max(10, min(60, self._console.width - 34))
-        bar, legend, cells = Text("time     "), Text(), 0.0
+        bar, legend, cells = Text("time      "), Text(), 0.0
         for _, label, colour in TIMES:
             start, cells = round(cells), cells + times_s[label] / total_s * width
             bar.append("█" * (round(cells) - start), style=colour)

@@ -20,7 +20,6 @@ agentgym plugins --check
 agentgym plugins --check --trace code_exec
 """
 TAKES_OVERRIDES = False
-MARKS = {PluginStatus.LOADED: "green", PluginStatus.FAILED: "red", PluginStatus.DUPLICATE: "red"}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -40,11 +39,11 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if arguments.json:
         shell.say_json([_as_json(record) for record in records])
         return 1 if failed else 0
-    header = ("plugin", "status", "distribution", "version", "entry point")
-    rows = [(r.name, r.status.value, r.distribution, r.version, r.target) for r in records]
+    header = ["plugin", "status", "distribution", "version", "entry point"]
+    rows = [[r.name, r.status.value, r.distribution, r.version, r.target] for r in records]
     if arguments.check:
-        header = (*header, "provides")
-        rows = [(*row, ", ".join(r.provides)) for row, r in zip(rows, records, strict=True)]
+        header.append("provides")
+        rows = [[*row, ", ".join(r.provides)] for row, r in zip(rows, records, strict=True)]
     shell.say_table(header, rows)
     for record in failed:
         shell.say(shell.paint.red(f"\n{record.name}: {record.error}"))

@@ -164,13 +164,13 @@ def _finish(
         except UserError as error:
             reporter.note(f"no picture: {error}")
     if as_json:
-        reporter.close()
         shell.say(json.dumps(train_json(result), default=str))
         return
+    reporter.close()  # from here on the terminal is ours again
     measured = [one for one in (result.first, result.last) if one is not None]
     if measured:
-        reporter.table("held-out tasks, same seeds", HEADER, [eval_row(one) for one in measured])
-    reporter.close()
+        shell.say("\nthe same held-out tasks with the same seeds")
+        shell.say_table(HEADER, [eval_row(one) for one in measured])
     if result.difference is not None:
         shell.say(difference_line(result.difference))
     if len(rows) > 2:

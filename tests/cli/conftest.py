@@ -1,0 +1,197 @@
+"""A command line with jobs of our own, whose output is kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agentgym import Environment, PluginRegistry, Reward, Task, hookimpl
+from agentgym.backend.recipe import Recipe
+from agentgym.cli.main import main
+from agentgym.cli.shell import Shell
+from agentgym.evals.play import EvalResult
+from agentgym.evals.statistics import PairedDifference, paired_difference, wilson_interval
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import Reporter
+from agentgym.sandbox import Capabilities, RunResult, RunStatus, SandboxUnavailable
+
+
+def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
+    low, high = wilson_interval(successes, tasks)
+    return EvalResult(
+        checkpoint=checkpoint,
+        success=successes / tasks,
+        low=low,
+        high=high,
+        reward_mean=successes / tasks,
+        num_tasks=tasks,
+        num_episodes=tasks,
+        num_unsupported=0,
+        num_infra_errors=0,
+        by_task=tuple((number < successes,) for number in range(tasks)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    run_dir: Path
+    steps: int
+    first: EvalResult | None
+    last: EvalResult | None
+    difference: PairedDifference | None
+
+
+Work = Callable[[Recipe, RunFolder, Reporter], Awaitable[None]]
+
+
+@dataclass
+class FakeJobs:
+    """Does `work` and then says what it would measure."""
+
+    work: Work | None = None
+    trained: list[tuple[Recipe, bool]] = field(default_factory=list)
+    evaluated: list[Recipe] = field(default_factory=list)
+
+    async def train(self, recipe, folder, reporter, *, resume, registry) -> Result:
+        self.trained.append((recipe, resume))
+        reporter.phase("starting nothing")
+        if self.work is not None:
+            await self.work(recipe, folder, reporter)
+        else:
+            for step in range(1, recipe.loop.steps + 1):
+                metrics = {"rollout/reward_mean": step / 100, "rollout/success_mean": step / 120}
+                folder.append_metrics(step, metrics)
+                reporter.step(step, recipe.loop.steps, metrics)
+        first, last = measured("step-000000", 8), measured("step-000060", 14)
+        return Result(
+            run_dir=folder.path,
+            steps=recipe.loop.steps,
+            first=first,
+            last=last,
+            difference=paired_difference(first.by_task, last.by_task),
+        )
+
+    async def evaluate(self, recipe, reporter, *, registry) -> EvalResult:
+        self.evaluated.append(recipe)
+        reporter.phase("playing")
+        return measured(recipe.model.path, 9)
+
+
+class Counting(Environment):
+    """Counts up."""
+
+    name = "counting"
+    rewards = {"exact": 1.0}
+    max_turns = 3
+
+    def __init__(self, *, start: int = 0) -> None:
+        self._start = start
+
+    def tasks(self, split, seed=0) -> Iterable[Task]:
+        for number in range(self._start, self._start + 100):
+            prompt = ({"role": "user", "content": f"what follows {number}?"},)
+            yield Task(task_id=f"count-{number}", prompt=prompt, answer=number + 1, split=split)
+
+
+class EchoSandbox:
+    """Prints the program; available unless told otherwise."""
+
+    name = "echo"
+
+    def __init__(self, options: dict) -> None:
+        self.options = options
+        self.open = False
+
+    async def probe(self) -> Capabilities:
+        if self.options.get("broken"):
+            raise SandboxUnavailable("no engine answers\nstart the engine")
+        flags = dict.fromkeys(
+            ("isolated", "full_python", "network_off", "memory_limit", "process_limit", "per_call_uid"), True
+        )
+        return Capabilities(backend="echo", detail="an echo", seccomp=False, **flags)
+
+    async def start(self) -> EchoSandbox:
+        self.open = True
+        return self
+
+    async def close(self) -> None:
+        self.open = False
+
+    async def __aenter__(self) -> EchoSandbox:
+        return await self.start()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def run(self, code, *, stdin="", limits=None) -> RunResult:
+        assert self.open
+        failed = "raise" in code
+        return RunResult(
+            status=RunStatus.ERROR if failed else RunStatus.OK,
+            exit_code=int(failed),
+            stdout=code + stdin,
+            stderr="",
+        )
+
+
+class ImageSandbox(EchoSandbox):
+    name = "image"
+
+    async def build(self, say, *, pull=None) -> str:
+        say("building")
+        return f"sha256:{pull or 'built'}"
+
+    async def clean(self, say) -> int:
+        return 3
+
+
+class Plugin:
+    @hookimpl
+    def environments(self):
+        return {"counting": Counting}
+
+    @hookimpl
+    def rewards(self):
+        return {"exact": Reward(name="exact", function=lambda episode: 1.0)}
+
+    @hookimpl
+    def sandboxes(self):
+        return {"echo": EchoSandbox, "image": ImageSandbox}
+
+
+def fake_plugins(disabled: Iterable[str] = ()) -> PluginRegistry:
+    registry = PluginRegistry([], disabled)
+    registry.register(Plugin(), "fakes")
+    return registry
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    def __init__(self, jobs: FakeJobs) -> None:
+        self.jobs = jobs
+        self.plugins = fake_plugins
+
+    def __call__(self, *words: str) -> Ended:
+        out, err = io.StringIO(), io.StringIO()
+        shell = Shell(out=out, err=err, jobs=lambda: self.jobs, plugins=self.plugins)
+        code = main(words, shell)
+        return Ended(code, out.getvalue(), err.getvalue())
+
+    def train(self, *words: str) -> Ended:
+        return self("train", "--env", "counting", "--set", "logging.sinks=[]", *words)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    return Cli(FakeJobs())

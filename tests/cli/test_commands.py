@@ -1,0 +1,287 @@
+"""The other commands: eval, runs, episodes, curve, envs, plugins, sandbox."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+
+from agentgym.hooks import PluginRegistry
+from agentgym.runs.folder import RunFolder
+from agentgym.types import (
+    Episode,
+    ErrorRecord,
+    FinishReason,
+    Group,
+    Outcome,
+    Stop,
+    Task,
+    Turn,
+    VersionSpan,
+)
+
+
+@pytest.fixture
+def run_dir(cli) -> str:
+    """A run of two steps with episodes."""
+    assert cli.train("--name", "one", "--loop.steps", "5", "--rollout.temperature", "0.5").code == 0
+    task = Task(task_id="sum-1", prompt=({"role": "user", "content": "1 + 1?"},), answer=2)
+    turns = [
+        Turn(
+            prompt_ids=(1, 2),
+            completion_ids=(3, 4),
+            logprobs=(-0.1, -3.0),
+            versions=(VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2)),
+            finish_reason=FinishReason.STOP,
+        ),
+        Turn(
+            prompt_ids=(1, 2, 3, 4, 5),
+            completion_ids=(6,),
+            logprobs=(-0.2,),
+            versions=(VersionSpan(version=7, start=0, end=1),),
+            finish_reason=FinishReason.LENGTH,
+        ),
+    ]
+    good = Episode(
+        episode_id="g1-0",
+        task=task,
+        seed=3,
+        messages=[
+            {"role": "user", "content": "1 + 1?"},
+            {"role": "assistant", "content": "three"},
+            {"role": "user", "content": "no, try again"},
+            {"role": "assistant", "content": "two"},
+        ],
+        turns=turns,
+        info={"success": True},
+        stop=Stop.DONE,
+        rewards={"exact": 1.0},
+        reward=1.0,
+        outcome=Outcome.SCORED,
+    )
+    broken = Episode(
+        episode_id="g1-1",
+        task=task,
+        seed=4,
+        stop=Stop.ERROR,
+        outcome=Outcome.INFRA_ERROR,
+        error=ErrorRecord(source="reward:exact", kind="Timeout", message="took 10 s"),
+    )
+    group = Group(group_id=1, task=task, start_version=6, episodes=[good, broken], advantages=[0.7, None])
+    with RunFolder.open("runs/one", for_writing=True) as folder:
+        folder.save_groups(4, [group])
+        folder.save_groups(5, [group])
+        folder.save_evaluation(5, [[good]])
+        (folder.checkpoint_dir(0)).mkdir()
+        (folder.checkpoint_dir(5)).mkdir()
+    return "runs/one"
+
+
+# eval
+
+
+def test_eval_prints_success_with_its_interval(cli) -> None:
+    end = cli("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]", "--tasks", "7")
+    assert end.code == 0, end.err
+    assert "0.450  [0.258, 0.658]" in end.out
+    assert cli.jobs.evaluated[0].eval.tasks == 7 and cli.jobs.evaluated[0].model.path == "builtin:tiny"
+
+
+def test_eval_of_a_run_takes_its_last_checkpoint_and_its_config(cli, run_dir: str) -> None:
+    end = cli("eval", run_dir, "--samples", "3", "--json")
+    assert end.code == 0, end.err
+    recipe = cli.jobs.evaluated[0]
+    assert recipe.model.path == "runs/one/checkpoints/step-000005"
+    assert (recipe.rollout.temperature, recipe.eval.samples_per_task) == (0.5, 3)
+    assert '"success": 0.45' in end.out
+
+
+def test_eval_of_a_checkpoint_takes_its_runs_config(cli, run_dir: str) -> None:
+    assert cli("eval", "runs/one/checkpoints/step-000000").code == 0
+    assert cli.jobs.evaluated[0].rollout.temperature == 0.5
+
+
+def test_eval_of_what_is_not_there_names_the_nearest(cli, run_dir: str) -> None:
+    end = cli("eval", "runs/one/checkpoints/step-00005")
+    assert end.code == 2 and "Did you mean 'step-000005'?" in end.err
+    assert cli("eval", "builtin:tiny", "--tasks", "0").code == 2
+
+
+# runs, curve
+
+
+def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
+    end = cli("runs")
+    assert end.code == 0 and "one  done" in end.out and "0.050" in end.out
+    assert json.loads(cli("runs", "--json").out)[0]["run"] == "one"
+    assert cli("runs", "--runs-dir", "gone").code == 2
+
+
+def test_curve_draws_in_the_terminal_and_into_a_file(cli, run_dir: str) -> None:
+    end = cli("curve", run_dir, "--png", "c.png")
+    assert end.code == 0 and "first 0.01  last 0.05" in end.out
+    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(cli("curve", run_dir, "--json").out)["rollout/reward_mean"]["steps"] == [1, 2, 3, 4, 5]
+    end = cli("curve", run_dir, "--metric", "rollout/reward_meen")
+    assert end.code == 2 and "Did you mean 'rollout/reward_mean'?" in end.err
+
+
+# episodes
+
+
+def test_episodes_are_listed_and_filtered(cli, run_dir: str) -> None:
+    end = cli("episodes", run_dir)
+    assert end.code == 0 and "g1-0" in end.out and "g1-1" in end.out and "v6,v7" in end.out
+    assert "2 episode(s), 1 with success. Saved are steps 4 to 5." in end.out
+    end = cli("episodes", run_dir, "--step", "all", "--outcome", "infra_error")
+    assert "2 episode(s), 0 with success" in end.out and "g1-0" not in end.out
+    assert "1 episode(s)" in cli("episodes", run_dir, "--success").out
+    assert "1 episode(s)" in cli("episodes", run_dir, "--evals").out
+    assert "0 episode(s)" in cli("episodes", run_dir, "--task", "nothing").out
+
+
+def test_one_episode_is_shown_turn_by_turn(cli, run_dir: str) -> None:
+    end = cli("episodes", run_dir, "--show", "1")
+    assert end.code == 0
+    order = ["success", "[user]", "1 + 1?", "[assistant]  turn 1: 2 tokens by v6 to token 1, then v7", "three",
+             "try again", "turn 2: 1 tokens by v7, mean logprob -0.200, length", "two"]  # fmt: skip
+    places = [end.out.index(word) for word in order]
+    assert places == sorted(places)
+    assert "reward    1.000 = exact 1.000" in end.out and "advantage 0.700" in end.out
+    end = cli("episodes", run_dir, "--show", "g1-1")
+    assert "reward:exact: Timeout: took 10 s" in end.out
+
+
+def test_every_token_shows_where_it_came_from(cli, run_dir: str) -> None:
+    end = cli("episodes", run_dir, "--show", "1", "--tokens")
+    rows = [line.split() for line in end.out.splitlines() if line[:8].strip().isdigit()]
+    assert [(r[2], r[4], r[5], r[6]) for r in rows] == [
+        ("1", "context", "-", "-"),
+        ("2", "context", "-", "-"),
+        ("3", "policy", "6", "-0.1000"),
+        ("4", "policy", "7", "-3.0000"),
+        ("5", "context", "-", "-"),
+        ("6", "policy", "7", "-0.2000"),
+    ]
+
+
+def test_an_episode_as_json_is_whole(cli, run_dir: str) -> None:
+    shown = json.loads(cli("episodes", run_dir, "--show", "1", "--json").out)
+    assert shown["episode"]["turns"][1]["prompt_ids"] == [1, 2, 3, 4, 5]
+    lines = cli("episodes", run_dir, "--json").out.splitlines()
+    assert [json.loads(line)["index"] for line in lines] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--show", "9"], "step 5 has 1 to 2"),
+        (["--show", "g1-9"], "Did you mean 'g1-"),
+        (["--step", "99"], "saved are: steps 4 to 5"),
+        (["--step", "x"], "a number or `all`"),
+        (["--tokens"], "--tokens goes with --show"),
+        (["--outcome", "bad"], "invalid choice"),
+        (["--success", "--failure"], "not allowed with"),
+    ],
+)
+def test_wrong_questions_about_episodes_are_refused(cli, run_dir: str, words, expected) -> None:
+    end = cli("episodes", run_dir, *words)
+    assert end.code == 2 and expected in end.err
+
+
+# envs, plugins
+
+
+def test_envs_are_listed_and_shown(cli) -> None:
+    end = cli("envs")
+    assert end.code == 0 and "counting" in end.out and "Counts up." in end.out
+    end = cli("envs", "show", "counting", "--tasks", "2", "--env.options.start", "5")
+    assert end.code == 0 and "what follows 6?" in end.out and "exact x 1" in end.out
+    assert "[answer]" not in end.out and "[answer]\n6" in cli("envs", "show", "counting", "--answers",
+                                                              "--env.options.start=5").out  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["show", "countng"], "Did you mean 'counting'?"),
+        (["show"], "needs a name: counting"),
+        (["show", "counting", "--env.options.stat", "5"], "refused its options"),
+        (["show", "counting", "--loop.steps", "5"], "only --env.options"),
+        (["counting"], "invalid choice"),
+    ],
+)
+def test_wrong_questions_about_envs_are_refused(cli, words, expected) -> None:
+    end = cli("envs", *words)
+    assert end.code == 2 and expected in end.err
+
+
+def broken_plugins(disabled=()) -> PluginRegistry:
+    point = importlib.metadata.EntryPoint(name="broken", value="agentgym_no_such_module", group="agentgym")
+    return PluginRegistry([point], disabled)
+
+
+def test_plugins_are_listed_without_importing_them(cli) -> None:
+    cli.plugins = broken_plugins
+    end = cli("plugins")
+    assert end.code == 0 and "broken  found" in end.out and "None was imported" in end.out
+
+
+def test_checking_plugins_shows_what_fails_and_where(cli) -> None:
+    cli.plugins = broken_plugins
+    end = cli("plugins", "--check")
+    assert end.code == 1 and "broken  failed" in end.out and "No module named" in end.out
+    assert "Traceback" in cli("plugins", "--trace", "broken").out
+    assert "Did you mean 'broken'?" in cli("plugins", "--trace", "brokn").err
+    found = json.loads(cli("plugins", "--check", "--json").out)
+    assert found[0]["status"] == "failed"
+
+
+def test_checking_shows_what_plugins_provide(cli) -> None:
+    end = cli("plugins", "--check")
+    assert end.code == 0 and "environments:counting" in end.out and "sandboxes:echo" in end.out
+
+
+# sandbox
+
+
+def test_a_file_runs_in_a_sandbox_and_its_end_is_the_exit_code(cli) -> None:
+    Path("p.py").write_text("print(1)")
+    end = cli("sandbox", "run", "p.py", "--sandbox", "echo", "--stdin", "!")
+    assert end.code == 0 and end.out == "print(1)!" and "ok, exit code 0" in end.err
+    Path("p.py").write_text("raise")
+    end = cli("sandbox", "run", "p.py", "--sandbox", "echo", "--json")
+    assert end.code == 1 and json.loads(end.out)["status"] == "error"
+
+
+def test_sandboxes_are_built_cleaned_and_looked_at(cli) -> None:
+    end = cli("sandbox", "build", "--sandbox", "image", "--pull", "x@sha256:1")
+    assert end.code == 0 and "image sha256:x@sha256:1" in end.out and "building" in end.err
+    assert "removed 3" in cli("sandbox", "clean", "--sandbox", "image").out
+    end = cli("sandbox", "doctor")
+    assert end.code == 0 and "echo: available" in end.out and "seccomp        no" in end.out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["build", "--sandbox", "echo"], "needs no image"),
+        (["build", "--sandbox", "imag"], "Did you mean 'image'?"),
+        (["run"], "needs a FILE"),
+        (["run", "gone.py", "--sandbox", "echo"], "can't read the program 'gone.py'"),
+        (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
+        (["clean", "x"], "takes no file"),
+        (["biuld"], "invalid choice"),
+    ],
+)
+def test_wrong_uses_of_sandboxes_are_refused(cli, words, expected) -> None:
+    Path("p.py").write_text("print(1)")
+    end = cli("sandbox", *words)
+    assert end.code == 2 and expected in end.err
+
+
+def test_a_machine_without_any_sandbox_is_told_so(cli) -> None:
+    end = cli("sandbox", "doctor", "--sandbox", "echo", "--sandbox.options.broken", "true")
+    assert end.code == 1 and "not available" in end.out and "start the engine" in end.out

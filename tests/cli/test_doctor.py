@@ -1,0 +1,55 @@
+"""`agentgym doctor`: each check, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentgym.cli.checks import PACKAGES, Level, Package, check_package, check_python, check_space
+
+TORCH = Package(
+    distribution="torch", tested="2.13.", level=Level.MISSING, remedy="install", alternatives=("torch-cpu",)
+)
+
+
+@pytest.mark.parametrize(
+    ("installed", "level", "found"),
+    [
+        ({"torch": "2.13.0+cpu"}, Level.OK, "2.13.0+cpu"),
+        ({"torch-cpu": "2.13.1"}, Level.OK, "2.13.1 (torch-cpu)"),
+        ({"torch": "2.12.0"}, Level.NOTE, "2.12.0"),
+        ({}, Level.MISSING, "not installed"),
+    ],
+)
+def test_a_package_is_there_old_or_missing(installed: dict[str, str], level: Level, found: str) -> None:
+    check = check_package(TORCH, installed.get)
+    assert (check.level, check.found) == (level, found)
+    assert bool(check.remedy) == (level is not Level.OK)
+
+
+def test_an_old_python_is_missing_a_new_one() -> None:
+    assert check_python((3, 10, 4)).level is Level.MISSING
+    assert check_python((3, 11, 0)).level is Level.OK
+
+
+def test_too_little_space_says_how_much_is_needed(tmp_path: Path) -> None:
+    assert check_space("disk", tmp_path, 0.0, "make room").level is Level.OK
+    short = check_space("disk", tmp_path, 1e9, "make room")
+    assert short.level is Level.MISSING and "make room; needed are 1e+09 GiB" in short.remedy
+    assert check_space("disk", tmp_path / "gone", 1.0, "make room").level is Level.MISSING
+
+
+def test_every_package_says_how_to_get_it() -> None:
+    assert all(package.remedy for package in PACKAGES)
+
+
+def test_the_report_names_sandboxes_and_plugins_and_its_code_says_whether_all_is_there(cli) -> None:
+    end = cli("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(end.out)}
+    assert checks["sandbox echo"]["level"] == "ok" and checks["plugins"]["found"] == "1, all load"
+    missing = [check for check in checks.values() if check["level"] == "missing"]
+    assert end.code == (1 if missing else 0)
+    text = cli("doctor").out
+    assert "python" in text and "/dev/shm" in text

@@ -1,0 +1,79 @@
+"""The live view: what stands on the screen."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from agentgym.cli.live import LiveReporter
+
+METRICS = {
+    "rollout/reward_mean": 0.5,
+    "rollout/success_mean": 0.25,
+    "loop/staleness_max": 1.0,
+    "loop/staleness_mean": 0.6,
+    "train/entropy": 0.7,
+    "train/kl_ref": 0.002,
+    "train/mismatch_kl": 1.5e-7,
+    "generator/tokens_per_s": 2480.0,
+    "time/step_s": 4.0,
+    "time/generate_s": 2.0,
+    "time/train_s": 1.0,
+    "time/compute_share": 0.75,
+}
+
+
+@pytest.fixture
+def live():
+    reporter = LiveReporter("one", io.StringIO(), width=120)
+    yield reporter
+    reporter.close()
+
+
+def screen(live: LiveReporter, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as captured:
+        console.print(live.render())
+    return captured.get()
+
+
+def test_before_the_first_step_the_phase_is_shown(live: LiveReporter) -> None:
+    live.phase("starting 2 generators")
+    assert "starting 2 generators" in screen(live) and "one" in screen(live)
+
+
+def test_a_step_shows_progress_figures_and_where_the_time_goes(live: LiveReporter) -> None:
+    live.phase("training")
+    for step in range(1, 9):
+        live.step(step, 60, {**METRICS, **({"eval/success": 0.41} if step == 8 else {})})
+    text = screen(live, width=150)
+    for word in ("step 8/60", "13%", "left", "0.500", "held-out  0.410", "staleness max 1", "entropy 0.700",
+                 "1.5e-07", "tokens/s 2480", "generate 50%", "train 25%", "wait 25%"):  # fmt: skip
+        assert word in text, word
+    rows = [line.split()[1] for line in text.splitlines() if "2480" in line and "tokens/s" not in line]
+    assert rows == ["3", "4", "5", "6", "7", "8"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_it_fits_the_terminal(live: LiveReporter, width: int) -> None:
+    live.step(1, 60, METRICS)
+    assert max(map(len, screen(live, width).splitlines())) <= width
+
+
+def test_a_step_without_known_metrics_is_shown(live: LiveReporter) -> None:
+    live.step(1, 60, {})
+    live.step(2, 60, {"rollout/reward_mean": float("nan")})
+    assert "step 2/60" in screen(live)
+
+
+def test_notes_and_tables_are_printed_for_good() -> None:
+    stream = io.StringIO()
+    reporter = LiveReporter("one", stream, width=100)
+    reporter.note("sandbox: monty [not markup]")
+    reporter.table("result", ["checkpoint", "success"], [["first", "0.4"]])
+    reporter.close()
+    reporter.close()
+    text = stream.getvalue()
+    assert "sandbox: monty [not markup]" in text and "first" in text and "0.4" in text

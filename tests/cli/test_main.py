@@ -1,0 +1,156 @@
+"""The whole program as a process: its help, its speed, what it imports, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from agentgym.cli.main import COMMANDS
+
+SLOW_MACHINE = 4.0  # the limits are for an idle machine; this one may be shared
+
+
+def program(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "agentgym.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **more,
+    )
+
+
+def best_of_three_s(words: list[str]) -> float:
+    times_s = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=60)
+        times_s.append(time.perf_counter() - started)
+    return min(times_s)
+
+
+def test_help_comes_at_once() -> None:
+    assert best_of_three_s(["-m", "agentgym.cli.main", "--help"]) < 0.3 * SLOW_MACHINE
+
+
+def test_importing_agentgym_takes_no_time() -> None:
+    bare = best_of_three_s(["-c", "pass"])
+    assert best_of_three_s(["-c", "import agentgym"]) - bare < 0.15 * SLOW_MACHINE
+
+
+@pytest.mark.parametrize("words", ["--help", "train --help", "train --env math --dry-run", "plugins", "envs"])
+def test_no_command_but_a_job_imports_anything_heavy(words: str, tmp_path: Path) -> None:
+    script = f"""
+        import sys
+        from agentgym.cli.main import main
+        main({words.split()!r})
+        heavy = {{"torch", "monarch", "vllm", "docker", "transformers", "matplotlib", "numpy", "rich"}}
+        sys.exit(f"imported: {{sorted(heavy & set(sys.modules))}}" if heavy & set(sys.modules) else 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_examples_of_its_own_command(cli, command: str, capsys) -> None:
+    assert cli(command, "--help").code == 0
+    text = capsys.readouterr().out
+    examples = text.partition("examples:\n")[2]
+    assert f"agentgym {command}" in examples and "usage: agentgym" in text
+
+
+def test_the_help_names_all_commands_and_exit_codes(capsys, cli) -> None:
+    assert cli("--help").code == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+    assert "130" in text and "143" in text
+    assert cli().code == 0 and cli("help", "train").code == 0
+
+
+def test_an_unknown_command_names_the_nearest(cli) -> None:
+    end = cli("trian")
+    assert end.code == 2 and "Did you mean 'train'?" in end.err
+    end = cli("--verison")
+    assert end.code == 2 and "Did you mean '--version'?" in end.err
+
+
+def test_a_mistake_ends_the_process_with_2_and_one_line(tmp_path: Path) -> None:
+    done = program("train", "--env", "mathh", cwd=tmp_path)
+    assert done.returncode == 2 and "Did you mean 'math'?" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_unexpected_error_keeps_its_traceback_in_a_file(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    def broken(disabled=()):
+        raise RuntimeError("a bug of ours")
+
+    cli.plugins = broken
+    end = cli("plugins")
+    assert end.code == 1 and "agentgym: RuntimeError: a bug of ours" in end.err
+    (kept,) = tmp_path.glob("agentgym-traceback-*.txt")
+    assert str(kept) in end.err and "in broken" in kept.read_text()
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m agentgym.cli.main train --help-recipe | head -1; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
+
+
+JOB = """
+import asyncio, sys
+from agentgym.cli.main import main
+from agentgym.cli.shell import Shell
+from agentgym.hooks import PluginRegistry
+
+class Jobs:
+    async def train(self, recipe, folder, reporter, *, resume, registry):
+        try:
+            print("ready", flush=True)
+            await asyncio.sleep(60)
+        finally:
+            (folder.path / "cleaned").touch()
+
+shell = Shell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
+sys.exit(main(["train", "--env", "math", "--name", "one", "--set", "logging.sinks=[]"], shell))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_process_in_order_and_the_code_says_which(tmp_path, number: int, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", JOB], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        while "ready" not in process.stdout.readline():
+            assert process.poll() is None
+        os.kill(process.pid, number)
+        assert process.wait(timeout=30) == code
+        assert "Traceback" not in process.stderr.read()
+    assert (tmp_path / "runs/one/cleaned").exists()
