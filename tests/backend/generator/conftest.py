@@ -34,16 +34,23 @@ class PlainModel:
         with torch.no_grad():
             return self.model(torch.tensor([list(token_ids)])).logits[0]
 
-    def logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], sampling: SamplingParams) -> Tensor:
+    def logprobs(
+        self, prompt_ids: Sequence[int], completion_ids: Sequence[int], sampling: SamplingParams
+    ) -> Tensor:
         """Of each completion token, after temperature, top-k and top-p; -inf for what they exclude."""
         logits = self.logits([*prompt_ids, *completion_ids])[len(prompt_ids) - 1 : -1]
-        rows = [limited(row, sampling).log_softmax(-1) for row in logits]
-        return torch.stack([row[token] for row, token in zip(rows, completion_ids, strict=True)])
+        if sampling.top_k or sampling.top_p < 1:
+            logits = torch.stack([limited(row, sampling) for row in logits])
+        elif sampling.temperature:
+            logits = logits / sampling.temperature
+        return logits.log_softmax(-1)[range(len(completion_ids)), list(completion_ids)]
 
-    def error(self, request: GenerateRequest, completion: Completion, *, start: int = 0, end: int | None = None) -> float:
+    def error(
+        self, request: GenerateRequest, completion: Completion, *, start: int = 0, end: int | None = None
+    ) -> float:
         """The largest difference between an engine's log-probabilities and a plain forward pass's."""
-        mine = self.logprobs(request.prompt_ids, completion.completion_ids, request.sampling)
-        return (mine - torch.tensor(completion.logprobs))[start:end].abs().max().item()
+        theirs = self.logprobs(request.prompt_ids, completion.completion_ids, request.sampling)
+        return (theirs - torch.tensor(completion.logprobs))[start:end].abs().max().item()
 
 
 def limited(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -51,7 +58,8 @@ def limited(logits: Tensor, sampling: SamplingParams) -> Tensor:
     if sampling.temperature == 0:
         return logits
     logits = logits / sampling.temperature
-    order = sorted(range(len(logits)), key=lambda token: -logits[token].item())
+    values = logits.tolist()
+    order = sorted(range(len(values)), key=lambda token: -values[token])
     kept = order[: sampling.top_k] if sampling.top_k else order
     probs = logits[kept].softmax(-1).tolist()
     total, allowed = 0.0, []

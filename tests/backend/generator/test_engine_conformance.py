@@ -186,13 +186,15 @@ async def test_after_every_update_the_new_weights_speak(engine, old_model, new_m
             assert before.error(request, completion) > 0.1
 
 
-async def test_running_requests_go_on_under_the_new_weights_from_the_span_boundary(engine, old_model, new_model):
+async def test_running_requests_go_on_under_the_new_weights_from_the_span_boundary(
+    engine, old_model, new_model
+):
     first, second, third = engine.version, next(versions), next(versions)
-    requests = some_requests(12, seed=10, longest=40, max_tokens=200)  # more than run at a time
+    requests = some_requests(12, seed=10, longest=40, max_tokens=120)  # more than run at a time
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-    await sampled_more(engine, 200)
+    await sampled_more(engine, 150)
     await engine.update_weights(second, new_model.weights())
-    await sampled_more(engine, 200)
+    await sampled_more(engine, 150)
     await engine.update_weights(third, old_model.weights())
     async with asyncio.timeout(60):
         completions = await asyncio.gather(*tasks)

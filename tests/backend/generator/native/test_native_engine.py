@@ -1,0 +1,103 @@
+"""What only the native engine promises: failures inside its thread and its updates."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from agentgym.backend.generator.config import GeneratorConfig
+from agentgym.backend.generator.native.engine import NativeEngine
+from agentgym.errors import InfraError, UserError
+from agentgym.types import GenerateRequest, SamplingParams
+
+ENDLESS = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=250))
+
+
+@pytest_asyncio.fixture
+async def engine(generator_config, old_model):
+    engine = NativeEngine(generator_config, str(old_model.folder))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def tearing(weights):
+    yield from weights[:3]
+    raise OSError("the store is gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (tearing, OSError),
+        (lambda weights: weights[1:], ValueError),
+        (lambda weights: weights * 2, ValueError),
+    ],
+)
+async def test_after_any_failed_update_it_refuses(engine, new_model, change, error):
+    running = asyncio.create_task(engine.generate(ENDLESS))
+    await asyncio.sleep(0)
+    with pytest.raises(error):
+        await engine.update_weights(1, change(new_model.weights()))
+    with pytest.raises(InfraError, match="the update to version 1 failed"):
+        await running
+    with pytest.raises(InfraError, match="the update to version 1 failed"):
+        await engine.generate(ENDLESS)
+
+
+async def test_weights_that_give_no_numbers_end_everything_with_the_reason(engine, new_model):
+    broken = [(name, weight * float("nan")) for name, weight in new_model.weights()]
+    running = [asyncio.create_task(engine.generate(ENDLESS)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await engine.update_weights(1, broken)
+    for result in await asyncio.gather(*running, return_exceptions=True):
+        assert isinstance(result, InfraError)
+        assert "no numbers" in str(result)
+    with pytest.raises(InfraError, match="no numbers"):
+        await engine.update_weights(2, new_model.weights())
+
+
+async def test_closing_ends_what_runs(generator_config, old_model):
+    engine = NativeEngine(generator_config, str(old_model.folder))
+    await engine.start()
+    running = asyncio.create_task(engine.generate(ENDLESS))
+    await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(InfraError, match="it is closed"):
+        await running
+    await engine.close()  # twice is no error
+
+
+async def test_an_engine_that_is_not_started_refuses(generator_config, old_model):
+    engine = NativeEngine(generator_config, str(old_model.folder))
+    with pytest.raises(InfraError, match="not started"):
+        await engine.generate(ENDLESS)
+    assert engine.version == 0
+    await engine.close()
+
+
+async def test_weights_are_copied(engine, old_model, new_model):
+    weights = [(name, weight.clone()) for name, weight in new_model.weights()]
+    await engine.update_weights(1, weights)
+    for _, weight in weights:
+        weight.zero_()
+    request = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=20))
+    assert new_model.error(request, await engine.generate(request)) < 1e-5
+
+
+def test_a_longer_context_than_the_model_knows_is_the_users_mistake(old_model):
+    config = GeneratorConfig(device="cpu", max_model_len=513)
+    with pytest.raises(UserError, match="knows 512 positions at most"):
+        NativeEngine(config, str(old_model.folder))
+
+
+def test_a_gpu_that_is_not_there_is_the_users_mistake(generator_config, old_model):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match="torch sees no GPU"):
+        NativeEngine(replace(generator_config, device="cuda"), str(old_model.folder))
