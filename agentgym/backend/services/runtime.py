@@ -116,6 +116,7 @@ class _Client:
             raise InfraError("Monarch was shut down in this process and can't start again; use a new process")
         if not cls.started:
             monarch.actor.unhandled_fault_hook = log_fault
+            monarch.actor.config.prefix_python_logs_with_actor = False  # else it changes every log record
             with _stderr_to_log():
                 host = monarch.actor.this_host()
             atexit.register(_shutdown_at_exit)  # after Monarch registered its own: the last one runs first

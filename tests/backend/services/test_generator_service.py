@@ -7,14 +7,17 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 import pytest
 
 from agentgym.backend.generator.config import GeneratorConfig
-from agentgym.backend.generator.scripted import ScriptedSettings
+from agentgym.backend.generator.scripted import ScriptedSettings, build_scripted
 from agentgym.backend.generator.service import GeneratorService
 from agentgym.backend.services.settings import ServiceSettings
+from agentgym.backend.weights.config import WeightsConfig
+from agentgym.backend.weights.select import build_store
 from agentgym.errors import InfraError, UserError
 from agentgym.types import GenerateRequest, SamplingParams
 
@@ -109,6 +112,16 @@ async def test_a_wrong_request_is_the_callers_error_and_restarts_nothing(fleet) 
         assert metrics["generator/respawns_total"] == 0 and metrics["generator/retries_total"] == 0
 
 
+async def test_a_ctrl_c_that_reaches_the_replicas_does_not_stop_them(fleet) -> None:
+    async with fleet() as f:
+        before = f.generators.pids()
+        for pid in before:
+            os.kill(pid, signal.SIGINT)
+        await asyncio.sleep(0.5)
+        await f.generators.generate(f.request(1))
+        assert f.generators.pids() == before, "the parent alone decides how a run ends"
+
+
 async def test_an_update_during_requests_is_seen_in_their_spans_and_by_all_that_follow(fleet) -> None:
     async with fleet(ScriptedSettings(token_s=0.02)) as f:
         await f.publish(1)  # torch is imported now, so the next update is quick
@@ -198,3 +211,23 @@ async def test_totals_survive_the_replica_that_earned_them(fleet) -> None:
 def test_a_service_without_a_model_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="needs a model_path"):
         GeneratorService(config=GeneratorConfig(), store=None, runtime=None)
+
+
+async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
+    pytest.importorskip("torchstore")
+    async with fleet() as f:
+        theirs = await build_store(WeightsConfig(store="torchstore"), "generators")
+        generators = GeneratorService(
+            config=GeneratorConfig(replicas=1),
+            store=theirs,
+            factory=partial(build_scripted, ScriptedSettings()),
+        )
+        await generators.start()
+        await theirs.put(1, f.weights(1))
+        await generators.update_weights(1)
+        await f.publish(1)
+        request = f.request(3)
+        answers = [await g.generate(request) for g in (generators, f.generators)]
+        assert answers[0] == answers[1] and answers[0].completion_ids == f.expected(request, 1)
+        await generators.close()
+        await theirs.close()

@@ -127,6 +127,18 @@ async def test_a_write_that_fails_half_way_leaves_no_version_and_no_file(store: 
     assert [path.name for path in store.folder.iterdir()] == [OWNER_FILE]
 
 
+async def test_a_version_is_not_there_before_its_last_tensor(store: SharedMemoryStore) -> None:
+    seen: list[list[str]] = []
+
+    def watched() -> Iterator[tuple[str, torch.Tensor]]:
+        for name in ("a", "b"):
+            yield name, torch.ones(1000)
+            seen.append([path.name for path in store.folder.glob("*.safetensors")])
+
+    await store.put(1, watched())
+    assert seen == [[], []] and await store.versions() == [1]
+
+
 async def test_only_the_newest_versions_are_kept(tmp_path: Path) -> None:
     store = SharedMemoryStore("run", keep=2, root=tmp_path)
     for version in range(5):
