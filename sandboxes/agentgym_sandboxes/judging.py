@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from agentgym.errors import UserError
-from agentgym.sandbox import AssertCase, CallCase, CaseResult
+from agentgym.sandbox import AssertCase, CallCase, Case, CaseResult, RunStatus, Verdict
 from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.values import Tree
+from agentgym_sandboxes.wording import NOT_REACHED, Raised, cut, error_text, raised_text
 
 MAX_VALUE_CHARS = 80
-MAX_MESSAGE_CHARS = 200
-NOT_REACHED = "not reached"
 _BRACKETS = {"l": ("[", "]"), "t": ("(", ")"), "s": ("{", "}"), "z": ("frozenset({", "})"), "d": ("{", "}")}
 
 
@@ -33,15 +32,6 @@ class NoValue:
     """It returned what is no plain value; `kind` is its type."""
 
     kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """line: of the code, 1-based; 0 when it is not known."""
-
-    kind: str
-    message: str
-    line: int = 0
 
 
 Answer: TypeAlias = Returned | NoValue | Raised
@@ -64,7 +54,9 @@ def judge_call(case: CallCase, answer: Answer) -> CaseResult:
     except values.NotPlain as error:
         raise UserError(f"a case expects a {error.kind}; cases hold plain builtin values only") from error
     if isinstance(answer, NoValue):
-        return CaseResult(passed=False, error=f"returned <{_cut(answer.kind)}>, expected {render(expected)}")
+        return CaseResult(
+            passed=False, error=f"returned <{cut(answer.kind, MAX_VALUE_CHARS)}>, expected {render(expected)}"
+        )
     try:
         passed = same(answer.tree, expected, case.tolerance)
     except (ValueError, TypeError, RecursionError):  # no tree of ours: the solution wrote it by hand
@@ -82,8 +74,46 @@ def judge_assert(case: AssertCase, raised: Raised | None) -> CaseResult:
         return CaseResult(passed=False, error=raised_text(raised))
     lines = case.source.splitlines()
     said = raised.message or (lines[raised.line - 1] if 0 < raised.line <= len(lines) else "")
-    said = _cut(" ".join(said.split()))
+    said = cut(" ".join(said.split()), MAX_VALUE_CHARS)
     return CaseResult(passed=False, error=f"assertion failed: {said}" if said else "assertion failed")
+
+
+def load_failure(cases: Sequence[Case], raised: Raised, wall_s: float) -> Verdict:
+    """The verdict on a solution that could not be loaded: no case was reached."""
+    error = error_text(raised)
+    results = tuple(CaseResult(passed=False, error=error) for _ in cases)
+    return Verdict(status=RunStatus.ERROR, results=results, error=error, wall_s=wall_s)
+
+
+def assemble(
+    cases: Sequence[Case],
+    answers: Iterable[Answer],
+    failures: Iterable[Raised | None],
+    *,
+    ended: RunStatus,
+    ended_text: str,
+    wall_s: float,
+) -> Verdict:
+    """The verdict on a solution that was loaded.
+
+    answers: to the call cases, in order; failures: of the assert cases. When there are fewer than cases, the
+    first without one is the case that `ended` it, as `ended_text` says, and the later ones were not reached.
+    """
+    called, asserted = iter(answers), iter(failures)
+    results: list[CaseResult] = []
+    error = ""
+    for case in cases:
+        try:
+            if isinstance(case, CallCase):
+                result = judge_call(case, next(called))
+            else:
+                result = judge_assert(case, next(asserted))
+        except StopIteration:
+            result = CaseResult(passed=False, error=NOT_REACHED if error else ended_text)
+            error = ended_text
+        results.append(result)
+    status = ended if error or ended is RunStatus.UNSUPPORTED else RunStatus.OK
+    return Verdict(status=status, results=tuple(results), error=error, wall_s=wall_s)
 
 
 def same(got: Tree, expected: Tree, tolerance: float = 0.0) -> bool:
@@ -114,43 +144,7 @@ def render(tree: Tree, max_chars: int = MAX_VALUE_CHARS) -> str:
     pieces: list[str] = []
     with contextlib.suppress(_Enough):
         _render(tree, pieces, [max_chars + 1])
-    return _cut("".join(pieces), max_chars)
-
-
-def raised_text(raised: Raised) -> str:
-    return f"raised {error_text(raised)}"
-
-
-def error_text(raised: Raised) -> str:
-    """An exception in one line: 'ZeroDivisionError: division by zero'; a syntax error with its line."""
-    message = " ".join(raised.message.split())
-    if raised.kind == "RecursionError":
-        message = "maximum recursion depth exceeded"  # the rest depends on where it was noticed
-    if raised.kind == "MemoryError":
-        message = ""
-    if raised.kind in ("SyntaxError", "IndentationError", "TabError") and raised.line:
-        message = f"{message} (line {raised.line})"
-    message = _cut(message, MAX_MESSAGE_CHARS)
-    return f"{raised.kind}: {message}" if message else raised.kind
-
-
-def timeout_text(wall_s: float) -> str:
-    return f"timed out after {wall_s:g} s"
-
-
-def signal_text(number: int) -> str:
-    try:
-        return f"its process was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"its process was ended by signal {number}"
-
-
-OOM_TEXT = "ran out of memory"
-OUTPUT_TEXT = "returned more than a sandbox takes"
-
-
-def exit_text(code: int) -> str:
-    return f"its process ended with exit code {code} before it returned"
+    return cut("".join(pieces), max_chars)
 
 
 class _Enough(Exception):
@@ -196,7 +190,3 @@ def _put(text: str, pieces: list[str], room: list[int]) -> None:
 
 def _texts(trees: list[Tree]) -> list[str]:
     return [values.text(tree) for tree in trees]
-
-
-def _cut(text: str, max_chars: int = MAX_VALUE_CHARS) -> str:
-    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

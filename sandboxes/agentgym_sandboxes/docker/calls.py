@@ -10,17 +10,17 @@ from agentgym.errors import InfraError
 from agentgym.sandbox import (
     AssertCase,
     CallCase,
-    CaseResult,
     GradeRequest,
     RunResult,
     RunStatus,
     SandboxLost,
     Verdict,
 )
-from agentgym_sandboxes import judging
+from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.values import Tree
-from agentgym_sandboxes.judging import Answer, NoValue, Raised, Returned
+from agentgym_sandboxes.judging import Answer, NoValue, Returned
+from agentgym_sandboxes.wording import Raised
 
 _GARBAGE = Raised("RuntimeError", "it wrote into the channel of its answers")
 
@@ -42,30 +42,18 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     """The verdict. Raises InfraError when it was the tests or the container that failed."""
     wall_s = float(cast(float, frame.header["wall_s"]))
     answers = _lines(_blob(frame, "answers"))
-    status, ended = _ended(frame, request)
-    loaded = answers[0] if answers else None
-    if isinstance(loaded, list) and loaded[:1] == ["x"]:
-        error = judging.error_text(_raised(loaded))
-        failed = tuple(CaseResult(passed=False, error=error) for _ in request.cases)
-        return Verdict(status=RunStatus.ERROR, results=failed, error=error, wall_s=wall_s)
-    called = iter(answers[1:])
-    asserted = iter(_test_lines(frame, request, status))
-    results: list[CaseResult] = []
-    error = ""
-    for case in request.cases:
-        if isinstance(case, CallCase):
-            line = next(called, None)
-            result = None if line is None else judging.judge_call(case, _answer(line))
-        else:
-            line = next(asserted, None)
-            result = None if line is None else judging.judge_assert(case, _failure(line))
-        if result is None:
-            result = CaseResult(passed=False, error=judging.NOT_REACHED if error else ended)
-            error = ended
-        results.append(result)
-    if not error and status in (RunStatus.OK, RunStatus.ERROR):
-        status = RunStatus.OK  # every case was judged: how the process ended afterwards is nothing
-    return Verdict(status=status, results=tuple(results), error=error, wall_s=wall_s)
+    status, ended_text = _ended(frame, request)
+    if answers and answers[0] != ["ok"]:
+        return judging.load_failure(request.cases, _raised(answers[0]), wall_s)
+    failures = _failures(frame, request)
+    return judging.assemble(
+        request.cases,
+        [_answer(line) for line in answers[1:]],
+        failures,
+        ended=status,
+        ended_text=ended_text,
+        wall_s=wall_s,
+    )
 
 
 def result_of(frame: Frame) -> RunResult:
@@ -97,29 +85,27 @@ def _ended(frame: Frame, request: GradeRequest) -> tuple[RunStatus, str]:
     """How the solution's process ended, and the words for a case that it left unanswered."""
     reason = frame.header["reason"]
     if reason == "timeout":
-        return RunStatus.TIMEOUT, judging.timeout_text(request.limits.wall_s)
+        return RunStatus.TIMEOUT, wording.timeout_text(request.limits.wall_s)
     if reason == "oom":
-        return RunStatus.OOM, judging.OOM_TEXT
+        return RunStatus.OOM, wording.OOM_TEXT
     if reason == "output_limit":
-        return RunStatus.OUTPUT_LIMIT, judging.OUTPUT_TEXT
+        return RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT
     code = os.waitstatus_to_exitcode(_exits(frame).get("serve", 0))
-    if code < 0:
-        return RunStatus.ERROR, judging.signal_text(-code)
-    return RunStatus.ERROR, judging.exit_text(code)
+    return RunStatus.ERROR, wording.exit_text(code)
 
 
-def _test_lines(frame: Frame, request: GradeRequest, status: RunStatus) -> list[Tree]:
+def _failures(frame: Frame, request: GradeRequest) -> list[Raised | None]:
     """What the test side said of each test. Raises InfraError when it failed by itself."""
     if not any(isinstance(case, AssertCase) for case in request.cases):
         return []
     lines = _lines(_blob(frame, "verdict"))
     if not lines:
-        if status in (RunStatus.TIMEOUT, RunStatus.OOM, RunStatus.OUTPUT_LIMIT) or frame.header["reason"]:
-            return []
+        if frame.header["reason"] is not None:
+            return []  # the solution was ended before the tests began
         raise SandboxLost("the test side ended without a verdict")
     if lines[0] != ["ok"]:
-        raise InfraError(f"the tests' prelude failed: {judging.error_text(_raised(lines[0]))}")
-    return lines[1:]
+        raise InfraError(f"the tests' prelude failed: {wording.error_text(_raised(lines[0]))}")
+    return [None if line == ["pass"] else _raised(line) for line in lines[1:]]
 
 
 def _answer(line: Tree) -> Answer:
@@ -129,10 +115,6 @@ def _answer(line: Tree) -> Answer:
     if isinstance(line, list) and len(line) == 2 and line[0] == "n":
         return NoValue(str(line[1])[:100])
     return _raised(line)
-
-
-def _failure(line: Tree) -> Raised | None:
-    return None if line == ["pass"] else _raised(line)
 
 
 def _raised(line: Tree) -> Raised:

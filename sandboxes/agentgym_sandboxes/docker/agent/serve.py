@@ -25,8 +25,8 @@ def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
     request = json.loads(payload)
     try:
         namespace = execute(request["code"], "solution", FILENAME)
-        entry = namespace.get(request["entry"])
-        if not callable(entry):
+        entry = cast("Callable[..., object]", namespace.get(request["entry"]))
+        if entry is None:
             raise NameError("name '{}' is not defined".format(request["entry"]))
     except BaseException as error:
         write_line(answers_fd, describe(error, FILENAME))

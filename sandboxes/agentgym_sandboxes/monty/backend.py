@@ -1,0 +1,146 @@
+"""The monty sandbox: an asynchronous front on interpreters that block threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from agentgym.sandbox import (
+    Capabilities,
+    GradeRequest,
+    Limits,
+    RunResult,
+    RunStatus,
+    SandboxUnavailable,
+    Verdict,
+)
+from agentgym.types import SandboxSpec
+from agentgym_sandboxes.monty.config import MontyConfig
+
+if TYPE_CHECKING:
+    from pydantic_monty import Monty
+
+    from agentgym_sandboxes.monty.interpreter import Interpreter
+
+T = TypeVar("T")
+DEFAULT_LIMITS = Limits()
+
+
+class MontyBackend:
+    """A sandbox without an engine, for tasks whose spec allows the interpreter `monty`."""
+
+    name = "monty"
+
+    def __init__(self, config: MontyConfig | None = None) -> None:
+        self.config = config or MontyConfig()
+        self._pool: Monty | None = None
+        self._interpreter: Interpreter | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._counts: Counter[str] = Counter()
+
+    def supports(self, spec: SandboxSpec) -> bool:
+        return (
+            "monty" in spec.allow_interpreters
+            and not spec.network
+            and spec.image is None
+            and spec.memory_mib <= self.config.memory_mib
+        )
+
+    async def probe(self) -> Capabilities:
+        """What it enforces. Raises SandboxUnavailable when the package is missing."""
+        version = await asyncio.to_thread(_version)
+        return Capabilities(
+            backend=self.name,
+            detail=f"pydantic-monty {version}: an interpreter of a part of Python, without files or processes",
+            isolated=True,
+            full_python=False,
+            network_off=True,
+            memory_limit=True,
+            process_limit=True,
+            per_call_uid=False,
+            seccomp=False,
+        )
+
+    async def start(self) -> Self:
+        if self._interpreter is None:
+            await asyncio.to_thread(_version)
+            await asyncio.to_thread(self._open)
+        return self
+
+    async def close(self) -> None:
+        """End the interpreters, after the calls under way; safe to call twice."""
+        threads, self._threads = self._threads, None
+        pool, self._pool = self._pool, None
+        self._interpreter = None
+        if threads is not None:
+            await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
+        if pool is not None:
+            await asyncio.to_thread(pool.__exit__, None, None, None)
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
+        """Run a program. Raises InfraError when the interpreter, not the program, failed."""
+        result = await self._in_thread(lambda interpreter: interpreter.run(code, stdin, limits))
+        self._count(result.status)
+        return result
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        """Judge a solution. Raises InfraError when the interpreter or the tests failed."""
+        verdict = await self._in_thread(lambda interpreter: interpreter.grade(request))
+        self._count(verdict.status)
+        return verdict
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "sandbox/calls_total": float(self._counts["calls"]),
+            "sandbox/unsupported_total": float(self._counts[RunStatus.UNSUPPORTED]),
+            "sandbox/timeouts_total": float(self._counts[RunStatus.TIMEOUT]),
+        }
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _count(self, status: RunStatus) -> None:
+        self._counts["calls"] += 1
+        self._counts[status] += 1
+
+    def _open(self) -> None:
+        from pydantic_monty import Monty
+
+        from agentgym_sandboxes.monty.interpreter import Interpreter
+
+        workers = self.config.num_workers
+        # A grade with assert cases takes two interpreters at a time: twice as many can't run dry.
+        pool = Monty(min_processes=workers, max_processes=2 * workers, max_checkouts_per_worker=2000)
+        pool.__enter__()
+        self._pool = pool
+        self._interpreter = Interpreter(pool, self.config)
+        self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="monty")
+
+    async def _in_thread(self, function: Callable[[Interpreter], T]) -> T:
+        interpreter, threads = self._interpreter, self._threads
+        if interpreter is None or threads is None:
+            raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
+        return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(interpreter))
+
+
+def _version() -> str:
+    try:
+        import pydantic_monty  # noqa: F401
+    except ImportError:
+        raise SandboxUnavailable(
+            "the interpreter pydantic-monty is not installed. Install it with `pip install 'agentgym[monty]'`."
+        ) from None
+    return importlib.metadata.version("pydantic-monty")
