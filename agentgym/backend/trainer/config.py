@@ -30,7 +30,9 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    """seq_len: length of one packed row. rows_per_microbatch: rows of one forward and backward, per rank."""
+    """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
+    holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter.
+    """
 
     procs: int = 1
     tensor_parallel: int = 1

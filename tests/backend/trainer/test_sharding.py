@@ -7,10 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from agentgym.backend.trainer.engine import TitanEngine
+from agentgym.types import Sample
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
@@ -50,7 +54,10 @@ def run_workers(model_path: str, folder: Path, *, procs: int, tensor_parallel: i
 
 
 @pytest.mark.slow
-def test_one_process_equals_fsdp_and_tensor_parallel(model_path: str, tmp_path: Path) -> None:
+def test_one_process_equals_fsdp_and_tensor_parallel(
+    model_path: str, tmp_path: Path, make_engine: Callable[..., TitanEngine], samples: list[Sample]
+) -> None:
+    """And what two processes save, one loads."""
     [alone] = run_workers(model_path, tmp_path / "alone", procs=1, tensor_parallel=1)
     for name, tensor_parallel in (("fsdp", 1), ("tensor", 2)):
         ranks = run_workers(model_path, tmp_path / name, procs=2, tensor_parallel=tensor_parallel)
@@ -63,3 +70,9 @@ def test_one_process_equals_fsdp_and_tensor_parallel(model_path: str, tmp_path: 
             for expected_row, found_row in zip(alone["logprobs"], result["logprobs"], strict=True):
                 assert found_row == pytest.approx(expected_row, abs=2e-5)
             assert result["weights"] == pytest.approx(alone["weights"], rel=1e-5)
+        heir = make_engine()
+        heir.load(str(tmp_path / name / "checkpoint"))
+        reader = make_engine(path=str(tmp_path / name / "exported"))
+        for engine in (heir, reader):
+            for expected_row, found_row in zip(ranks[0]["logprobs"], engine.logprobs(samples), strict=True):
+                assert list(found_row) == pytest.approx(expected_row, abs=2e-5)
