@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.cli.tokens import token_origins
 from agentgym.hooks import PluginRegistry
 from agentgym.runs.folder import RunFolder
 from agentgym.types import (
@@ -165,6 +166,23 @@ def test_every_token_shows_where_it_came_from(cli, run_dir: str) -> None:
         ("5", "context", "-", "-"),
         ("6", "policy", "7", "-0.2000"),
     ]
+
+
+def test_turns_that_do_not_go_on_from_each_other_are_refused() -> None:
+    span = (VersionSpan(version=0, start=0, end=1),)
+    turns = [
+        Turn(
+            prompt_ids=prompt_ids,
+            completion_ids=(3,),
+            logprobs=(-0.1,),
+            versions=span,
+            finish_reason=FinishReason.STOP,
+        )
+        for prompt_ids in ((1, 2), (1, 9, 3, 4))
+    ]
+    episode = Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, turns=turns)
+    with pytest.raises(ValueError, match="turn 2 of e does not begin with the turn before it"):
+        token_origins(episode)
 
 
 def test_an_episode_as_json_is_whole(cli, run_dir: str) -> None:

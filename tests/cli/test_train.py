@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,9 @@ def test_a_signal_cancels_the_job_which_cleans_up(cli, number: int, code: int) -
 
     cli.jobs.work = work
     before = signal.getsignal(number)
+    started = time.monotonic()
     end = cli.train("--name", "one")
+    assert time.monotonic() - started < 10  # it was cancelled, not waited for
     assert end.code == code and cleaned
     assert "interrupted" in end.err and "Traceback" not in end.err
     assert RunFolder.open("runs/one").status().status is RunStatus.INTERRUPTED
