@@ -15,8 +15,11 @@ class StepMeter:
     """Turns running totals into figures of one step."""
 
     activity: Activity
-    _times_s: dict[str, float] = field(default_factory=dict)
-    _tokens: float = 0.0
+    tokens_before: float  # that the generators had sampled when training began
+    _times_s: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._times_s = self.activity.totals_s()
 
     def read(
         self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float]
@@ -38,7 +41,7 @@ class StepMeter:
             "loop/staleness_mean": _mean(record.staleness),
             **record.metrics,
             **generator,
-            "generator/tokens_per_s": (tokens - self._tokens) / wall,
+            "generator/tokens_per_s": (tokens - self.tokens_before) / wall,
             **sandbox,
             "time/step_s": wall,
             "time/generate_s": passed.get("generate", 0.0),
@@ -48,7 +51,7 @@ class StepMeter:
             "time/publish_s": passed.get("publish", 0.0),
             "time/compute_share": passed.get("any", 0.0) / wall,
         }
-        self._tokens = tokens
+        self.tokens_before = tokens
         return metrics
 
 

@@ -131,7 +131,6 @@ class TrainJob:
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
-        self.meter = StepMeter(activity=self.gym.activity)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
     async def _start_services(self, model_path: str, runtime: Runtime, store: WeightStore) -> None:
@@ -189,6 +188,10 @@ class TrainJob:
             position=position,
         )
         self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
+        before = await self.generator.metrics()
+        self.meter = StepMeter(
+            activity=self.gym.activity, tokens_before=before.get("generator/tokens_total", 0.0)
+        )
         await loop.run()
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
