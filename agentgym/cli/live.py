@@ -99,7 +99,13 @@ class LiveReporter:
         parts: list[RenderableType] = [self._header()]
         if self._recent:
             parts += [self._curves(), self._figures(), self._times(), self._steps()]
-        return Panel(Group(*parts), title=f"agentgym · {self._title}", title_align="left", border_style="dim")
+        return Panel(
+            Group(*parts),
+            title=f"agentgym · {self._title}",
+            title_align="left",
+            border_style="dim",
+            width=max(20, self._console.width - 2),  # the ^C that a terminal echoes must not begin a new line
+        )
 
     def _header(self) -> RenderableType:
         now = time.monotonic()
