@@ -78,7 +78,6 @@ def text(tree: Tree) -> str:
 
 def _ordered(items: set | frozenset) -> list:  # type: ignore[type-arg]
     """Elements in an order that does not hang on how the set was built."""
-    try:
+    if {type(item) for item in items} in ({int}, {str}):
         return sorted(items)
-    except TypeError:
-        return sorted(items, key=lambda item: text(encode(item)))
+    return sorted(items, key=lambda item: text(encode(item)))  # not every type has a total order

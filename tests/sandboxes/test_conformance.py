@@ -1,0 +1,337 @@
+"""What every sandbox promises, shown for each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from agentgym.errors import InfraError, UserError
+from agentgym.sandbox import (
+    AssertCase,
+    CallCase,
+    Case,
+    GradeRequest,
+    Limits,
+    RunStatus,
+    SandboxBackend,
+    Verdict,
+)
+from agentgym.types import SandboxSpec
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def grade(
+    backend: SandboxBackend, code: str, *cases: Case, prelude: str = "", wall_s: float = 10.0
+) -> Verdict:
+    request = GradeRequest(code=code, entry="f", cases=cases, prelude=prelude, limits=Limits(wall_s=wall_s))
+    return await backend.grade(request)
+
+
+async def error_of(backend: SandboxBackend, body: str, expected: object = 0) -> str:
+    """What a case without arguments says of the function with this body."""
+    verdict = await grade(backend, f"def f():\n    {body}\n", CallCase(args=(), expected=expected))
+    assert verdict.status is RunStatus.OK
+    return verdict.results[0].error
+
+
+async def test_a_right_solution_passes_every_case(backend: SandboxBackend) -> None:
+    cases = [CallCase(args=([1, 2, 3], i), expected=6 + i) for i in range(6)]
+    verdict = await grade(backend, "def f(xs, i):\n    return sum(xs) + i\n", *cases)
+    assert verdict.passed
+    assert verdict.status is RunStatus.OK
+    assert [result.error for result in verdict.results] == [""] * 6
+
+
+async def test_each_case_is_judged_by_itself(backend: SandboxBackend) -> None:
+    cases = [CallCase(args=(x,), expected=10 // x if x else None) for x in (1, 0, 5)]
+    verdict = await grade(backend, "def f(x):\n    return 10 // x\n", *cases)
+    assert [result.passed for result in verdict.results] == [True, False, True]
+    assert verdict.results[1].error == "raised ZeroDivisionError: division by zero"
+    assert verdict.status is RunStatus.OK and not verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "error"),
+    [
+        ("True", 1, "returned True, expected 1"),
+        ("1", True, "returned 1, expected True"),
+        ("1.0", 1, "returned 1.0, expected 1"),
+        ("(1,)", [1], "returned (1,), expected [1]"),
+        ("[1, [2, (3, 4)]]", [1, [2, [3, 4]]], "returned [1, [2, (3, 4)]], expected [1, [2, [3, 4]]]"),
+        ("{1, 2}", frozenset({1, 2}), "returned {1, 2}, expected frozenset({1, 2})"),
+        ("{1: 'a', 'b': None}", {1: "a"}, "returned {1: 'a', 'b': None}, expected {1: 'a'}"),
+        ("set()", [], "returned set(), expected []"),
+        ("'it\\'s'", "its", "returned \"it's\", expected 'its'"),
+        ("None", 0, "returned None, expected 0"),
+        ("2 ** 100", 0, "returned 1267650600228229401496703205376, expected 0"),
+        ("range(3)", [0, 1, 2], "returned <range>, expected [0, 1, 2]"),
+        ("f", 0, "returned <function>, expected 0"),
+        ("[1, [f]]", 0, "returned <function>, expected 0"),
+        (
+            "list(range(100))",
+            0,
+            "returned [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21..., expected 0",
+        ),
+    ],
+)
+async def test_a_wrong_value_reads_the_same_everywhere(
+    backend: SandboxBackend, value: str, expected: object, error: str
+) -> None:
+    assert await error_of(backend, f"return {value}", expected) == error
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("return 1 // 0", "raised ZeroDivisionError: division by zero"),
+        ("return 1 % 0", "raised ZeroDivisionError: division by zero"),
+        ("return 1.0 / 0", "raised ZeroDivisionError: division by zero"),
+        ("return {'a': 1}['b']", "raised KeyError: 'b'"),
+        ("return {}[1]", "raised KeyError: 1"),
+        ("return [][3]", "raised IndexError: list index out of range"),
+        ("return [].pop()", "raised IndexError: pop from empty list"),
+        ("return max([])", "raised ValueError: max() iterable argument is empty"),
+        ("return [1].index(5)", "raised ValueError: list.index(x): x not in list"),
+        ("a, b = [1, 2, 3]", "raised ValueError: too many values to unpack (expected 2)"),
+        ("a, b = [1]", "raised ValueError: not enough values to unpack (expected 2, got 1)"),
+        ("return int('x')", "raised ValueError: invalid literal for int() with base 10: 'x'"),
+        ("return 1 + 'a'", "raised TypeError: unsupported operand type(s) for +: 'int' and 'str'"),
+        ("return [1] + (2,)", 'raised TypeError: can only concatenate list (not "tuple") to list'),
+        ("return {[1]: 2}", "raised TypeError: unhashable type: 'list'"),
+        ("return 1 in 5", "raised TypeError: argument of type 'int' is not iterable"),
+        ("return len(None)", "raised TypeError: object of type 'NoneType' has no len()"),
+        ("return f(1)", "raised TypeError: f() takes 0 positional arguments but 1 was given"),
+        ("return f()", "raised RecursionError: maximum recursion depth exceeded"),
+        ("return unknown", "raised NameError: name 'unknown' is not defined"),
+        (
+            "x = x + 1",
+            "raised UnboundLocalError: cannot access local variable 'x' where it is not associated with a value",
+        ),
+        ("return 'a'.foo", "raised AttributeError: 'str' object has no attribute 'foo'"),
+        ("raise ValueError", "raised ValueError"),
+        ("raise ValueError('two\\nlines')", "raised ValueError: two lines"),
+        ("assert 1 == 2, 'no'", "raised AssertionError: no"),
+        ("return next(iter([]))", "raised StopIteration"),
+        ("raise SystemExit", "raised SystemExit"),
+        ("return 'a' * (1 << 40)", "raised MemoryError"),
+    ],
+)
+async def test_an_exception_reads_the_same_everywhere(backend: SandboxBackend, body: str, error: str) -> None:
+    assert await error_of(backend, body) == error
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("def f():\n    retrun 1\n", "SyntaxError: invalid syntax (line 2)"),
+        ("def f(:\n", "SyntaxError: invalid syntax (line 1)"),
+        ("def f():\n    return (1\n", "SyntaxError: '(' was never closed (line 2)"),
+        (
+            "def f():\nreturn 1\n",
+            "IndentationError: expected an indented block after function definition on line 1 (line 2)",
+        ),
+        ("x = y\ndef f(): return 1\n", "NameError: name 'y' is not defined"),
+        ("def g(): return 1\n", "NameError: name 'f' is not defined"),
+        ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("", "NameError: name 'f' is not defined"),
+    ],
+)
+async def test_a_solution_that_does_not_load_fails_every_case(
+    backend: SandboxBackend, code: str, error: str
+) -> None:
+    verdict = await grade(backend, code, *[CallCase(args=(), expected=1)] * 3)
+    assert verdict.status is RunStatus.ERROR
+    assert verdict.error == error
+    assert [(result.passed, result.error) for result in verdict.results] == [(False, error)] * 3
+
+
+async def test_an_endless_loop_times_out_and_keeps_what_was_judged(backend: SandboxBackend) -> None:
+    code = "def f(x):\n    while x == 1:\n        pass\n    return x\n"
+    began_s = time.monotonic()
+    verdict = await grade(backend, code, *[CallCase(args=(x,), expected=x) for x in (0, 1, 2)], wall_s=0.5)
+    assert time.monotonic() - began_s < 3
+    assert verdict.status is RunStatus.TIMEOUT
+    assert verdict.error == "timed out after 0.5 s"
+    assert [result.error for result in verdict.results] == ["", "timed out after 0.5 s", "not reached"]
+
+
+async def test_an_endless_loop_while_loading_times_out(backend: SandboxBackend) -> None:
+    verdict = await grade(backend, "while True:\n    pass\n", CallCase(args=(), expected=1), wall_s=0.5)
+    assert verdict.status is RunStatus.TIMEOUT
+    assert not verdict.passed
+
+
+async def test_other_calls_go_on_beside_an_endless_loop(backend: SandboxBackend) -> None:
+    hanging = asyncio.create_task(
+        grade(backend, "def f():\n    while True: pass\n", CallCase(args=(), expected=1), wall_s=2.0)
+    )
+    await asyncio.sleep(0.1)
+    quick = await grade(backend, "def f():\n    return 1\n", CallCase(args=(), expected=1))
+    assert quick.passed
+    assert not hanging.done()
+    assert (await hanging).status is RunStatus.TIMEOUT
+
+
+async def test_tolerance_is_relative_and_absolute_and_for_floats_only(backend: SandboxBackend) -> None:
+    code = "def f(x):\n    return x\n"
+    near = [CallCase(args=([1.0 + 1e-9, {"a": 1e-12}],), expected=[1.0, {"a": 0.0}], tolerance=1e-6)]
+    far = [
+        CallCase(args=(1.001,), expected=1.0, tolerance=1e-6),
+        CallCase(args=(1,), expected=1.0, tolerance=1e-6),
+    ]
+    assert (await grade(backend, code, *near)).passed
+    assert [result.passed for result in (await grade(backend, code, *far)).results] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -(2**70),
+        1.5,
+        float("inf"),
+        float("nan"),
+        -0.0,
+        "ü\n'",
+        b"\x00\xff",
+        [],
+        (),
+        set(),
+        frozenset(),
+        {},
+        [1, (2, {3}, frozenset({"a"}))],
+        {"k": [None, True], (1, 2): {0.5}},
+        {2: 1, 1: 2},
+        1 + 2j,
+    ],
+    ids=repr,
+)
+async def test_plain_values_keep_their_type_both_ways(backend: SandboxBackend, value: object) -> None:
+    verdict = await grade(
+        backend,
+        "def f(x, *, y):\n    return [x, y]\n",
+        CallCase(args=(value,), kwargs=(("y", value),), expected=[value, value]),
+    )
+    assert verdict.results[0].error == ""
+
+
+async def test_assert_cases_call_the_solution_by_both_names(backend: SandboxBackend) -> None:
+    expects_error = (
+        "try:\n    f(-1)\n    ok = False\nexcept ValueError as e:\n    ok = str(e) == 'negative'\nassert ok"
+    )
+    verdict = await grade(
+        backend,
+        "def f(a, b=1):\n    if a < 0:\n        raise ValueError('negative')\n    return a + b\n",
+        AssertCase(source="assert candidate(1) == 2\nassert f(1, b=5) == 6"),
+        AssertCase(source="x = 1\nassert candidate(1) == 3"),
+        AssertCase(source="assert f(2) == 4, 'two and one'"),
+        AssertCase(source="f(-1)"),
+        AssertCase(source=expects_error),
+        CallCase(args=(1,), expected=2),
+        AssertCase(source="assert f(1) == expected"),
+        prelude="expected = 2",
+    )  # fmt: skip
+    assert [result.error for result in verdict.results] == [
+        "",
+        "assertion failed: assert candidate(1) == 3",
+        "assertion failed: two and one",
+        "raised ValueError: negative",
+        "",
+        "",
+        "",
+    ]
+    assert verdict.status is RunStatus.OK
+
+
+async def test_a_hanging_solution_is_told_from_a_failing_test(backend: SandboxBackend) -> None:
+    verdict = await grade(
+        backend,
+        "def f(x):\n    while x: pass\n    return x\n",
+        AssertCase(source="assert f(0) == 0"),
+        AssertCase(source="try:\n    f(1)\nexcept BaseException:\n    pass"),
+        AssertCase(source="pass"),
+        wall_s=0.5,
+    )
+    assert verdict.status is RunStatus.TIMEOUT
+    assert [result.passed for result in verdict.results] == [True, False, False]
+
+
+async def test_a_broken_prelude_is_not_the_solutions_fault(backend: SandboxBackend) -> None:
+    with pytest.raises(InfraError, match="prelude failed: ZeroDivisionError: division by zero"):
+        await grade(backend, "def f(): pass", AssertCase(source="f()"), prelude="1 / 0")
+
+
+async def test_a_case_that_is_no_plain_value_is_the_users_mistake(backend: SandboxBackend) -> None:
+    with pytest.raises(UserError, match="a case expects a range"):
+        await grade(backend, "def f(): return 1", CallCase(args=(), expected=range(3)))
+    with pytest.raises(UserError, match="a case passes a object"):
+        await grade(backend, "def f(x): return 1", CallCase(args=(object(),), expected=1))
+
+
+async def test_what_a_solution_prints_is_not_its_answer(backend: SandboxBackend) -> None:
+    verdict = await grade(
+        backend, "print('hello')\ndef f():\n    print(5)\n    return 1\n", CallCase(args=(), expected=1)
+    )
+    assert verdict.passed
+
+
+async def test_no_call_sees_another_calls_globals(backend: SandboxBackend) -> None:
+    await grade(backend, "secret = 5\ndef f(): return 1\n", CallCase(args=(), expected=1))
+    verdict = await grade(backend, "def f(): return secret\n", CallCase(args=(), expected=5))
+    assert verdict.results[0].error == "raised NameError: name 'secret' is not defined"
+
+
+async def test_run_tells_what_a_program_did(backend: SandboxBackend) -> None:
+    result = await backend.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
+    assert (result.status, result.exit_code, result.stdout, result.stderr) == (
+        RunStatus.OK,
+        0,
+        "out\n",
+        "err\n",
+    )
+    failed = await backend.run("print(1)\nraise ValueError('no')\n")
+    assert (failed.status, failed.exit_code, failed.stdout) == (RunStatus.ERROR, 1, "1\n")
+    assert "ValueError: no" in failed.stderr
+
+
+async def test_run_cuts_output_and_ends_a_flood(backend: SandboxBackend) -> None:
+    limits = Limits(output_bytes=1000, wall_s=1.5)
+    cut = await backend.run("print('x' * 5000)\n", limits=limits)
+    assert (cut.status, cut.truncated, len(cut.stdout)) == (RunStatus.OK, True, 1000)
+    flood = await backend.run("while True:\n    print('x' * 1000)\n", limits=limits)
+    assert flood.status is RunStatus.OUTPUT_LIMIT
+    assert len(flood.stdout) == 1000
+
+
+async def test_run_ends_a_program_that_hangs(backend: SandboxBackend) -> None:
+    result = await backend.run("print('before')\nwhile True: pass\n", limits=Limits(wall_s=0.5))
+    assert result.status is RunStatus.TIMEOUT
+
+
+async def test_a_network_is_refused(backend: SandboxBackend) -> None:
+    allowed = ("monty", "docker")
+    assert backend.supports(SandboxSpec(allow_interpreters=allowed))
+    assert not backend.supports(SandboxSpec(allow_interpreters=allowed, network=True))
+
+
+async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:
+    began_s = time.monotonic()
+    found = await backend.probe()
+    assert time.monotonic() - began_s < 2
+    assert found.backend == backend.name
+    assert found.network_off and found.memory_limit and found.detail
+
+
+async def test_eight_at_a_time_all_get_their_own_verdict(backend: SandboxBackend) -> None:
+    async def one(number: int) -> bool:
+        verdict = await grade(
+            backend, f"def f(x):\n    return x * {number}\n", CallCase(args=(3,), expected=3 * number)
+        )
+        return verdict.passed
+
+    assert all(await asyncio.gather(*(one(number) for number in range(32))))

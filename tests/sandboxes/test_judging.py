@@ -1,0 +1,117 @@
+"""Comparing answers and wording the difference; the answers here are as a hostile process would write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgym.sandbox import AssertCase, CallCase, RunStatus
+from agentgym_sandboxes import judging
+from agentgym_sandboxes.docker.agent import values
+from agentgym_sandboxes.judging import NoValue, Returned
+from agentgym_sandboxes.wording import Raised, error_text, exit_text
+
+simple = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.integers(), inner, max_size=3) | st.tuples(inner)
+    ),
+    max_leaves=10,
+)
+
+
+def outcome(answer: judging.Answer, expected: object) -> str:
+    return judging.judge_call(CallCase(args=(), expected=expected), answer).error
+
+
+@given(simple)
+def test_a_value_is_the_same_as_itself(value: object) -> None:
+    assert judging.same(values.encode(value), values.encode(value))
+
+
+@given(simple, simple)
+def test_two_values_are_the_same_when_python_says_so_of_their_text(a: object, b: object) -> None:
+    same = judging.same(values.encode(a), values.encode(b))
+    if same:
+        assert a == b
+    if repr(a) == repr(b):
+        assert same
+
+
+@given(simple)
+def test_a_value_is_rendered_as_repr_does(value: object) -> None:
+    assert judging.render(values.encode(value), max_chars=10_000) == repr(value)
+
+
+@given(simple, st.integers(4, 30))
+def test_a_rendering_is_cut(value: object, max_chars: int) -> None:
+    shown, full = judging.render(values.encode(value), max_chars), repr(value)
+    assert shown == full if len(full) <= max_chars else shown == full[: max_chars - 3] + "..."
+
+
+def test_the_order_of_a_dict_does_not_count() -> None:
+    assert judging.same(values.encode({1: 2, 3: 4}), values.encode({3: 4, 1: 2}))
+
+
+def test_nan_is_nan_and_zero_has_no_sign() -> None:
+    nan = float("nan")
+    assert judging.same(values.encode([nan, -0.0]), values.encode([nan, 0.0]))
+
+
+def test_garbage_for_a_tree_is_a_failed_case() -> None:
+    deep: values.Tree = 1
+    for _ in range(100_000):
+        deep = ["l", deep]
+    for tree in (["d", 1, 2, 3], ["d", ["?"], 1], ["?"], [], ["s", deep], ["i", "zz"], deep, {"a": 1}):
+        for expected in ({1: 2}, {3: 4, 5: 6}, {1}, [[1]], 2**80):
+            assert outcome(Returned(tree), expected).startswith("returned ")
+
+
+def test_huge_answers_are_worded_shortly() -> None:
+    assert len(outcome(Returned(["i", "0x" + "f" * 100_000]), 1)) < 200
+    assert len(outcome(Returned("x" * 100_000), "y" * 100_000)) < 200
+    assert len(outcome(Raised("E" * 100, "m" * 100_000), 1)) < 350
+
+
+def test_an_answer_that_has_no_value_names_its_type() -> None:
+    assert outcome(NoValue("generator"), [1]) == "returned <generator>, expected [1]"
+
+
+def test_an_assertion_shows_its_line() -> None:
+    case = AssertCase(source="x = 1\nassert  f(x) ==\t2\n")
+    raised = Raised("AssertionError", "", 2)
+    assert judging.judge_assert(case, raised).error == "assertion failed: assert f(x) == 2"
+    assert judging.judge_assert(case, Raised("AssertionError", "", 9)).error == "assertion failed"
+
+
+def test_cases_without_an_answer_fail() -> None:
+    cases = [
+        CallCase(args=(), expected=1),
+        AssertCase(source=""),
+        CallCase(args=(), expected=1),
+        AssertCase(source=""),
+    ]
+    verdict = judging.assemble(cases, [Returned(1)], [], ended=RunStatus.OOM, ended_text="why", wall_s=0.0)
+    assert [result.error for result in verdict.results] == ["", "why", "not reached", "not reached"]
+    assert (verdict.status, verdict.error) == (RunStatus.OOM, "why")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "text"),
+    [
+        ("ZeroDivisionError", "integer division or modulo by zero", "ZeroDivisionError: division by zero"),
+        ("ZeroDivisionError", "float floor division by zero", "ZeroDivisionError: division by zero"),
+        ("ZeroDivisionError", "my own words", "ZeroDivisionError: my own words"),
+        ("KeyError", "'-7'", "KeyError: -7"),
+        ("KeyError", "'k'", "KeyError: 'k'"),
+        ("MemoryError", "anything", "MemoryError"),
+    ],
+)
+def test_interpreters_are_brought_to_one_wording(kind: str, message: str, text: str) -> None:
+    assert error_text(Raised(kind, message)) == text
+
+
+def test_a_process_that_was_killed_is_named_by_its_signal() -> None:
+    assert exit_text(-11) == "its process was ended by SIGSEGV"
+    assert exit_text(3) == "its process ended with exit code 3 before it returned"

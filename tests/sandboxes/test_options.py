@@ -1,0 +1,117 @@
+"""A recipe's sandbox options, and what importing the plugins costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.sandbox import SandboxUnavailable
+from agentgym.types import SandboxSpec
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.image import RECIPE
+from agentgym_sandboxes.docker.profile import container_settings, first_uid
+from agentgym_sandboxes.monty.backend import MontyBackend
+from agentgym_sandboxes.monty.config import MontyConfig
+
+
+@pytest.mark.parametrize("name", ["docker", "monty"])
+def test_an_unknown_option_names_the_nearest(name: str) -> None:
+    key, near = {"docker": ("pool_sise", "pool_size"), "monty": ("worker", "workers")}[name]
+    with pytest.raises(UserError, match=f"sandbox '{name}' has no option '{key}'. Did you mean '{near}'"):
+        PluginRegistry.discover().sandbox(name)({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"slots": "four"}, "sandbox.options.slots is 'four'; it must be of type int"),
+        ({"slots": True}, "sandbox.options.slots is True"),
+        ({"image": 5}, "sandbox.options.image is 5; it must be of type str or null"),
+        ({"slots": 0}, "allowed are pool_size >= 0 and 1 to 16 slots"),
+        ({"memory_mib": 4096}, "its container at least as much"),
+        ({"ping_every_s": 0}, "ping_every_s is 0; it must be more than 0"),
+        ({"engine": "ssh://host"}, "give unix:///path/to/docker.sock or tcp://host:port"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_allowed(options: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        PluginRegistry.discover().sandbox("docker")(options)
+    assert said in str(caught.value)
+
+
+def test_options_reach_the_config() -> None:
+    config = DockerConfig.from_options({"pool_size": 3, "cpus": 2, "image": None, "runtime": "runsc"})
+    assert (config.num_containers, config.cpus, config.runtime) == (3, 2, "runsc")
+    assert MontyConfig.from_options({"workers": 3}).num_workers == 3
+
+
+def test_importing_the_plugins_loads_neither_docker_nor_monty() -> None:
+    code = (
+        "import sys, agentgym_sandboxes.docker as d, agentgym_sandboxes.monty as m; "
+        "d.sandboxes(); m.sandboxes(); "
+        "print(sorted({'docker', 'pydantic_monty', 'torch', 'requests'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_agent_fits_into_one_argument() -> None:
+    assert len(agent_argument().encode()) < MAX_ARGUMENT_BYTES
+
+
+def test_a_container_gives_nothing_away() -> None:
+    settings = container_settings(DockerConfig(runtime="runsc"), "image", "owner")
+    host = settings["HostConfig"]
+    assert isinstance(host, dict)
+    assert host["CapDrop"] == ["ALL"] and host["CapAdd"] == ["SETUID", "SETGID"]
+    assert host["ReadonlyRootfs"] and host["NetworkMode"] == "none" and host["AutoRemove"]
+    assert host["Runtime"] == "runsc"
+    assert "Binds" not in host and "Devices" not in host and not host.get("Privileged")
+    assert all("size=" in options and "noexec" in options for options in host["Tmpfs"].values())
+
+
+def test_uids_stay_in_the_range_that_the_engine_maps() -> None:
+    assert all(1000 < first_uid(True) < 65_000 - 64 for _ in range(200))
+    assert len({first_uid(False) for _ in range(200)}) > 190
+
+
+def test_supports_asks_for_the_image_and_the_interpreter() -> None:
+    docker, monty = DockerBackend(), MontyBackend()
+    assert docker.supports(SandboxSpec()) and docker.supports(SandboxSpec(image=RECIPE.reference))
+    assert not docker.supports(SandboxSpec(image="other")) and not docker.supports(
+        SandboxSpec(memory_mib=9999)
+    )
+    assert not monty.supports(SandboxSpec()) and not monty.supports(
+        SandboxSpec(image="x", allow_interpreters=("monty",))
+    )
+    assert monty.supports(SandboxSpec(allow_interpreters=("monty",)))
+
+
+async def test_no_engine_says_what_was_tried_and_what_to_do() -> None:
+    backend = DockerBackend(DockerConfig(engine="unix:///nowhere/docker.sock"))
+    for attempt in (backend.probe, backend.start):
+        with pytest.raises(SandboxUnavailable) as caught:
+            await attempt()
+        assert "tried unix:///nowhere/docker.sock (no such socket)" in str(caught.value)
+        assert "sudo systemctl start docker" in str(caught.value)
+        assert "agentgym sandbox build" in str(caught.value)
+    await backend.close()
+
+
+@pytest.mark.parametrize("backend", [DockerBackend(), MontyBackend()], ids=["docker", "monty"])
+async def test_a_sandbox_that_was_not_started_says_so(backend: DockerBackend | MontyBackend) -> None:
+    with pytest.raises(SandboxUnavailable, match="not started"):
+        await backend.run("pass")
+
+
+async def test_an_image_is_pulled_by_digest_only() -> None:
+    from agentgym_sandboxes.docker.image import pull_image
+
+    with pytest.raises(UserError, match="name the image by digest"):
+        await pull_image(object(), "python:3.11", print)  # type: ignore[arg-type]
