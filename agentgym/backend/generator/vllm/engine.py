@@ -45,6 +45,7 @@ class VllmEngine:
         self._shapes = read_shapes(self._folder)
         self._vocab_size = read_vocab_size(self._folder)
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+        set_environment(config)
         self._gpu = wants_gpu(config)
         self._version = 0
         self._failure = "it is not started"
@@ -64,7 +65,6 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Start vLLM's process; takes seconds on a CPU and up to minutes on a GPU, when it compiles."""
-        set_environment(self._config, gpu=self._gpu)
         from vllm.v1.engine.async_llm import AsyncLLM
 
         from agentgym.backend.generator.vllm.settings import engine_arguments

@@ -41,13 +41,15 @@ def wants_gpu(config: GeneratorConfig) -> bool:
     return gpu
 
 
-def set_environment(config: GeneratorConfig, *, gpu: bool) -> None:
-    """What vLLM's process reads from the environment that it inherits; it has no other way in."""
+def set_environment(config: GeneratorConfig) -> None:
+    """What vLLM reads from the environment, in this process and the one it starts; it has no other way in.
+
+    Call it before vllm is imported.
+    """
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would copy locks that other threads hold
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)  # decoding on a CPU is many times slower without it
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # replicas would all sit on the same cores
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings would tear the live view
-    if not gpu:
-        os.environ["OMP_NUM_THREADS"] = str(config.threads)  # decoding is many times slower without it
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # replicas would all sit on the same cores
 
 
 def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool) -> AsyncEngineArgs:

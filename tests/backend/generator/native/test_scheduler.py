@@ -15,7 +15,7 @@ from agentgym.backend.generator.native.scheduler import Scheduler
 from agentgym.backend.generator.native.shape import read_shape
 from agentgym.backend.generator.native.weights import fuse
 from agentgym.errors import InfraError
-from agentgym.types import GenerateRequest, SamplingParams
+from agentgym.types import FinishReason, GenerateRequest, SamplingParams
 
 CPU = torch.device("cpu")
 
@@ -156,6 +156,32 @@ def test_never_more_than_max_batch_run(old_model):
     assert (scheduler.num_running, scheduler.num_waiting) == (2, 6)
     scheduler.step()
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 5)
+
+
+def test_sequences_that_move_to_other_rows_sample_as_if_they_ran_alone(old_model):
+    """Eighteen end early, so the last four move to the front, with all that belongs to them."""
+    settings = [
+        {"seed": 1},
+        {"seed": 2, "temperature": 0.5},
+        {"seed": 3, "top_k": 3},
+        {"seed": 4, "top_p": 0.5, "stop_token_ids": tuple(range(0, 300, 20))},
+    ]
+    requests = [ask([50 + i], max_tokens=3, seed=i) for i in range(18)]
+    for place, limits in enumerate(settings):
+        requests.append(
+            GenerateRequest(
+                prompt_ids=tuple(random_prompt(20, seed=place)),
+                sampling=SamplingParams(max_tokens=60 + place, **limits),
+            )
+        )
+    completions = run(make_scheduler(old_model, max_batch=22), requests)
+    check(old_model, requests, completions)
+    for request, completion in list(zip(requests, completions, strict=True))[18:]:
+        alone = run(make_scheduler(old_model), [request])[0]
+        assert alone.completion_ids == completion.completion_ids
+        assert alone.finish_reason == completion.finish_reason
+    assert completions[-1].finish_reason is FinishReason.STOP
+    assert len(completions[-1].completion_ids) > 5  # it moved before it stopped
 
 
 def test_weights_that_give_no_numbers_are_an_infrastructure_error(scheduler, old_model):
