@@ -15,8 +15,15 @@ from agentgym.types import Sample
 class ReferenceModel:
     """The trainer's engine, never stepped: AdamW allocates its state at the first step, so it has none."""
 
-    def __init__(self, *, model_path: str, trainer: TrainerConfig, runtime: Runtime | None = None) -> None:
-        """trainer: as the trainer's, so that both compute log-probabilities in the same way."""
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        trainer: TrainerConfig,
+        temperature: float = 1.0,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """trainer, temperature: as the trainer's, so that both compute log-probabilities in the same way."""
         self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
         self._client = TrainerClient(
             model_path=model_path,
@@ -25,6 +32,7 @@ class ReferenceModel:
             loss=GrpoConfig(),
             total_steps=1,
             folder=self._scratch.name,
+            temperature=temperature,
             runtime=runtime,
             name="reference",
         )

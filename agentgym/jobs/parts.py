@@ -147,3 +147,14 @@ def check_lengths(recipe: Recipe) -> None:
                 f"rollout.max_episode_tokens is {longest} but {name} is only {limit}: "
                 "an episode would not fit; lower the one or raise the other"
             )
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """The trainer knows the softmax at a temperature, not a distribution that was cut."""
+    rollout = recipe.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise UserError(
+            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
+            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and cut "
+            "only in `agentgym eval`"
+        )

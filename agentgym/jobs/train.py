@@ -23,7 +23,7 @@ from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.metrics import StepMeter
-from agentgym.jobs.parts import Gym, resolve_model
+from agentgym.jobs.parts import Gym, check_sampling, resolve_model
 from agentgym.jobs.state import RunState
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
@@ -115,6 +115,7 @@ class TrainJob:
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
+        check_sampling(recipe)
         model_path = resolve_model(recipe.model, self.folder.path)
         if self.state.position is not None:
             check(str(self._checkpoint(self.state.position.step) / "trainer"), str(model_path))
@@ -151,6 +152,7 @@ class TrainJob:
             loss=recipe.grpo,
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
+            temperature=recipe.rollout.temperature,
             store=store,
             runtime=runtime,
         )
@@ -159,6 +161,7 @@ class TrainJob:
             self.reference = ReferenceModel(
                 model_path=model_path,
                 trainer=recipe.trainer,
+                temperature=recipe.rollout.temperature,
                 runtime=runtime,
             )
             self.stack.push_async_callback(self.reference.close)

@@ -35,6 +35,7 @@ class TrainerSetup:
     total_steps: int
     folder: str
     random_weights: bool = False
+    temperature: float = 1.0  # the sampler's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,7 @@ class TitanTrainer(ServiceActor):
             total_steps=setup.total_steps,
             folder=setup.folder,
             random_weights=setup.random_weights,
+            temperature=setup.temperature,
         )
 
     def _push(self, version: int) -> None:

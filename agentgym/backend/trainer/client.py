@@ -37,9 +37,13 @@ class TrainerClient:
         store: WeightStore | None = None,
         runtime: Runtime | None = None,
         random_weights: bool = False,
+        temperature: float = 1.0,
         name: str = "trainer",
     ) -> None:
-        """store: where `publish` puts the weights; None for a trainer that never publishes."""
+        """store: where `publish` puts the weights; None for a trainer that never publishes.
+
+        temperature: the sampler's, so that log-probabilities are of the same distribution.
+        """
         self._setup = TrainerSetup(
             model_path=model_path,
             trainer=trainer,
@@ -48,6 +52,7 @@ class TrainerClient:
             total_steps=total_steps,
             folder=folder,
             random_weights=random_weights,
+            temperature=temperature,
         )
         self._timeout_s = trainer.step_timeout_s
         self._store = store

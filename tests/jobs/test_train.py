@@ -1,0 +1,136 @@
+"""Whole training runs on the CPU, small ones."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.jobs.evaluate import evaluate
+from agentgym.jobs.train import train
+from agentgym.runs.folder import RunFolder
+
+pytestmark = pytest.mark.slow
+
+
+def trained_episodes(folder: RunFolder) -> list[str]:
+    return [
+        saved.episode.episode_id
+        for step in folder.episode_steps()
+        for saved in folder.read_episodes(step)
+        if saved.trained
+    ]
+
+
+def leftovers(lab, folder: RunFolder) -> list[object]:
+    shared = [path for path in Path("/dev/shm").glob("agentgym-*") if path.name.endswith(f"-{os.getpid()}")]
+    return [*lab.processes(folder.path), *shared]
+
+
+def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
+    recipe = lab.recipe("grpo.kl_coef=0.01")
+    folder, reporter = lab.new_run(recipe), lab.reporter()
+    result = asyncio.run(train(recipe, folder, reporter))
+    folder.close()
+    assert [row.step for row in folder.read_metrics()] == [1, 2, 3]
+    assert result.first.num_episodes == result.last.num_episodes == 6
+    assert folder.checkpoint_steps() == [0, 1, 2, 3]
+    assert all(metrics["train/mismatch_fresh_max"] < 1e-4 for metrics in reporter.metrics)
+    assert reporter.metrics[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
+    assert reporter.metrics[-1]["train/kl_ref"] > 0
+    assert leftovers(lab, folder) == []
+
+
+def test_the_last_checkpoint_evaluates_as_the_run_said(lab):
+    recipe = lab.recipe("loop.steps=1", "rollout.temperature=0.7")
+    folder = lab.new_run(recipe)
+    result = asyncio.run(train(recipe, folder, lab.reporter()))
+    folder.close()
+    model = replace(recipe.model, path=str(folder.checkpoint_dir(1)))
+    again = asyncio.run(evaluate(replace(recipe, model=model), lab.reporter()))
+    assert again.by_task == result.last.by_task
+
+
+def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
+    recipe = lab.recipe(
+        "loop.steps=8", "loop.checkpoint_every=0", "eval.at_end=false", "loop.max_staleness=1"
+    )
+    folder = lab.new_run(recipe)
+    killed: list[int] = []
+
+    def kill(step: int) -> None:
+        if step == 2:
+            victim = lab.processes(folder.path, "generator0")[0]
+            victim.send_signal(signal.SIGKILL)
+            killed.append(victim.pid)
+
+    reporter = lab.reporter(on_step=kill)
+    asyncio.run(train(recipe, folder, reporter))
+    folder.close()
+    assert killed
+    assert len(reporter.metrics) == 8
+    last = reporter.metrics[-1]
+    assert last["generator/respawns_total"] == 1
+    assert last["generator/replicas_up"] == 2
+    assert last["rollout/infra_errors"] == 0
+    assert all(metrics["train/mismatch_fresh_max"] < 1e-4 for metrics in reporter.metrics)
+    trained = trained_episodes(folder)
+    assert len(trained) == len(set(trained)) > 0
+    assert leftovers(lab, folder) == []
+
+
+def test_a_resumed_run_goes_on_where_its_checkpoint_stood(lab):
+    recipe = lab.recipe("loop.steps=2")
+    folder = lab.new_run(recipe)
+    first = asyncio.run(train(recipe, folder, lab.reporter()))
+    longer = replace(recipe, loop=replace(recipe.loop, steps=4))
+    reporter = lab.reporter()
+    second = asyncio.run(train(longer, folder, reporter, resume=True))
+    folder.close()
+    assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4]
+    assert len(reporter.metrics) == 2
+    assert second.first == first.first
+    trained = trained_episodes(folder)
+    assert len(trained) == len(set(trained))
+    groups = sorted({int(episode.split("-")[0][1:]) for episode in trained})
+    skipped = {
+        s.group_id for step in folder.episode_steps() for s in folder.read_episodes(step) if not s.trained
+    }
+    assert sorted({*groups, *skipped}) == list(range(max(groups) + 1))
+
+
+def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab):
+    recipe = lab.recipe("loop.steps=1", "eval.at_end=false")
+    folder = lab.new_run(recipe)
+    asyncio.run(train(recipe, folder, lab.reporter()))
+    largest = max(folder.checkpoint_dir(1).joinpath("trainer").rglob("*"), key=lambda p: p.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    longer = replace(recipe, loop=replace(recipe.loop, steps=2))
+    reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
+    with pytest.raises(UserError, match="checkpoint"):
+        asyncio.run(train(longer, folder, reporter, resume=True))
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("env.name=code_exek", "code_exec"),
+        ("rewards={sucess: 1}", "success"),
+        ("sandbox.name=dokker", "docker"),
+        ("env.options={max_dificulty: 2}", "max_difficulty"),
+        ("model.path=./nowhere", "nowhere"),
+        ("rollout.max_episode_tokens=4096", "would not fit"),
+        ("rollout.top_p=0.9", "two different distributions"),
+    ],
+)
+def test_what_the_user_must_mend_is_said_before_anything_starts(lab, override, says):
+    recipe = lab.recipe(override)
+    folder = lab.new_run(recipe)
+    with pytest.raises(UserError, match=says):
+        asyncio.run(train(recipe, folder, lab.reporter()))
+    folder.close()
+    assert lab.processes(folder.path) == []
