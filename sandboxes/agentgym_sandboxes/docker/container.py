@@ -93,10 +93,11 @@ class Container:
         loop = asyncio.get_running_loop()
         hello = container._pending[0] = loop.create_future()
         hello.add_done_callback(lambda future: future.cancelled() or future.exception())
+        settings = container_settings(config, image, owner, remapped=remapped)
+        creation = asyncio.create_task(engine.create(settings, container.name))
         try:
             async with asyncio.timeout(config.start_timeout_s):
-                settings = container_settings(config, image, owner, remapped=remapped)
-                await engine.create(settings, container.name)
+                await asyncio.shield(creation)
                 stream = await engine.attach(container.name)
                 transport, _ = await loop.create_connection(lambda: container._stream, sock=stream)
                 container._transport = transport
@@ -105,6 +106,9 @@ class Container:
         except BaseException as error:
             if not hello.done():
                 hello.cancel()
+            await asyncio.wait(
+                [creation], timeout=config.engine_timeout_s
+            )  # else it would outlive its removal
             await container.close()  # by its name: a create that timed out may have been carried out
             if isinstance(error, TimeoutError):
                 raise EngineError(f"a container was not ready within {config.start_timeout_s:g} s") from error

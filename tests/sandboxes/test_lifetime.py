@@ -1,0 +1,191 @@
+"""Containers that die under calls, and owners that die over containers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine
+from agentgym_sandboxes.docker.profile import container_settings
+from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
+
+pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
+
+OWNER = """
+import asyncio, os
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+
+async def main():
+    async with DockerBackend(DockerConfig(pool_size=2)) as backend:
+        await backend.run("pass")
+        while backend.metrics()["sandbox/containers_live"] < 2:
+            await asyncio.sleep(0.05)
+        busy = asyncio.create_task(backend.run("while True: pass"))
+        await asyncio.sleep(0.2)
+        print("ready", flush=True)
+        await busy
+
+asyncio.run(main())
+"""
+
+
+def request(number: int, seconds: float = 0.0) -> GradeRequest:
+    return GradeRequest(
+        code=f"import time\ndef f(x):\n    time.sleep({seconds})\n    return x + 1\n",
+        entry="f",
+        cases=(CallCase(args=(number,), expected=number + 1),),
+        limits=Limits(wall_s=10.0),
+    )
+
+
+async def owned_by(pid: int) -> list[str]:
+    engine = await Engine.connect(None, 10.0)
+    try:
+        return [c.container_id for c in await engine.owned() if c.owner.split(":")[1:2] == [str(pid)]]
+    finally:
+        await engine.close()
+
+
+async def kill_containers(ids: list[str]) -> None:
+    for one in ids:
+        await asyncio.to_thread(
+            subprocess.run, ["docker", "kill", one], capture_output=True, check=False, timeout=30
+        )
+
+
+async def test_calls_under_way_when_their_container_is_killed_are_made_again(engine: str) -> None:
+    async with DockerBackend(DockerConfig(pool_size=2)) as backend:
+        while backend.metrics()["sandbox/containers_live"] < 2:
+            await asyncio.sleep(0.05)
+        calls = [asyncio.create_task(backend.grade(request(n, 0.8))) for n in range(6)]
+        await asyncio.sleep(0.3)
+        mine = await owned_by(os.getpid())
+        used = [c for c in backend._pool._live if c.reserved]
+        assert len(used) == 2
+        await kill_containers([used[0].name])
+        verdicts = await asyncio.gather(*calls)
+        assert all(verdict.passed for verdict in verdicts)
+        assert backend.metrics()["sandbox/retries_total"] == 3
+        async with asyncio.timeout(20):
+            while backend.metrics()["sandbox/containers_live"] < 2:
+                await asyncio.sleep(0.05)
+        assert (await backend.grade(request(1))).passed
+        assert set(await owned_by(os.getpid())) != set(mine)
+
+
+async def test_a_container_is_replaced_after_its_uses(engine: str) -> None:
+    async with DockerBackend(DockerConfig(pool_size=1, max_uses=5)) as backend:
+        for number in range(17):
+            assert (await backend.grade(request(number))).passed
+        assert backend.metrics()["sandbox/replaced_total"] >= 3
+        assert backend.metrics()["sandbox/lost_total"] == 0
+
+
+async def test_a_cancelled_call_gives_its_slot_back_soon(engine: str) -> None:
+    async with DockerBackend(DockerConfig(pool_size=1, slots=1)) as backend:
+        call = asyncio.create_task(backend.run("while True: pass", limits=Limits(wall_s=60.0, cpu_s=60)))
+        await asyncio.sleep(0.3)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        async with asyncio.timeout(5):
+            assert (await backend.grade(request(1))).passed
+
+
+async def test_close_leaves_no_container_and_may_be_called_twice(engine: str) -> None:
+    backend = DockerBackend(DockerConfig(pool_size=2))
+    before = set(await owned_by(os.getpid()))
+    await backend.start()
+    assert set(await owned_by(os.getpid())) - before
+    await backend.close()
+    await backend.close()
+    async with asyncio.timeout(5):
+        while set(await owned_by(os.getpid())) - before:
+            await asyncio.sleep(0.1)
+    with pytest.raises(SandboxUnavailable):
+        await backend.run("pass")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+async def test_no_container_outlives_its_owner(engine: str, number: signal.Signals) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            assert await process.stdout.readline() == b"ready\n"
+        assert len(await owned_by(process.pid)) == 2
+        process.send_signal(number)
+        killed_s = time.monotonic()
+        async with asyncio.timeout(20):
+            await process.wait()
+            while await owned_by(process.pid):
+                await asyncio.sleep(0.1)
+        assert time.monotonic() - killed_s < 5
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_clean_removes_what_a_dead_owner_created_but_never_started(engine: str) -> None:
+    backend = DockerBackend()
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    node = owner_label().split(":")[0]
+    docker = await Engine.connect(None, 10.0)
+    try:
+        for owner in (f"{node}:{dead.pid}:1", owner_label()):
+            await docker.create(
+                container_settings(backend.config, backend._image, owner), f"test-{time.time_ns()}"
+            )
+        said: list[str] = []
+        assert await backend.clean(said.append) == 1
+        assert len(said) == 1 and str(dead.pid) in said[0]
+        left = [c for c in await docker.owned() if c.owner == owner_label()]
+        assert left  # a living owner's is left alone
+    finally:
+        for owned in await docker.owned():
+            name = await asyncio.to_thread(
+                subprocess.check_output,
+                ["docker", "inspect", "-f", "{{.Name}}", owned.container_id],
+                text=True,
+            )
+            if name.startswith("/test-"):
+                await docker.remove(owned.container_id)
+        await docker.close()
+
+
+async def test_a_missing_image_names_the_command_that_builds_it(engine: str) -> None:
+    backend = DockerBackend(DockerConfig(image="agentgym-no-such-image:1"))
+    for attempt in (backend.probe, backend.start):
+        with pytest.raises(
+            SandboxUnavailable, match=r"no image agentgym-no-such-image:1. Run `agentgym sandbox build`"
+        ):
+            await attempt()
+
+
+async def test_a_missing_runtime_names_those_that_there_are(engine: str) -> None:
+    with pytest.raises(SandboxUnavailable, match=r"no runtime 'no-such'; it has .*runc"):
+        await DockerBackend(DockerConfig(runtime="no-such")).probe()
+
+
+async def test_an_owner_is_a_process_and_not_just_its_number() -> None:
+    node, pid, began = owner_label().split(":")
+    assert not is_orphan(f"{node}:{pid}:{began}")
+    assert is_orphan(f"{node}:{pid}:{int(began) - 1}")
+    assert not is_orphan(f"elsewhere:{pid}:1")
+    assert not is_orphan("")
+    assert Path(f"/proc/{pid}").exists()
