@@ -1,0 +1,105 @@
+"""What is monty's own: code that it can't run is unsupported, never failed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunStatus
+from agentgym_sandboxes.monty.backend import MontyBackend
+from agentgym_sandboxes.monty.gaps import is_gap, syntax_error
+from agentgym_sandboxes.wording import Raised
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GAPS = {
+    "yield": "def f(x):\n    yield x\n",
+    "inheritance": "class A(list):\n    pass\ndef f(x):\n    return x\n",
+    "del": "def f(x):\n    y = [x]\n    del y[0]\n    return x\n",
+    "module": "import heapq\ndef f(x):\n    return x\n",
+    "module when called": "def f(x):\n    import statistics\n    return x\n",
+    "name in module": "def f(x):\n    import sys\n    sys.exit(0)\n",
+    "builtin": "def f(x):\n    return bytearray(x)\n",
+    "method": "def f(x):\n    return 'abc'.translate({})\n",
+    "files": "def f(x):\n    return open('/etc/hostname').read()\n",
+}
+
+
+@pytest.mark.parametrize("code", GAPS.values(), ids=GAPS.keys())
+async def test_what_the_interpreter_lacks_is_unsupported(monty: MontyBackend, code: str) -> None:
+    for case in (CallCase(args=(1,), expected=1), AssertCase(source="assert f(1) == 1")):
+        verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=(case, case)))
+        assert verdict.status is RunStatus.UNSUPPORTED
+        assert verdict.error.startswith("monty can't run it: ")
+        assert [result.passed for result in verdict.results] == [False, False]
+
+
+async def test_a_gap_in_one_case_makes_the_whole_verdict_unsupported(monty: MontyBackend) -> None:
+    code = "def f(x):\n    if x:\n        import heapq\n    return x\n"
+    cases = (CallCase(args=(0,), expected=0), CallCase(args=(1,), expected=1))
+    assert (
+        await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
+    ).status is RunStatus.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("NotImplementedError", "later"),
+        ("ModuleNotFoundError", "No module named 'numpy'"),
+        ("AttributeError", "'str' object has no attribute 'foo'"),
+        ("AttributeError", "'Thing' object has no attribute 'append'"),
+        ("NameError", "name 'helper' is not defined"),
+        ("ValueError", "No module named 'heapq'"),
+    ],
+)
+async def test_the_codes_own_mistakes_are_no_gaps(kind: str, message: str) -> None:
+    assert not is_gap(Raised(kind, message))
+
+
+async def test_a_program_that_needs_more_is_unsupported(monty: MontyBackend) -> None:
+    assert (await monty.run("import heapq")).status is RunStatus.UNSUPPORTED
+    assert (await monty.run("print(input())", stdin="x")).status is RunStatus.UNSUPPORTED
+    assert monty.metrics()["sandbox/unsupported_total"] >= 2
+
+
+async def test_syntax_is_worded_by_python_and_nothing_is_run() -> None:
+    assert syntax_error("def f(:\n") == Raised("SyntaxError", "invalid syntax", 1)
+    assert syntax_error("raise SystemExit('ran')") is None
+    assert syntax_error("(" * 5000) is not None
+    assert syntax_error("x" * 1_000_000) == Raised("SyntaxError", "invalid syntax")
+
+
+async def test_memory_has_a_limit(monty: MontyBackend) -> None:
+    code = "def f():\n    x = []\n    while True:\n        x.append('a' * 100000)\n"
+    limits = Limits(memory_mib=32, wall_s=5.0)
+    verdict = await monty.grade(
+        GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=1),), limits=limits)
+    )
+    assert verdict.results[0].error == "raised MemoryError"
+
+
+async def test_the_event_loop_is_never_blocked(monty: MontyBackend) -> None:
+    request = GradeRequest(
+        code="def f():\n    while True: pass\n",
+        entry="f",
+        cases=(CallCase(args=(), expected=1),),
+        limits=Limits(wall_s=0.5),
+    )
+    grading = asyncio.create_task(monty.grade(request))
+    longest_s, last_s = 0.0, time.monotonic()
+    while not grading.done():
+        await asyncio.sleep(0.005)
+        now_s = time.monotonic()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    assert grading.result().status is RunStatus.TIMEOUT
+    assert longest_s < 0.4
+
+
+async def test_sleeping_takes_no_time(monty: MontyBackend) -> None:
+    code = "import time\ndef f():\n    time.sleep(100)\n    return 1\n"
+    request = GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=1),))
+    async with asyncio.timeout(5):
+        assert (await monty.grade(request)).passed
