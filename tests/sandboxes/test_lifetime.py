@@ -103,6 +103,16 @@ async def test_a_cancelled_call_gives_its_slot_back_soon(engine: str) -> None:
             assert (await backend.grade(request(1))).passed
 
 
+async def test_a_busy_event_loop_costs_no_container(engine: str) -> None:
+    config = DockerConfig(pool_size=1, ping_every_s=0.1, ping_timeout_s=0.3)
+    async with DockerBackend(config) as backend:
+        for _ in range(5):
+            await asyncio.sleep(0.11)  # a ping is on its way
+            time.sleep(0.6)  # what a training step in this process does
+        assert (await backend.grade(request(1))).passed
+        assert backend.metrics()["sandbox/replaced_total"] == 0
+
+
 async def test_close_leaves_no_container_and_may_be_called_twice(engine: str) -> None:
     backend = DockerBackend(DockerConfig(pool_size=2))
     before = set(await owned_by(os.getpid()))

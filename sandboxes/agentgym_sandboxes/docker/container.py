@@ -143,8 +143,7 @@ class Container:
         answer = self._ask(number, {"op": op, "limits": wire}, blobs)
         answer.add_done_callback(self._give_back)
         try:
-            async with asyncio.timeout(limits.wall_s + BACKSTOP_S):
-                frame = await asyncio.shield(answer)
+            frame = await _within(limits.wall_s + BACKSTOP_S, answer)
         except TimeoutError:
             self._lose("its agent did not answer in time")
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
@@ -164,8 +163,7 @@ class Container:
         """Raises SandboxLost when the agent does not answer in time."""
         answer = self._ask(next(self._numbers), {"op": "ping"}, ())
         try:
-            async with asyncio.timeout(self._config.ping_timeout_s):
-                await asyncio.shield(answer)
+            await _within(self._config.ping_timeout_s, answer)
         except TimeoutError:
             self._lose(f"its agent did not answer a ping within {self._config.ping_timeout_s:g} s")
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
@@ -211,3 +209,17 @@ class Container:
             if not answer.done():
                 answer.set_exception(SandboxLost(f"container {self.name}: {self.lost}"))
         self._on_change()
+
+
+async def _within(timeout_s: float, answer: asyncio.Future[frames.Frame]) -> frames.Frame:
+    """The answer, which goes on when its caller does not. Raises TimeoutError when it is late.
+
+    An answer that lay unread because our own loop was busy is none that is late.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.shield(answer)
+    except TimeoutError:
+        if answer.done():
+            return answer.result()
+        raise
