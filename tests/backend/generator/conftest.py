@@ -17,7 +17,7 @@ from agentgym.types import Completion, GenerateRequest, SamplingParams
 VOCAB_SIZE = 300
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlainModel:
     """A saved model, and what a plain forward pass of it says."""
 

@@ -24,6 +24,7 @@ from agentgym.errors import InfraError
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.outputs import CompletionOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -62,6 +63,11 @@ class VllmEngine:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        """vLLM's own finished settings, once it has started."""
+        return self._llm.vllm_config
 
     async def start(self) -> None:
         """Start vLLM's process; takes seconds on a CPU and up to minutes on a GPU, when it compiles."""
