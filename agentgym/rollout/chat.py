@@ -37,6 +37,13 @@ class ChatRenderer:
         text = after_turn(self._tokenizer, self._harmless(messages))
         return self._tokenizer.encode(text)
 
+    def turn(self, text: str) -> tuple[int, ...]:
+        """An agent's turn that was written, not sampled (a demonstration), with its end token."""
+        message: Message = {"role": "assistant", "content": text}
+        safe = self._harmless([message])[0]["content"]
+        end = self._tokenizer.encode(turn_end(self._tokenizer))
+        return (*self._tokenizer.encode(safe), *end)
+
     def text(self, completion_ids: Sequence[int]) -> str:
         """What the agent said, without its end token."""
         ids = list(completion_ids)
@@ -58,6 +65,16 @@ class ChatRenderer:
 
 def after_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """The template's text behind an agent's end token when `messages` follow its turn."""
+    return _split_turn(tokenizer, messages)[1]
+
+
+def turn_end(tokenizer: Tokenizer) -> str:
+    """The text of the end token that the template writes behind an agent's turn."""
+    return _split_turn(tokenizer, [{"role": "user", "content": "."}])[0]
+
+
+def _split_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[str, str]:
+    """The end token of an agent's turn, and the text behind it."""
     opening: list[Message] = [{"role": "user", "content": "."}, {"role": "assistant", "content": _MARK}]
     text = tokenizer.render([*opening, *messages], generation_prompt=True)
     head, mark, tail = text.rpartition(_MARK)
@@ -66,7 +83,7 @@ def after_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     for end_id in tokenizer.end_ids:
         end = tokenizer.decode([end_id])
         if tail.startswith(end):
-            return tail[len(end) :]
+            return end, tail[len(end) :]
     raise UserError(
         f"the chat template does not end an agent's turn with one of {tokenizer.decode(tokenizer.end_ids)!r}; "
         f"after the turn it writes {tail[:80]!r}"

@@ -1,0 +1,1 @@
+"""Recipes: a config and one call each. Not part of the installed package."""

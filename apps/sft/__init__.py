@@ -1,0 +1,1 @@
+"""Supervised fine-tuning of the policy that ships with the package."""
