@@ -1,0 +1,208 @@
+"""Makes the tables and the curve of docs/results.md, by running whole training runs one after another.
+
+    python benchmarks/results.py learning     three seeds and the controls
+    python benchmarks/results.py overlap      asynchronous against synchronous
+    python benchmarks/results.py write        docs/results.md from what was measured
+
+Each arm runs `benchmarks/arm.py` in a process of its own; its figures are kept in benchmarks/measured/, so an
+arm that is there already is not run again (`--again` does). Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MEASURED = HERE / "measured"
+DOCUMENT = HERE.parent / "docs" / "results.md"
+CURVE = HERE.parent / "docs" / "results-curve.png"
+
+STALE = ("loop.max_staleness=0", "loop.force_staleness=16")
+LEARNING: Mapping[str, tuple[str, ...]] = {
+    "seed-0": (),
+    "seed-1": ("--set", "loop.seed=1", "--set", "trainer.seed=1"),
+    "seed-2": ("--set", "loop.seed=2", "--set", "trainer.seed=2"),
+    "random-reward": ("--random-reward",),
+    "learning-rate-0": ("--set", "optimizer.lr=0"),
+    "stale-16-corrected": tuple(word for field in STALE for word in ("--set", field)),
+    "stale-16-uncorrected": tuple(
+        word for field in (*STALE, "grpo.correction=none") for word in ("--set", field)
+    ),
+    "docker": ("--set", "sandbox.name=docker"),
+}
+WORK = ("--set", "loop.steps=40")
+OVERLAP: Mapping[str, tuple[str, ...]] = {
+    f"{kind}-{name}": (*WORK, "--set", f"loop.max_staleness={staleness}", *extra)
+    for kind, extra in (("plain", ()), ("delayed", ("--delay-ms", "200")))
+    for name, staleness in (("sync", 0), ("async-1", 1), ("async-2", 2), ("async-3", 3))
+}
+Figures = Mapping[str, object]
+
+
+def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, monty: bool) -> None:
+    """Run the arms that are not measured yet."""
+    MEASURED.mkdir(exist_ok=True)
+    for name, words in arms.items():
+        target = MEASURED / f"{name}.json"
+        if target.exists() and not again:
+            print(f"{name}: measured already")
+            continue
+        command = [sys.executable, str(HERE / "arm.py"), "--name", name]
+        if monty and "--delay-ms" not in words and "sandbox.name=docker" not in words:
+            command += ["--set", "sandbox.name=monty"]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{name}: FAILED\n{done.stderr[-3000:]}")
+            continue
+        figures = json.loads(done.stdout.strip().splitlines()[-1])
+        target.write_text(json.dumps(figures, indent=1) + "\n")
+        print(
+            f"{name}: {figures['first']:.3f} -> {figures['last']:.3f} "
+            f"in {figures['training_s']:.0f} s of training, {figures['wall_s']:.0f} s in all"
+        )
+
+
+def load(names: Iterable[str]) -> dict[str, Figures]:
+    found = {name: MEASURED / f"{name}.json" for name in names}
+    return {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
+
+
+def number(figures: Figures, key: str) -> float:
+    value = figures[key]
+    assert isinstance(value, (int, float)), key
+    return float(value)
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in [list(header), *map(list, rows)]]
+    return "\n".join([lines[0], "|" + "---|" * lines[0].count(" | ") + "---|", *lines[1:]])
+
+
+def learning_table(measured: Mapping[str, Figures]) -> str:
+    header = (
+        "arm",
+        "held-out success before",
+        "after",
+        "rise (95% interval, paired by task)",
+        "training",
+        "in all",
+    )
+    rows = [
+        (
+            name,
+            f"{number(f, 'first'):.3f}",
+            f"{number(f, 'last'):.3f}",
+            f"{number(f, 'rise'):+.3f} [{number(f, 'rise_low'):+.3f}, {number(f, 'rise_high'):+.3f}]",
+            f"{number(f, 'training_s'):.0f} s",
+            f"{number(f, 'wall_s'):.0f} s",
+        )
+        for name, f in measured.items()
+    ]
+    return table(header, rows)
+
+
+def overlap_table(measured: Mapping[str, Figures]) -> str:
+    rows = []
+    for name, figures in measured.items():
+        base = measured[name.split("-")[0] + "-sync"]
+        ratio = number(base, "training_s") / number(figures, "training_s")
+        shares = figures["time"]
+        assert isinstance(shares, dict)
+        rows.append(
+            (
+                name,
+                f"{number(figures, 'training_s'):.0f} s",
+                f"{ratio:.2f}x",
+                f"{number(figures, 'last'):.3f}",
+                f"{number(figures, 'staleness_mean'):.2f} / {number(figures, 'staleness_max'):.0f}",
+                *(f"{shares[kind]:.0%}" for kind in ("generate", "sandbox", "train", "publish")),
+                f"{number(figures, 'compute_share'):.1%}",
+            )
+        )
+    header = ("arm", "training", "against sync", "success after", "staleness mean / max")
+    return table((*header, "generate", "sandbox", "train", "publish", "any of these"), rows)
+
+
+def draw_curve(measured: Mapping[str, Figures]) -> None:
+    """Success of the training episodes, a running mean over ten steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+    for name, figures in measured.items():
+        values = figures["successes"]
+        assert isinstance(values, list)
+        smooth = [statistics.fmean(values[max(0, i - 9) : i + 1]) for i in range(len(values))]
+        axes.plot(range(1, len(smooth) + 1), smooth, label=name, linewidth=1.6)
+    axes.set(xlabel="training step", ylabel="success of training episodes", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=2)
+    figure.tight_layout()
+    figure.savefig(CURVE)
+
+
+def machine() -> str:
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.processor(),
+    )
+    return f"{os.cpu_count()} cores ({model}), Python {platform.python_version()}, no GPU"
+
+
+def write() -> None:
+    """Replace what stands between the markers of docs/results.md."""
+    learning, overlap = load(LEARNING), load(OVERLAP)
+    parts = {"machine": f"Machine: {machine()}."}
+    if learning:
+        draw_curve(learning)
+        seeds = [number(f, "rise") for name, f in learning.items() if name.startswith("seed-")]
+        mean = f"\n\nMean rise of {len(seeds)} seeds: {statistics.fmean(seeds):+.3f}, the least {min(seeds):+.3f}."
+        peak = max(number(f, "peak_mib") for f in learning.values())
+        parts["learning"] = (
+            learning_table(learning) + mean + f" Peak memory of the process tree: {peak:.0f} MiB."
+        )
+    if overlap:
+        parts["overlap"] = overlap_table(overlap)
+    text = DOCUMENT.read_text()
+    for name, body in parts.items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}\n{body}\n{end}{tail}"
+    DOCUMENT.write_text(text)
+    print(f"wrote {DOCUMENT}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["learning", "overlap", "write"])
+    parser.add_argument("--again", action="store_true", help="measure arms again that are there")
+    parser.add_argument("--only", nargs="*", help="only these arms")
+    arguments = parser.parse_args()
+    if arguments.what == "write":
+        write()
+        return
+    arms = LEARNING if arguments.what == "learning" else OVERLAP
+    if arguments.only:
+        arms = {name: arms[name] for name in arguments.only}
+    measure(arms, again=arguments.again, monty=True)
+
+
+if __name__ == "__main__":
+    main()
