@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from agentgym.sandbox import CallCase, CaseResult
 from agentgym.types import Message
 from agentgym_envs.code_exec.environment import feedback_message
-from agentgym_envs.code_exec.feedback import call_feedback
+from agentgym_envs.code_exec.feedback import case_feedback
 from agentgym_envs.code_exec.operations import OPERATIONS, Step, run_steps, source
 from agentgym_envs.code_exec.procedural import ENTRY, Pipeline, pipeline
 from agentgym_envs.code_exec.sources import pipeline_prompt
 
 Steps = tuple[Step, ...]
-
 
 HABITS: Mapping[str, str] = {
     "sort_descending": "sort_ascending",
@@ -32,8 +31,11 @@ HABITS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemonstrationConfig:
-    """weights: share of each difficulty. mistake_share: of the steps that come out wrong, by slips of all
-    kinds; habit_share: of the steps with an operation in HABITS that come out as the operation they are mistaken for. Both hold for the attempt after an error too. turns: the most attempts.
+    """weights: share of each difficulty. turns: the most attempts.
+
+    habit_share: of the operations in HABITS that are written as what they are mistaken for.
+    mistake_share: of all other steps that come out wrong, by slips of every kind. Both hold for the attempt
+    after an error too.
     """
 
     weights: Mapping[int, float] = field(default_factory=lambda: {1: 2.0, 2: 3.0, 3: 3.0, 4: 1.0})
@@ -106,5 +108,5 @@ def _visible_error(made: Pipeline, attempt: Steps) -> str | None:
         if returned != wanted:
             case = CallCase(args=(list(numbers),), expected=wanted)
             result = CaseResult(passed=False, error=f"returned {returned!r}, expected {wanted!r}")
-            return call_feedback(ENTRY, case, result)
+            return case_feedback(ENTRY, case, result)
     return None

@@ -55,7 +55,7 @@ class DatasetSource:
         own = {"train", "test"} <= set(splits)
         rows = splits[split] if own else [row for name in sorted(splits) for row in splits[name]]
         tasks = [row_task(row, split=split, visible=self.visible, where=self.path) for row in rows]
-        return tasks if own else [task for task in tasks if _hashed_split(task) == split]
+        return tasks if own else _divide(tasks, split)
 
 
 def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
@@ -99,7 +99,7 @@ def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
     cases = [AssertCase(source=str(test)) for test in tests]
     seen = min(visible, len(cases) - 1)  # one at least stays hidden
     problem = Problem(
-        entry=tested_name(cases[0].source),
+        entry=called_name(cases[0].source),
         visible=tuple(cases[:seen]),
         hidden=tuple(cases[seen:]),
         prelude=_text(row, "test_setup_code", "") or _text(row, "test_imports", ""),
@@ -112,7 +112,7 @@ def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
     return f"{said.strip()}\nName the function {problem.entry}.{examples}", problem
 
 
-def tested_name(assertion: str) -> str:
+def called_name(assertion: str) -> str:
     """The function that an assertion calls: the outermost call of a name that is not a builtin."""
     for node in ast.walk(ast.parse(assertion)):  # breadth first, so the outermost comes first
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -151,10 +151,22 @@ def _text(row: Row, key: str, default: str | None = None) -> str:
     return value
 
 
-def _hashed_split(task: Task) -> Split:
-    """By what is asked, so that a row in another order or file stays in its split."""
-    digest = hashlib.sha256(task.prompt[0]["content"].encode()).digest()
-    return "test" if digest[0] % _TEST_SHARE == 0 else "train"
+def _divide(tasks: list[Task], split: Split) -> list[Task]:
+    """By a hash of the cases, so that a row stays in its split in any order, file or wording.
+
+    So few rows that one split would be empty give it the row with the lowest or highest hash.
+    """
+    hashes = {task.task_id: _hash(task) for task in tasks}
+    limit = 2**64 // _TEST_SHARE
+    lowest, highest = min(hashes.values(), default=0), max(hashes.values(), default=0)
+    limit = min(max(limit, lowest + 1), highest)
+    return [task for task in tasks if (hashes[task.task_id] < limit) == (split == "test")]
+
+
+def _hash(task: Task) -> int:
+    problem = Problem.from_json(task.answer)
+    text = "\n".join(case_text(problem.entry, case) for case in problem.cases)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
@@ -166,10 +178,11 @@ def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
             "code_exec: reading data sets needs the `datasets` package: pip install 'agentgym[data]'"
         ) from error
     try:
+        datasets.disable_progress_bars()
         if reader == "hub":
             loaded = datasets.load_dataset(path, subset or None)
         else:
-            loaded = datasets.load_dataset(reader, data_files={"all": path})
+            loaded = datasets.load_dataset(reader, data_files={"rows": path})
     except Exception as error:  # the library raises whatever its readers and the network raise
         raise UserError(f"code_exec: {path} can't be read: {type(error).__name__}: {error}") from error
     return {name: list(rows) for name, rows in loaded.items()}

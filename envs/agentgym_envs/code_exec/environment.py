@@ -28,7 +28,7 @@ class CodeExec(Environment):
 
     name: ClassVar[str] = "code_exec"
     version: ClassVar[int] = 1
-    rewards: ClassVar[Mapping[str, float]] = {"tests_passed": 1.0}
+    rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 2
 
     def __init__(

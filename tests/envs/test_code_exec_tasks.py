@@ -1,0 +1,133 @@
+"""Procedural tasks: the same everywhere, splits apart, graded, and solvable."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+
+import pytest
+
+from agentgym.sandbox import AssertCase, CallCase
+from agentgym_envs.code_exec.environment import CodeExec
+from agentgym_envs.code_exec.operations import OPERATIONS, Step, run_steps, source
+from agentgym_envs.code_exec.problems import Problem
+from agentgym_envs.code_exec.procedural import MAX_DIFFICULTY, pipeline, pipelines, split_of
+
+_LISTING = """
+import json
+from itertools import islice
+from agentgym_envs.code_exec.environment import CodeExec
+tasks = [*islice(CodeExec().tasks("train", 5), 40), *islice(CodeExec().tasks("test", 5), 40)]
+print(json.dumps([[t.task_id, t.prompt[0]["content"], t.answer, t.difficulty] for t in tasks]))
+"""
+
+
+def run_code(code: str, argument: list[int]) -> object:
+    """The reference solutions are ours, so they may run here."""
+    names: dict[str, object] = {}
+    exec(code, names)
+    function = names["f"]
+    assert callable(function)
+    return function(argument)
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "77"])
+def test_tasks_do_not_depend_on_the_process(hash_seed: str) -> None:
+    environment = dict(os.environ, PYTHONHASHSEED=hash_seed)
+    output = subprocess.run(
+        [sys.executable, "-c", _LISTING], env=environment, capture_output=True, check=True, timeout=60
+    ).stdout
+    tasks = [*islice(CodeExec().tasks("train", 5), 40), *islice(CodeExec().tasks("test", 5), 40)]
+    here = [[t.task_id, t.prompt[0]["content"], t.answer, t.difficulty] for t in tasks]
+    assert json.loads(output) == json.loads(json.dumps(here))
+
+
+def test_seeds_give_different_tasks() -> None:
+    first, second = (next(CodeExec().tasks("train", seed)) for seed in (0, 1))
+    assert first.prompt != second.prompt
+
+
+def test_no_program_is_in_both_splits() -> None:
+    train = {made.steps for made in islice(pipelines("train", 0), 1500)}
+    test = {made.steps for made in islice(pipelines("test", 0), 500)}
+    assert not train & test
+    assert all(split_of(steps) == "test" for steps in test)
+
+
+def test_the_test_split_ends_and_keeps_its_order() -> None:
+    environment = CodeExec(test_tasks=20)
+    tasks = list(environment.tasks("test", 1))
+    assert len(tasks) == 20 and tasks == list(environment.tasks("test", 1))
+    assert {task.split for task in tasks} == {"test"}
+
+
+def test_difficulty_is_the_number_of_steps() -> None:
+    for difficulty in range(1, MAX_DIFFICULTY + 1):
+        environment = CodeExec(weights={difficulty: 1.0})
+        for task in islice(environment.tasks("train"), 20):
+            assert task.difficulty == difficulty
+            solution = Problem.from_json(task.answer).solution
+            assert len(solution.splitlines()) == difficulty + 2  # def, one line a step, return
+    easy = CodeExec(max_difficulty=2)
+    assert {task.difficulty for task in islice(easy.tasks("train"), 60)} == {1, 2}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_does_in_code_what_its_reference_does(name: str) -> None:
+    inputs = [[], [3], [-3, -3, 4], [5, 1, 5, 0, -7, 12, 8], list(range(-9, 10))]
+    operation = OPERATIONS[name]
+    for k in operation.parameters or (0,):
+        steps = (Step(name=name, k=k),)
+        for numbers in inputs:
+            assert run_code(source(steps, "f"), list(numbers)) == run_steps(steps, list(numbers))
+    assert set(operation.confused_with) <= set(OPERATIONS)
+
+
+def test_examples_tell_every_step_and_hidden_inputs_stay_hidden() -> None:
+    for made in islice(pipelines("train", 2), 100):
+        problem = made.problem()
+        for case in problem.visible:
+            assert isinstance(case, CallCase)
+            for left_out in range(len(made.steps)):
+                shorter = made.steps[:left_out] + made.steps[left_out + 1 :]
+                assert run_steps(shorter, list(made.visible_inputs[0])) != case.expected
+    for task in islice(CodeExec().tasks("train", 2), 100):
+        problem, said = Problem.from_json(task.answer), task.prompt[0]["content"]
+        assert problem.solution not in said
+        for case in problem.hidden:
+            assert isinstance(case, CallCase) and f"f({case.args[0]!r})" not in said
+
+
+def test_hidden_cases_reject_what_leaves_out_a_step() -> None:
+    for made in islice(pipelines("test", 3), 60):
+        hidden = made.problem().hidden
+        for left_out in range(len(made.steps)):
+            wrong = source(made.steps[:left_out] + made.steps[left_out + 1 :], "f")
+            results = [
+                run_code(wrong, list(c.args[0])) == c.expected for c in hidden if isinstance(c, CallCase)
+            ]  # type: ignore[call-overload]
+            assert not all(results)
+
+
+def test_a_pipeline_depends_on_its_name_alone() -> None:
+    weights = {2: 1.0, 3: 1.0}
+    assert pipeline("train", "x", weights) == pipeline("train", "x", weights)
+    assert pipeline("train", "x", weights) != pipeline("train", "y", weights)
+
+
+def test_problems_survive_json() -> None:
+    problem = Problem(
+        entry="g",
+        visible=(CallCase(args=([1, "a", None, 1.5, True],), expected=[[]], tolerance=1e-6),),
+        hidden=(AssertCase(source="assert g(1) == (1, 2)"),),
+        prelude="import math",
+        solution="def g(x): ...",
+    )
+    assert Problem.from_json(json.loads(json.dumps(problem.to_json()))) == problem
+    with pytest.raises(ValueError, match="no JSON form"):
+        Problem(entry="g", visible=(), hidden=(CallCase(args=(1,), expected=(1, 2)),)).to_json()
+    with pytest.raises(ValueError, match="a problem's 'entry'"):
+        Problem.from_json({"entry": 3})
