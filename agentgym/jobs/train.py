@@ -25,14 +25,14 @@ from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.parts import Gym, check_sampling, resolve_model
 from agentgym.jobs.state import RunState
-from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import training_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.train.advantages import assign_advantages
 from agentgym.train.loop import Position, StepRecord, TrainingLoop
-from agentgym.types import Group, Json, Task
+from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +212,8 @@ class TrainJob:
         sandbox = self.gym.backend.metrics() if self.gym.backend is not None else {}
         metrics = self.meter.read(record, await self.generator.metrics(), sandbox)
         last = step == loop.steps
+        if loop.check_sync_every and step % loop.check_sync_every == 0 and not loop.force_staleness:
+            metrics.update(await self._check_sync(step))
         if loop.eval_every and step % loop.eval_every == 0 and not last:
             result = await self._evaluate(f"step-{step:06d}", loop.eval_tasks)
             metrics["eval/success"] = result.success
@@ -235,6 +237,34 @@ class TrainJob:
         )
         self.folder.save_evaluation(int(checkpoint.rpartition("-")[2]), episodes)
         return summarize(episodes, checkpoint)
+
+    async def _check_sync(self, step: int) -> dict[str, float]:
+        """Sample a few tokens from the new weights and ask the trainer, which still holds them, for theirs."""
+        prompt_ids = self.gym.renderer.prompt(self.gym.held_out(1)[0].prompt)
+        sampling = SamplingParams(
+            max_tokens=32, temperature=self.recipe.rollout.temperature, seed=derive_seed("sync", step)
+        )
+        request = GenerateRequest(prompt_ids=prompt_ids, sampling=sampling)
+        async with asyncio.timeout(self.recipe.rollout.generate_timeout_s):
+            completion = await self.generator.generate(request)
+        versions = {span.version for span in completion.versions}
+        assert versions == {step}, f"after the update to {step} the generators sample from {versions}"
+        known = len(prompt_ids)
+        zeros = (0.0,) * (known + len(completion.completion_ids))
+        sample = Sample(
+            sample_id=f"sync-{step}",
+            token_ids=prompt_ids + completion.completion_ids,
+            loss_mask=zeros,
+            logprobs=zeros,
+            advantages=zeros,
+            versions=(-1,) * len(zeros),
+        )
+        [trainer] = await self.trainer.logprobs([sample])
+        distances = [abs(a - b) for a, b in zip(trainer[known:], completion.logprobs, strict=True)]
+        return {
+            "sync/mismatch_max": max(distances),
+            "sync/mismatch_mean": sum(distances) / len(distances),
+        }
 
     async def _save(self, position: Position) -> None:
         """The state names a checkpoint only once it is whole."""

@@ -56,6 +56,7 @@ STEP_COLUMNS = (
     Column(key="train/entropy", label="entropy"),
     Column(key="train/kl_ref", label="kl ref", digits=4),
     Column(key="train/mismatch_kl", label="mismatch", digits=5),
+    Column(key="sync/mismatch_max", label="after sync", digits=6),
     Column(key="generator/tokens_per_s", label="tokens/s", digits=0),
     Column(key="time/step_s", label="step s", digits=1),
 )

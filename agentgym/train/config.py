@@ -25,6 +25,7 @@ class LoopConfig:
     force_staleness: int = 0
     max_refills: int = 8  # groups without signal that one step may skip, times groups_per_step
     checkpoint_every: int = 20
+    check_sync_every: int = 10  # steps between comparisons of the generators with the trainer; 0 is none
     eval_every: int = 0  # steps between held-out checks while training; 0 is none
     eval_tasks: int = 64
     seed: int = 0
@@ -35,9 +36,17 @@ class LoopConfig:
                 f"loop.steps {self.steps} and loop.groups_per_step {self.groups_per_step} must be at least 1, "
                 f"loop.group_size {self.group_size} at least 2: an advantage compares episodes of one group"
             )
-        if min(self.max_staleness, self.force_staleness, self.checkpoint_every, self.eval_every) < 0:
+        spans = (
+            self.max_staleness,
+            self.force_staleness,
+            self.checkpoint_every,
+            self.check_sync_every,
+            self.eval_every,
+        )
+        if min(spans) < 0:
             raise ValueError(
-                "loop.max_staleness, force_staleness, checkpoint_every and eval_every can't be negative"
+                "loop.max_staleness, force_staleness, checkpoint_every, check_sync_every and eval_every "
+                f"can't be negative; got {spans}"
             )
 
 

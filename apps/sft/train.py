@@ -40,7 +40,7 @@ class SftRecipe:
     """The defaults make the policy that ships with the package."""
 
     out: str = "policy"
-    steps: int = 900
+    steps: int = 2000
     conversations_per_step: int = 64
     seed: int = 0
     tokenizer_conversations: int = 4000
@@ -48,7 +48,7 @@ class SftRecipe:
     shape: ShapeConfig = ShapeConfig()
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     optimizer: OptimizerConfig = OptimizerConfig(lr=4e-3, warmup_steps=20, decay_ratio=0.9)
-    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, rows_per_microbatch=8)
+    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=1, rows_per_microbatch=8)
 
 
 def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
@@ -132,7 +132,9 @@ def write_random_weights(recipe: SftRecipe, folder: Path) -> None:
     """config.json and model.safetensors, drawn from the recipe's seed."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     shape = recipe.shape
     end = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]["<|im_end|>"]
     torch.manual_seed(recipe.seed)

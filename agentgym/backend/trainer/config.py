@@ -12,12 +12,12 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 class OptimizerConfig:
     """AdamW."""
 
-    lr: float = 3e-4
+    lr: float = 5e-4
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
     weight_decay: float = 0.0
-    warmup_steps: int = 0
+    warmup_steps: int = 5
     decay_ratio: float = 0.0  # share of the steps at the end in which the rate falls
     max_grad_norm: float = 1.0
 
