@@ -31,14 +31,14 @@ def leftovers(lab, folder: RunFolder) -> list[object]:
 
 
 def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
-    recipe = lab.recipe("grpo.kl_coef=0.01")
+    recipe = lab.recipe("grpo.kl_coef=0.01", "loop.check_sync_every=1")
     folder, reporter = lab.new_run(recipe), lab.reporter()
     result = asyncio.run(train(recipe, folder, reporter))
     folder.close()
     assert [row.step for row in folder.read_metrics()] == [1, 2, 3]
     assert result.first.num_episodes == result.last.num_episodes == 6
     assert folder.checkpoint_steps() == [0, 1, 2, 3]
-    assert all(metrics["train/mismatch_fresh_max"] < 1e-4 for metrics in reporter.metrics)
+    assert all(metrics["sync/mismatch_max"] < 1e-4 for metrics in reporter.metrics)
     assert reporter.metrics[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
     assert reporter.metrics[-1]["train/kl_ref"] > 0
     assert leftovers(lab, folder) == []
@@ -56,7 +56,7 @@ def test_the_last_checkpoint_evaluates_as_the_run_said(lab):
 
 def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
     recipe = lab.recipe(
-        "loop.steps=8", "loop.checkpoint_every=0", "eval.at_end=false", "loop.max_staleness=1"
+        "loop.steps=50", "loop.checkpoint_every=0", "eval.at_end=false", "loop.check_sync_every=1"
     )
     folder = lab.new_run(recipe)
     killed: list[int] = []
@@ -71,12 +71,12 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
     asyncio.run(train(recipe, folder, reporter))
     folder.close()
     assert killed
-    assert len(reporter.metrics) == 8
+    assert len(reporter.metrics) == 50
     last = reporter.metrics[-1]
     assert last["generator/respawns_total"] == 1
     assert last["generator/replicas_up"] == 2
     assert last["rollout/infra_errors"] == 0
-    assert all(metrics["train/mismatch_fresh_max"] < 1e-4 for metrics in reporter.metrics)
+    assert all(metrics["sync/mismatch_max"] < 1e-4 for metrics in reporter.metrics)
     trained = trained_episodes(folder)
     assert len(trained) == len(set(trained)) > 0
     assert leftovers(lab, folder) == []
