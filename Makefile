@@ -6,6 +6,7 @@ TORCH_VERSION := 2.13.0
 ARGS ?=
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
+# torchstore comes last and alone: its pins name older versions than it runs with
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
 
@@ -48,9 +49,8 @@ $(TRAIN_STAMP): pyproject.toml $(VENV)/.torch
 
 $(TEST_STAMP): $(TRAIN_STAMP)
 	@echo "setup: installing the test tools (pytest, ruff, mypy, ...) and torchstore into $(VENV)"
-	@$(PIP) install -e '.[dev]'
+	@$(PIP) install -e '.[dev]' pygtrie
 	@$(PIP) install --no-deps torchstore==0.1.2
-	@$(PIP) install pygtrie
 	@touch $@
 
 VLLM := .venv-vllm
