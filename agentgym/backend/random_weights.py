@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 
 def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:
@@ -17,7 +18,8 @@ def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     config = AutoConfig.from_pretrained(source)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    factory: Any = AutoModelForCausalLM  # its classmethods have no types
+    model = factory.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(target)
     for file in source.iterdir():
         if file.suffix in (".json", ".jinja", ".txt", ".model") and not (target / file.name).exists():

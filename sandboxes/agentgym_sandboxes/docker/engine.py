@@ -190,10 +190,10 @@ def _open(url: str) -> APIClient:
     if url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
         raise _Refused("no such socket")
     try:
-        client = docker.APIClient(base_url=url, version="auto", timeout=CONNECT_TIMEOUT_S)  # type: ignore[arg-type]  # requests takes parts of seconds
+        client = docker.APIClient(base_url=url, version="auto", timeout=CONNECT_TIMEOUT_S)  # requests takes parts of seconds
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
         raise _Refused(_short(error)) from error
-    client.timeout = None  # type: ignore[assignment]  # each call's deadline is ours
+    client.timeout = None  # each call's deadline is ours
     return client
 
 
