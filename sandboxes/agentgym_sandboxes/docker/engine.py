@@ -190,7 +190,7 @@ def _open(url: str) -> APIClient:
     if url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
         raise _Refused("no such socket")
     try:
-        client = docker.APIClient(base_url=url, version="auto", timeout=CONNECT_TIMEOUT_S)  # requests takes parts of seconds
+        client = docker.APIClient(base_url=url, version="auto", timeout=CONNECT_TIMEOUT_S)
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
         raise _Refused(_short(error)) from error
     client.timeout = None  # each call's deadline is ours
