@@ -39,7 +39,7 @@ class DemonstrationConfig:
     """
 
     weights: Mapping[int, float] = field(default_factory=lambda: {1: 2.0, 2: 3.0, 3: 3.0, 4: 1.0})
-    mistake_share: float = 0.22
+    mistake_share: float = 0.2
     habit_share: float = 0.6
     turns: int = 2
     seed: int = 0
