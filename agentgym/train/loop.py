@@ -98,10 +98,10 @@ class TrainingLoop:
         return group
 
     async def _step(self, step: int) -> StepRecord:
-        groups, skipped = await self._collect()
         version = step - 1
-        staleness = [version - oldest_version(group) for group in groups]
         bound = self.config.max_staleness + self.config.force_staleness
+        groups, skipped = await self._collect(oldest=version - bound)
+        staleness = [version - oldest_version(group) for group in groups]
         assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
         metrics = await self.learner.step(groups, version)
         await self.learner.publish(step)
@@ -118,8 +118,12 @@ class TrainingLoop:
             metrics=metrics,
         )
 
-    async def _collect(self) -> tuple[list[Group], list[Group]]:
-        """Groups with signal in start order, and those that were skipped on the way."""
+    async def _collect(self, oldest: int) -> tuple[list[Group], list[Group]]:
+        """Groups with signal in start order, and those that were skipped on the way.
+
+        A step that goes on with fewer groups leaves others waiting longer than their slots allow for; what
+        has grown older than `oldest` by then is skipped too.
+        """
         groups: list[Group] = []
         skipped: list[Group] = []
         wanted = self.config.groups_per_step
@@ -129,7 +133,11 @@ class TrainingLoop:
                     break  # train on what there is rather than wait for ever
                 raise InfraError(_no_signal(skipped))
             group = await (await self._pending.get())
-            (groups if group.has_signal else skipped).append(group)
+            if group.has_signal and oldest_version(group) < oldest:
+                skipped.append(group)
+                self._slots.release()
+            else:
+                (groups if group.has_signal else skipped).append(group)
         return groups, skipped
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from agentgym.rollout.tokenizer import CHATML
+
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -18,10 +20,6 @@ SPECIAL_TOKENS = (
     "</tool_response>",
     "<think>",
     "</think>",
-)
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 # Single digits, so that numbers are spelled alike everywhere. A line break with its indentation. And the
 # rest of a line in one piece, so that merges may cross words: code repeats whole phrases.
@@ -62,7 +60,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> No
         "model_max_length": max_length,
         "clean_up_tokenization_spaces": False,
         "add_prefix_space": False,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": CHATML,
     }
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -106,6 +106,16 @@ def test_ends_with_an_explanation_when_no_group_ever_has_signal():
     assert ended.group_contains(InfraError, match="nothing to learn from")
 
 
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness):
+    config = LoopConfig(steps=12, groups_per_step=4, max_staleness=max_staleness, max_refills=1)
+    learner, records = run(config, has_signal=lambda group_id: group_id % 3 == 0)
+    assert any(len(record.groups) < 4 for record in records)
+    assert max(age for record in records for age in record.staleness) <= max_staleness
+    taken = [group.group_id for record in records for group in [*record.groups, *record.skipped]]
+    assert sorted(taken) == list(range(len(taken)))
+
+
 def test_resumes_at_the_first_group_that_was_not_taken():
     config = LoopConfig(steps=4, groups_per_step=3, max_staleness=2)
     _, records = run(config)
