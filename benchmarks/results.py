@@ -42,7 +42,7 @@ WORK = ("--set", "loop.steps=40")
 OVERLAP: Mapping[str, tuple[str, ...]] = {
     f"{kind}-{name}": (*WORK, "--set", f"loop.max_staleness={staleness}", *extra)
     for kind, extra in (("plain", ()), ("delayed", ("--delay-ms", "200")))
-    for name, staleness in (("sync", 0), ("async-1", 1), ("async-2", 2), ("async-3", 3))
+    for name, staleness in (("sync", 0), ("async-1", 1), ("async-3", 3))
 }
 Figures = Mapping[str, object]
 

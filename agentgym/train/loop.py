@@ -128,10 +128,11 @@ class TrainingLoop:
         skipped: list[Group] = []
         wanted = self.config.groups_per_step
         while len(groups) < wanted:
-            if len(skipped) >= wanted * self.config.max_refills:
+            dull = [group for group in skipped if not group.has_signal]
+            if len(dull) >= wanted * self.config.max_refills:
                 if groups:
                     break  # train on what there is rather than wait for ever
-                raise InfraError(_no_signal(skipped))
+                raise InfraError(_no_signal(dull))
             group = await (await self._pending.get())
             if group.has_signal and oldest_version(group) < oldest:
                 skipped.append(group)
