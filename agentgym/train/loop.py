@@ -132,7 +132,8 @@ class TrainingLoop:
             if len(dull) >= wanted * self.config.max_refills:
                 if groups:
                     break  # train on what there is rather than wait for ever
-                raise InfraError(_no_signal(dull))
+                if len(dull) == len(skipped):
+                    raise InfraError(_no_signal(dull))
             group = await (await self._pending.get())
             if group.has_signal and oldest_version(group) < oldest:
                 skipped.append(group)
