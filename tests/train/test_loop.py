@@ -109,7 +109,7 @@ def test_ends_with_an_explanation_when_no_group_ever_has_signal():
 @pytest.mark.parametrize("max_staleness", [0, 1])
 def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness):
     config = LoopConfig(steps=12, groups_per_step=4, max_staleness=max_staleness, max_refills=1)
-    learner, records = run(config, has_signal=lambda group_id: group_id % 3 == 0)
+    _, records = run(config, has_signal=lambda group_id: group_id % 3 == 0)
     assert any(len(record.groups) < 4 for record in records)
     assert max(age for record in records for age in record.staleness) <= max_staleness
     taken = [group.group_id for record in records for group in [*record.groups, *record.skipped]]
