@@ -25,7 +25,7 @@ MEASURED = HERE / "measured"
 DOCUMENT = HERE.parent / "docs" / "results.md"
 CURVE = HERE.parent / "docs" / "results-curve.png"
 
-STALE = ("loop.max_staleness=0", "loop.force_staleness=16")
+STALE = ("loop.max_staleness=0", "loop.force_staleness=16", "loop.steps=40")
 LEARNING: Mapping[str, tuple[str, ...]] = {
     "seed-0": (),
     "seed-1": ("--set", "loop.seed=1", "--set", "trainer.seed=1"),
