@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -24,12 +25,23 @@ class SandboxDirty(InfraError):
     """The call left something that could not be removed; the sandbox was thrown away."""
 
 
+class SandboxDiskFull(SandboxUnavailable):
+    """The host has no room left for a sandbox: the message says where, and how much there is."""
+
+
+class FileRefused(ValueError):
+    """A session's file can't be handed over: it is missing, too large, no regular file, or its path leaves
+    the work folder. The agent's mistake or the caller's, never the sandbox's."""
+
+
 class RunStatus(StrEnum):
     OK = "ok"
     ERROR = "error"  # the code raised, or exited with another code than 0
-    TIMEOUT = "timeout"
+    TIMEOUT = "timeout"  # of wall time or of CPU time
     OOM = "oom"
     OUTPUT_LIMIT = "output_limit"
+    DISK_LIMIT = "disk_limit"  # no room or no inode left in the sandbox, or a file grew too large
+    PROCESS_LIMIT = "process_limit"  # it could not start another process or thread, and ended with that
     UNSUPPORTED = "unsupported"  # this interpreter can't run it; it says nothing about the code
 
 
@@ -43,11 +55,27 @@ class Limits:
     file_mib: int = 16
     processes: int = 32
     output_bytes: int = 64 * 1024  # kept of each stream; the call is killed at 128 times that
+    answer_mib: int = 32  # of a grade: what all that a solution returns may take on its way back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitHit:
+    """The limit that ended a call. resource names it with its unit: wall_s, cpu_s, memory_mib, output_bytes,
+    answer_mib, disk_mib, files, file_mib or processes."""
+
+    resource: str
+    used: float
+    allowed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What a program did. stdout and stderr are cut at the limit; truncated says so."""
+    """What a program did. stdout and stderr are cut at the limit; truncated says so.
+
+    stdout_bytes, stderr_bytes: the same, as written; in the text, what is no UTF-8 reads U+FFFD.
+    limit: what was used and allowed, when status is a limit's. state_lost: of a session, its Python had to be
+    killed, so names are gone; files are not.
+    """
 
     status: RunStatus
     exit_code: int | None
@@ -57,6 +85,10 @@ class RunResult:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     memory_mib: float = 0.0
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    limit: LimitHit | None = None
+    state_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,27 +97,53 @@ class CallCase:
 
     args, kwargs, expected: plain builtin values (None, bool, int, float, str, bytes, list, tuple, set, dict).
     Types count: True is not 1, (1,) is not [1]. tolerance: for floats, relative and absolute; 0 is exact.
+    expected_args: what the positional arguments must be after the call, for functions that work in place.
+    as_list: an iterator or a generator that it returns is read to its end first, and compared as a list.
     """
 
     args: tuple[object, ...]
-    expected: object
+    expected: object = None
     kwargs: tuple[tuple[str, object], ...] = ()
     tolerance: float = 0.0
+    expected_args: tuple[object, ...] | None = None
+    as_list: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertCase:
-    """Python source that raises when the solution is wrong; it sees the entry's name and `candidate`."""
+    """Python source that raises when the solution is wrong; it sees the entry's name and `candidate`.
+
+    Arguments that the solution changed in place are changed here too. What it returns that is no plain value
+    (a generator, an instance of its own class) is used through a proxy.
+    """
 
     source: str
 
 
-Case: TypeAlias = CallCase | AssertCase
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StdioCase:
+    """Run the code as a program of its own on `stdin`, and compare what it prints.
+
+    Lines are compared without the white space at their ends, and without empty lines at the end. tolerance:
+    above 0, words that are numbers on both sides may differ by that, relative and absolute.
+    """
+
+    stdin: str
+    expected: str
+    tolerance: float = 0.0
+
+
+Case: TypeAlias = CallCase | AssertCase | StdioCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradeRequest:
-    """A solution and the cases that judge it. prelude: source that the test side runs first."""
+    """A solution and the cases that judge it.
+
+    entry: the function or class under test; `Solution.method` makes an instance for every call. Stdio cases
+    need none, and don't mix with others: each is a program of its own, with the limits for itself.
+    prelude: trusted source that the test side runs first, as helper functions that a prompt gave.
+    """
 
     code: str
     entry: str
@@ -115,6 +173,7 @@ class Verdict:
     results: tuple[CaseResult, ...]
     error: str = ""
     wall_s: float = 0.0
+    limit: LimitHit | None = None
 
     @property
     def passed(self) -> bool:
@@ -134,6 +193,61 @@ class Capabilities:
     process_limit: bool
     per_call_uid: bool
     seccomp: bool
+    disk_limit: bool = False
+    sessions: bool = False
+    network_allow_list: bool = False  # a session may be given a proxy to named hosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file or folder of a session's work folder. path: relative to it. size: in bytes, 0 for a folder."""
+
+    path: str
+    size: int
+    is_folder: bool = False
+
+
+class Session(Protocol):
+    """A sandbox for one episode: names, files and processes last from call to call, until reset or close.
+
+    Calls take turns. All raise InfraError when the sandbox, not the code, failed; the episode is then made
+    again. Paths are relative to the work folder.
+    """
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = Limits()) -> RunResult:
+        """Run code in the session's Python, where names last; as at a prompt, the value of a last expression
+        is printed. At the wall limit it is interrupted, which keeps the names, and killed when it goes on."""
+        ...
+
+    async def exec(
+        self, command: str | Sequence[str], *, stdin: str = "", folder: str = ".", limits: Limits = Limits()
+    ) -> RunResult:
+        """Run a command: a string goes to `sh -c`. What it starts in the background lasts with the session."""
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
+        """A regular file. Raises FileRefused for all else."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Make or replace a regular file, and the folders above it. Raises FileRefused."""
+        ...
+
+    async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
+        """All below a folder, sorted by path; links and devices are left out. Raises FileRefused."""
+        ...
+
+    async def reset(self) -> None:
+        """As new: no process, no name, no file is left."""
+        ...
+
+    async def snapshot(self) -> bytes:
+        """The work folder as a tar archive of folders and regular files. Raises FileRefused when too large."""
+        ...
+
+    async def restore(self, snapshot: bytes) -> None:
+        """Put a snapshot in place of all files; names and processes go. Raises FileRefused for a bad archive."""
+        ...
 
 
 class Sandbox(Protocol):
@@ -148,6 +262,14 @@ class Sandbox(Protocol):
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the sandbox, not the solution, failed."""
+        ...
+
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
+        """A sandbox leased for an episode: `async with sandbox.session() as session`.
+
+        network: the only hosts it may reach, as `pypi.org`, `*.example.org` or `host:8080`; none by default.
+        Raises UserError where the backend has no sessions, SandboxUnavailable when none comes free in time.
+        """
         ...
 
 

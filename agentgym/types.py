@@ -57,12 +57,20 @@ class SandboxSpec:
     """What a task needs to run code.
 
     allow_interpreters: sandboxes that are no full CPython but suffice for this task.
+    session: its episodes lease a sandbox of their own. network: the only hosts that such a session may reach.
     """
 
     image: str | None = None
     allow_interpreters: tuple[str, ...] = ()
-    network: bool = False
+    network: tuple[str, ...] = ()
     memory_mib: int = 512
+    session: bool = False
+
+    def __post_init__(self) -> None:
+        if self.network and not self.session:
+            raise ValueError(
+                f"network {self.network} needs session=True: one-shot calls have no network at all"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

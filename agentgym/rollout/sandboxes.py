@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.activity import Activity
 from agentgym.sandbox import (
+    FileInfo,
     GradeRequest,
     Limits,
     RunResult,
@@ -16,11 +18,14 @@ from agentgym.sandbox import (
     SandboxBackend,
     SandboxOptions,
     SandboxUnavailable,
+    Session,
     Verdict,
 )
 from agentgym.types import SandboxSpec, Task
 
 log = logging.getLogger(__name__)
+
+DEFAULT_LIMITS = Limits()
 
 
 async def choose_sandbox(
@@ -96,10 +101,65 @@ class WatchedSandbox:
     def name(self) -> str:
         return self._inner.name
 
-    async def run(self, code: str, *, stdin: str = "", limits: Limits = Limits()) -> RunResult:  # noqa: B008
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         with self._activity.doing("sandbox"):
             return await self._inner.run(code, stdin=stdin, limits=limits)
 
     async def grade(self, request: GradeRequest) -> Verdict:
         with self._activity.doing("sandbox"):
             return await self._inner.grade(request)
+
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
+        return self._watched_session(network)
+
+    @asynccontextmanager
+    async def _watched_session(self, network: tuple[str, ...]) -> AsyncIterator[Session]:
+        async with self._inner.session(network=network) as session:
+            yield WatchedSession(session, self._activity)
+
+
+class WatchedSession:
+    """A session whose calls are counted as activity of the kind `sandbox`."""
+
+    def __init__(self, inner: Session, activity: Activity) -> None:
+        self._inner = inner
+        self._activity = activity
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
+        with self._activity.doing("sandbox"):
+            return await self._inner.run(code, stdin=stdin, limits=limits)
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str = "",
+        folder: str = ".",
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> RunResult:
+        with self._activity.doing("sandbox"):
+            return await self._inner.exec(command, stdin=stdin, folder=folder, limits=limits)
+
+    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
+        with self._activity.doing("sandbox"):
+            return await self._inner.read(path, max_bytes=max_bytes)
+
+    async def write(self, path: str, data: bytes) -> None:
+        with self._activity.doing("sandbox"):
+            await self._inner.write(path, data)
+
+    async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
+        with self._activity.doing("sandbox"):
+            return await self._inner.files(path)
+
+    async def reset(self) -> None:
+        with self._activity.doing("sandbox"):
+            await self._inner.reset()
+
+    async def snapshot(self) -> bytes:
+        with self._activity.doing("sandbox"):
+            return await self._inner.snapshot()
+
+    async def restore(self, snapshot: bytes) -> None:
+        with self._activity.doing("sandbox"):
+            await self._inner.restore(snapshot)

@@ -33,8 +33,9 @@ _MARKS = ("$tuple", "$repr", "$dict")
 class SandboxRecord(TypedDict):
     image: str | None
     allow_interpreters: list[str]
-    network: bool
+    network: list[str]
     memory_mib: int
+    session: bool
 
 
 class TaskRecord(TypedDict):
@@ -213,7 +214,8 @@ def _encode_task(task: Task) -> TaskRecord:
         sandbox = SandboxRecord(
             image=spec.image,
             allow_interpreters=list(spec.allow_interpreters),
-            network=spec.network,
+            network=list(spec.network),
+            session=spec.session,
             memory_mib=spec.memory_mib,
         )
     return TaskRecord(
@@ -233,7 +235,8 @@ def _decode_task(record: TaskRecord) -> Task:
         sandbox = SandboxSpec(
             image=spec["image"],
             allow_interpreters=tuple(spec["allow_interpreters"]),
-            network=spec["network"],
+            network=tuple(spec["network"]),
+            session=spec["session"],
             memory_mib=spec["memory_mib"],
         )
     return Task(

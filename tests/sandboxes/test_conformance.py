@@ -313,10 +313,10 @@ async def test_run_ends_a_program_that_hangs(backend: SandboxBackend) -> None:
     assert result.status is RunStatus.TIMEOUT
 
 
-async def test_a_network_is_refused(backend: SandboxBackend) -> None:
-    allowed = ("monty", "docker")
+async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBackend) -> None:
+    allowed, able = ("monty", "docker"), await backend.probe()
     assert backend.supports(SandboxSpec(allow_interpreters=allowed))
-    assert not backend.supports(SandboxSpec(allow_interpreters=allowed, network=True))
+    assert backend.supports(SandboxSpec(allow_interpreters=allowed, session=True)) == able.sessions
 
 
 async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import (
     Capabilities,
     GradeRequest,
     Limits,
     RunResult,
     SandboxUnavailable,
+    Session,
     Verdict,
 )
 from agentgym.types import SandboxSpec
-from agentgym_sandboxes.docker.calls import grade_blobs, result_of, verdict_of
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine, EngineFacts, check_url
+from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.image import RECIPE, build_image, pull_image
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
+from agentgym_sandboxes.docker.running import result_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class DockerBackend:
 
     def supports(self, spec: SandboxSpec) -> bool:
         return (
-            not spec.network
+            not spec.session
             and spec.image in (None, self._image)
             and spec.memory_mib <= self.config.memory_mib
         )
@@ -128,6 +131,10 @@ class DockerBackend:
         """Judge a solution in one round trip. Raises InfraError when the sandbox failed."""
         frame = await self._started().call("grade", grade_blobs(request), request.limits)
         return verdict_of(frame, request)
+
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
+        """A container leased for an episode."""
+        raise UserError("sandbox 'docker' has no sessions")
 
     def metrics(self) -> dict[str, float]:
         pool = self._pool

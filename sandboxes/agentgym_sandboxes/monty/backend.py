@@ -7,9 +7,11 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from agentgym.errors import UserError
 from agentgym.sandbox import (
     Capabilities,
     GradeRequest,
@@ -17,6 +19,7 @@ from agentgym.sandbox import (
     RunResult,
     RunStatus,
     SandboxUnavailable,
+    Session,
     Verdict,
 )
 from agentgym.types import SandboxSpec
@@ -46,7 +49,7 @@ class MontyBackend:
     def supports(self, spec: SandboxSpec) -> bool:
         return (
             "monty" in spec.allow_interpreters
-            and not spec.network
+            and not spec.session
             and spec.image is None
             and spec.memory_mib <= self.config.memory_mib
         )
@@ -93,6 +96,10 @@ class MontyBackend:
         verdict = await self._in_thread(lambda interpreter: interpreter.grade(request))
         self._count(verdict.status)
         return verdict
+
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
+        """Raises UserError: the interpreter has no files and no processes."""
+        raise UserError("sandbox 'monty' has no sessions; use docker or bubblewrap")
 
     def metrics(self) -> dict[str, float]:
         return {

@@ -1,4 +1,4 @@
-"""What goes into the container for a call, and what its answer means."""
+"""What goes into the container for a grade, and what its answer means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from agentgym.sandbox import (
     AssertCase,
     CallCase,
     GradeRequest,
-    RunResult,
     RunStatus,
     SandboxLost,
     Verdict,
@@ -19,6 +18,7 @@ from agentgym.sandbox import (
 from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.values import Tree
+from agentgym_sandboxes.docker.answers import blob, exits
 from agentgym_sandboxes.judging import Answer, NoValue, Returned
 from agentgym_sandboxes.wording import Raised
 
@@ -41,7 +41,7 @@ def grade_blobs(request: GradeRequest) -> list[bytes]:
 def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     """The verdict. Raises InfraError when it was the tests or the container that failed."""
     wall_s = float(cast(float, frame.header["wall_s"]))
-    answers = _lines(_blob(frame, "answers"))
+    answers = _lines(blob(frame, "answers"))
     status, ended_text = _ended(frame, request)
     if answers and answers[0] != ["ok"]:
         return judging.load_failure(request.cases, _raised(answers[0]), wall_s)
@@ -56,31 +56,6 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     )
 
 
-def result_of(frame: Frame) -> RunResult:
-    """What a program did."""
-    status, exit_code = RunStatus.OK, None
-    reason = frame.header["reason"]
-    wait_status = _exits(frame).get("program")
-    if wait_status is not None:
-        exit_code = os.waitstatus_to_exitcode(wait_status)
-    if reason in ("timeout", "oom", "output_limit"):
-        status = RunStatus(reason)
-    elif _blob(frame, "notes").startswith(b'["memory"]'):
-        status = RunStatus.OOM
-    elif exit_code != 0:
-        status = RunStatus.ERROR
-    return RunResult(
-        status=status,
-        exit_code=exit_code,
-        stdout=_blob(frame, "stdout").decode("utf-8", "replace"),
-        stderr=_blob(frame, "stderr").decode("utf-8", "replace"),
-        truncated=bool(frame.header["truncated"]),
-        wall_s=float(cast(float, frame.header["wall_s"])),
-        cpu_s=float(cast(float, frame.header["cpu_s"])),
-        memory_mib=float(cast(float, frame.header["memory_mib"])),
-    )
-
-
 def _ended(frame: Frame, request: GradeRequest) -> tuple[RunStatus, str]:
     """How the solution's process ended, and the words for a case that it left unanswered."""
     reason = frame.header["reason"]
@@ -90,7 +65,7 @@ def _ended(frame: Frame, request: GradeRequest) -> tuple[RunStatus, str]:
         return RunStatus.OOM, wording.OOM_TEXT
     if reason == "output_limit":
         return RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT
-    code = os.waitstatus_to_exitcode(_exits(frame).get("serve", 0))
+    code = os.waitstatus_to_exitcode(exits(frame).get("serve", 0))
     return RunStatus.ERROR, wording.exit_text(code)
 
 
@@ -98,7 +73,7 @@ def _failures(frame: Frame, request: GradeRequest) -> list[Raised | None]:
     """What the test side said of each test. Raises InfraError when it failed by itself."""
     if not any(isinstance(case, AssertCase) for case in request.cases):
         return []
-    lines = _lines(_blob(frame, "verdict"))
+    lines = _lines(blob(frame, "verdict"))
     if not lines:
         if frame.header["reason"] is not None:
             return []  # the solution was ended before the tests began
@@ -125,10 +100,10 @@ def _raised(line: Tree) -> Raised:
     return _GARBAGE
 
 
-def _lines(blob: bytes) -> list[Tree]:
+def _lines(data: bytes) -> list[Tree]:
     """The whole lines of a blob; what is no JSON becomes None, and so counts as garbage."""
     trees: list[Tree] = []
-    for line in blob.split(b"\n")[:-1]:
+    for line in data.split(b"\n")[:-1]:
         try:
             trees.append(cast(Tree, json.loads(line, object_pairs_hook=_no_objects)))
         except (ValueError, RecursionError):
@@ -138,15 +113,6 @@ def _lines(blob: bytes) -> list[Tree]:
 
 def _no_objects(pairs: list[tuple[str, object]]) -> None:
     raise ValueError("the codec has no objects")
-
-
-def _blob(frame: Frame, name: str) -> bytes:
-    names = cast("list[str]", frame.header["names"])
-    return frame.blobs[names.index(name)] if name in names else b""
-
-
-def _exits(frame: Frame) -> dict[str, int]:
-    return cast("dict[str, int]", frame.header["exits"])
 
 
 def _json(value: object) -> bytes:

@@ -1,0 +1,18 @@
+"""The parts of an agent's answer."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from agentgym_sandboxes.docker.agent.frames import Frame
+
+
+def blob(frame: Frame, name: str) -> bytes:
+    """What the call wrote into the pipe of that name; empty when it has none."""
+    names = cast("list[str]", frame.header["names"])
+    return frame.blobs[names.index(name)] if name in names else b""
+
+
+def exits(frame: Frame) -> dict[str, int]:
+    """The wait status of each of the call's processes, by its operation."""
+    return cast("dict[str, int]", frame.header["exits"])
