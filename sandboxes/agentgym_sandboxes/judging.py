@@ -106,8 +106,10 @@ def assemble(
         try:
             if isinstance(case, CallCase):
                 result = judge_call(case, next(called))
-            else:
+            elif isinstance(case, AssertCase):
                 result = judge_assert(case, next(asserted))
+            else:
+                raise UserError("cases by standard input don't mix with calls and assertions")
         except StopIteration:
             result = CaseResult(passed=False, error=NOT_REACHED if error else ended_text)
             error = ended_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym.sandbox import CallCase, Case, CaseResult, Verdict
+from agentgym.sandbox import CallCase, Case, CaseResult, StdioCase, Verdict
 from agentgym.types import Json
 from agentgym_envs.code_exec.problems import Problem, call_text
 
@@ -25,6 +25,8 @@ def case_feedback(entry: str, case: Case, result: CaseResult) -> str:
     error = result.error or "failed"
     if isinstance(case, CallCase):
         return f"{call_text(entry, case)} {error}"
+    if isinstance(case, StdioCase):
+        return f"On input {case.stdin.rstrip()!r} the program {error}"
     if error.startswith("assertion failed"):  # the rest of that error repeats the source
         return f"{case.source.strip()} failed"
     return f"{case.source.strip()} {error}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agentgym.sandbox import AssertCase, CallCase, Case
+from agentgym.sandbox import AssertCase, CallCase, Case, StdioCase
 from agentgym.types import Json
 
 
@@ -58,15 +58,19 @@ def call_text(entry: str, case: CallCase) -> str:
 
 
 def case_text(entry: str, case: Case) -> str:
-    """The case as an example: `f([3, 1]) == [1, 3]`, or the assertion's source."""
+    """The case as an example: `f([3, 1]) == [1, 3]`, the assertion's source, or input and output."""
     if isinstance(case, CallCase):
         return f"{call_text(entry, case)} == {case.expected!r}"
+    if isinstance(case, StdioCase):
+        return f"Input:\n{case.stdin.rstrip()}\nOutput:\n{case.expected.rstrip()}"
     return case.source.strip()
 
 
 def _case_to_json(case: Case) -> Json:
     if isinstance(case, AssertCase):
         return {"assert": case.source}
+    if isinstance(case, StdioCase):
+        return {"stdin": case.stdin, "expected": case.expected, "tolerance": case.tolerance}
     if case.kwargs:
         raise ValueError("cases with keyword arguments have no JSON form; write them as assertions")
     args = [_plain(value) for value in case.args]
@@ -101,6 +105,11 @@ def _case_from_json(row: Json) -> Case:
         statement, arguments, tolerance = row.get("assert"), row.get("args"), row.get("tolerance", 0.0)
         if isinstance(statement, str):
             return AssertCase(source=statement)
+        stdin, expected = row.get("stdin"), row.get("expected")
+        if isinstance(stdin, str) and isinstance(expected, str) and isinstance(tolerance, (int, float)):
+            return StdioCase(stdin=stdin, expected=expected, tolerance=float(tolerance))
         if isinstance(arguments, Sequence) and isinstance(tolerance, (int, float)) and "expected" in row:
             return CallCase(args=tuple(arguments), expected=row["expected"], tolerance=float(tolerance))
-    raise ValueError(f"a case is {{'args', 'expected'}} or {{'assert'}}, not {row!r}")
+    raise ValueError(
+        f"a case is {{'args', 'expected'}}, {{'stdin', 'expected'}} or {{'assert'}}, not {row!r}"
+    )
