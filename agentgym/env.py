@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from agentgym.sandbox import Sandbox
+from agentgym.sandbox import Sandbox, Session
 from agentgym.types import Json, Message, Split, Task
 
 
@@ -17,7 +17,9 @@ class EpisodeContext:
 
     messages: the prompt and all that was said since. info: JSON that the environment records; it is saved
     with the episode, and rewards read it. `info["success"] = True` says that the goal was reached.
-    sandbox: None unless the task asks for one. state: anything that lives as long as the episode.
+    sandbox: None unless the task asks for one. session: a sandbox of the episode's own, where files, names and
+    processes last from turn to turn; None unless the task's spec says `session`. It is closed for you.
+    state: anything that lives as long as the episode.
     """
 
     task: Task
@@ -26,6 +28,7 @@ class EpisodeContext:
     max_turns: int = 1
     seed: int = 0
     sandbox: Sandbox | None = None
+    session: Session | None = None
     info: dict[str, Json] = field(default_factory=dict)
     state: object = None
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -15,8 +16,9 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
+from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import Sandbox
+from agentgym.sandbox import Sandbox, Session
 from agentgym.types import (
     Completion,
     Episode,
@@ -77,6 +79,15 @@ class EpisodePlayer:
                 retries += 1
 
     async def _run(self, episode: Episode) -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                lease = leased_session(self.sandbox, episode.task)
+                session = await stack.enter_async_context(lease)  # its wait is none of the episode's time
+            except InfraError as error:
+                raise _broken("sandbox", error, retry=True) from error
+            await self._play(episode, session)
+
+    async def _play(self, episode: Episode, session: Session | None) -> None:
         environment = self.environment
         context = EpisodeContext(
             task=episode.task,
@@ -84,6 +95,7 @@ class EpisodePlayer:
             max_turns=self.config.max_turns or environment.max_turns,
             seed=episode.seed,
             sandbox=self.sandbox if episode.task.sandbox is not None else None,
+            session=session,
             info=episode.info,
         )
         episode.messages = context.messages

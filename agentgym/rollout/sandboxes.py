@@ -26,6 +26,7 @@ from agentgym.types import SandboxSpec, Task
 log = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = Limits()
+CONTAINING = ("docker", "bubblewrap")  # what `auto` tries for any task, in this order
 
 
 async def choose_sandbox(
@@ -37,8 +38,8 @@ async def choose_sandbox(
 ) -> SandboxBackend | None:
     """The backend, probed but not started; None when no task asks for one.
 
-    `auto` takes Docker, else the first interpreter that every task allows. Raises UserError when a named
-    sandbox can't serve the tasks or isn't there, and says what to do.
+    `auto` takes Docker, else bubblewrap, else the first interpreter that every task allows: never what does
+    not contain. Raises UserError when a named sandbox can't serve the tasks or isn't there, and says what to do.
     """
     specs = [task.sandbox for task in tasks if task.sandbox is not None]
     if not specs:
@@ -64,16 +65,17 @@ async def _choose_any(
         name for name in specs[0].allow_interpreters if all(name in s.allow_interpreters for s in specs)
     ]
     reasons: list[str] = []
-    for name in ["docker", *allowed]:
+    for name in [*CONTAINING, *allowed]:
         try:
             backend = registry.sandbox(name)(options if name == "docker" else {})
+            _check_serves(backend, specs)
             await backend.probe()
         except (SandboxUnavailable, UserError) as error:
             reasons.append(f"{name}: {error}")
             continue
         if name != "docker":
-            first = reasons[0].splitlines()[0]
-            say(f"sandbox: {name}, an interpreter that these tasks allow, because {first}")
+            what = "" if name in CONTAINING else ", an interpreter that these tasks allow"
+            say(f"sandbox: {name}{what}, because {reasons[0].splitlines()[0]}")
         return backend
     raise UserError(
         "these tasks run code, and no sandbox can be had:\n  " + "\n  ".join(reasons) + "\n"
@@ -84,10 +86,21 @@ async def _choose_any(
 def _check_serves(backend: SandboxBackend, specs: list[SandboxSpec]) -> None:
     for spec in specs:
         if not backend.supports(spec):
-            allowed = ", ".join(("docker", *spec.allow_interpreters))
+            allowed = ", ".join((*CONTAINING, *spec.allow_interpreters))
             raise UserError(
                 f"sandbox {backend.name!r} can't serve these tasks ({spec}); allowed are: {allowed}"
             )
+
+
+@asynccontextmanager
+async def leased_session(sandbox: Sandbox | None, task: Task) -> AsyncIterator[Session | None]:
+    """The session that a task's spec asks for, as long as its episode lasts; else None."""
+    spec = task.sandbox
+    if sandbox is None or spec is None or not spec.session:
+        yield None
+        return
+    async with sandbox.session(network=spec.network) as session:
+        yield session
 
 
 class WatchedSandbox:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
@@ -12,7 +13,7 @@ from typing import Self
 from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.rollout.sandboxes import choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, leased_session
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import SandboxBackend, SandboxOptions
 from agentgym.types import Episode, Json, Message, Outcome, Split, Task
@@ -98,17 +99,20 @@ class TextEpisode:
     def __init__(self, game: TextGame) -> None:
         self._game = game
         self._context: EpisodeContext | None = None
+        self._leases = AsyncExitStack()
 
     async def reset(self, seed: int) -> tuple[str, dict[str, Json]]:
         """Begin the episode of a seed; returns the prompt."""
         await self.close()
         task = self._game.task(seed)
+        session = await self._leases.enter_async_context(leased_session(self._game.sandbox, task))
         context = EpisodeContext(
             task=task,
             messages=list(task.prompt),
             max_turns=self._game.max_turns,
             seed=seed,
             sandbox=self._game.sandbox if task.sandbox is not None else None,
+            session=session,
         )
         self._context = context
         async with asyncio.timeout(self._game.timeout_s):
@@ -137,9 +141,10 @@ class TextEpisode:
     async def close(self) -> None:
         """Release what the episode holds; safe to call twice."""
         context, self._context = self._context, None
-        if context is not None:
-            async with asyncio.timeout(self._game.timeout_s):
-                await self._game.environment.finish(context)
+        async with self._leases:
+            if context is not None:
+                async with asyncio.timeout(self._game.timeout_s):
+                    await self._game.environment.finish(context)
 
     def transcript(self) -> str:
         """The conversation so far, for a person."""
