@@ -10,7 +10,12 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.sandbox import AssertCase
-from agentgym_envs.code_exec.datasets_source import called_name, docstring_cases, row_task
+from agentgym_envs.code_exec.datasets_source import (
+    called_name,
+    docstring_cases,
+    humaneval_problem,
+    row_task,
+)
 from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.problems import Problem
 
@@ -90,6 +95,28 @@ def test_docstring_examples_are_visible_cases() -> None:
         "assert g(2) == 4",
         "assert g(\"a\") == 'aa'",
     ]
+
+
+def test_an_expected_string_keeps_its_quotes() -> None:
+    cases = docstring_cases('def g(x):\n    """\n    >>> g(1)\n    "21"\n    >>> g(2)\n    3"""\n', "g")
+    assert [case.source for case in cases if isinstance(case, AssertCase)] == [
+        'assert g(1) == "21"',
+        "assert g(2) == 3",
+    ]
+
+
+def test_helper_functions_of_a_prompt_are_there_for_the_hidden_tests() -> None:
+    prompt = 'def twice(x):\n    return 2 * x\n\n\ndef half(x):\n    """The half of x."""\n'
+    problem = humaneval_problem(
+        {
+            "prompt": prompt,
+            "entry_point": "half",
+            "canonical_solution": "    return x // 2\n",
+            "test": "def check(candidate):\n    assert candidate(twice(7)) == 7\n",
+        }
+    )
+    assert passes(problem.solution, problem)
+    assert not passes(prompt, problem)
 
 
 def test_the_tested_function_is_found_behind_builtins() -> None:

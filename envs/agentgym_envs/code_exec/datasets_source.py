@@ -18,6 +18,7 @@ from agentgym_envs.code_exec.problems import Problem, case_text
 
 Row = Mapping[str, object]
 _TEST_SHARE = 5  # one row in so many is a test where the data has no splits of its own
+_WRONG_EXAMPLES = ("median([-10, 4, 6, 1000, 10, 20])",)  # HumanEval/47 says 15.0, and its own tests 8.0
 _SANDBOX = SandboxSpec(allow_interpreters=("monty",))
 
 
@@ -81,15 +82,25 @@ def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
     )
 
 
-def _humaneval(row: Row) -> tuple[str, Problem]:
-    """The prompt is a signature with a docstring; `check(candidate)` holds the hidden assertions."""
+def humaneval_problem(row: Row) -> Problem:
+    """A HumanEval row: `check(candidate)` holds the hidden assertions, the docstring the visible ones.
+
+    The prompt is the prelude too: some checks call the helper functions that it gives. Raises ValueError.
+    """
     prompt, entry, test = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
-    body = _text(row, "canonical_solution", "")
-    hidden: tuple[Case, ...] = (AssertCase(source=f"{test}\ncheck(candidate)"),)
-    problem = Problem(
-        entry=entry, visible=docstring_cases(prompt, entry), hidden=hidden, solution=prompt + body
+    return Problem(
+        entry=entry,
+        visible=docstring_cases(prompt, entry),
+        hidden=(AssertCase(source=f"{test}\ncheck(candidate)"),),
+        prelude=prompt,
+        solution=prompt + _text(row, "canonical_solution", ""),
     )
-    return f"Complete this Python function. Reply with the whole of it.\n\n{prompt}", problem
+
+
+def _humaneval(row: Row) -> tuple[str, Problem]:
+    """The prompt is a signature with a docstring."""
+    problem = humaneval_problem(row)
+    return f"Complete this Python function. Reply with the whole of it.\n\n{problem.prelude}", problem
 
 
 def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
@@ -128,8 +139,8 @@ def docstring_cases(prompt: str, entry: str) -> tuple[Case, ...]:
     lines = prompt.splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         match = re.match(rf"\s*>>>\s*({re.escape(entry)}\(.*\))\s*$", line)
-        expected = following.strip().strip('"').strip()
-        if match and _parses(match.group(1)) and _parses(expected):
+        expected = following.strip().removesuffix('"""').strip()
+        if match and _parses(match.group(1)) and _parses(expected) and match.group(1) not in _WRONG_EXAMPLES:
             found.append(AssertCase(source=f"assert {match.group(1)} == {expected}"))
     return tuple(found)
 

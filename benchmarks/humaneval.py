@@ -1,0 +1,168 @@
+"""Grades HumanEval's canonical solutions, which must all pass, and bodies that do nothing, which never may.
+
+    python benchmarks/humaneval.py HumanEval.jsonl.gz --sandbox docker
+
+It downloads nothing. The file is at https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz;
+a dump of the hub's `openai/openai_humaneval` as JSON lines is as good. Exit 1: a solution was misjudged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+from agentgym import GradeRequest, InfraError, PluginRegistry, Sandbox
+from agentgym.sandbox import Limits, RunStatus
+from agentgym_envs.code_exec.datasets_source import humaneval_problem
+from agentgym_envs.code_exec.problems import Problem
+
+WHERE = "https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz"
+KINDS = ("canonical", "return None", "empty body", "empty file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One solution. right: None where the interpreter can't run it. error: what the first failing case said."""
+
+    task_id: str
+    kind: str
+    right: bool | None
+    status: str
+    wall_s: float
+    error: str = ""
+
+
+def read_rows(path: Path) -> list[Mapping[str, object]]:
+    """The problems of a .jsonl or .jsonl.gz file. Raises ValueError for what is no HumanEval data."""
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    for number, row in enumerate(rows, 1):
+        missing = {"task_id", "prompt", "entry_point", "canonical_solution", "test"} - set(row)
+        if missing:
+            raise ValueError(f"{path}, row {number}: no {', '.join(sorted(missing))}; is it HumanEval?")
+    return rows
+
+
+def solutions(problem: Problem) -> Mapping[str, str]:
+    """By kind: the one that is right, and the three that do nothing."""
+    prompt = problem.prelude
+    codes = (problem.solution, f"{prompt}\n    return None\n", f"{prompt}\n    pass\n", "")
+    return dict(zip(KINDS, codes, strict=True))
+
+
+async def judge(sandbox: Sandbox, task_id: str, problem: Problem, kind: str, wall_s: float) -> Judged:
+    request = GradeRequest(
+        code=solutions(problem)[kind],
+        entry=problem.entry,
+        cases=problem.cases,
+        prelude=problem.prelude,
+        limits=Limits(wall_s=wall_s),
+    )
+    began_s = time.monotonic()
+    try:
+        verdict = await sandbox.grade(request)
+    except InfraError as error:
+        words = f"{type(error).__name__}: {error}"
+        spent_s = time.monotonic() - began_s
+        return Judged(task_id=task_id, kind=kind, right=False, status="infra", wall_s=spent_s, error=words)
+    unsupported = verdict.status is RunStatus.UNSUPPORTED and not verdict.passed
+    return Judged(
+        task_id=task_id,
+        kind=kind,
+        right=None if unsupported else verdict.passed == (kind == "canonical"),
+        status=verdict.status.value,
+        wall_s=time.monotonic() - began_s,
+        error=next((result.error for result in verdict.results if not result.passed), ""),
+    )
+
+
+async def judge_all(
+    sandbox: Sandbox, rows: Sequence[Mapping[str, object]], *, at_once: int, wall_s: float, show: bool
+) -> list[Judged]:
+    """Every kind of solution of every problem, in the rows' order."""
+    turns = asyncio.Semaphore(at_once)
+    done = 0
+
+    async def one(row: Mapping[str, object], kind: str) -> Judged:
+        nonlocal done
+        async with turns:
+            judged = await judge(sandbox, str(row["task_id"]), humaneval_problem(row), kind, wall_s)
+        done += 1
+        if show:
+            print(f"\r{done} of {len(rows) * len(KINDS)}", end="", file=sys.stderr, flush=True)
+        return judged
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(row, kind)) for row in rows for kind in KINDS]
+    if show:
+        print(file=sys.stderr)
+    return [task.result() for task in tasks]
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    """A line for each kind, then every miss with its words."""
+    lines = []
+    for kind in KINDS:
+        mine = [one for one in judged if one.kind == kind]
+        times_ms = sorted(1000 * one.wall_s for one in mine)
+        verb = "accepted" if kind == "canonical" else "refused"
+        lines.append(
+            f"{kind:12} {sum(one.right is True for one in mine)} of {len(mine)} {verb}, "
+            f"{sum(one.right is None for one in mine)} unsupported, "
+            f"p50 {statistics.median(times_ms):.1f} ms, longest {times_ms[-1]:.0f} ms"
+        )
+    misses = [one for one in judged if one.right is False]
+    lines += [f"WRONG {one.task_id} ({one.kind}): {one.status}: {one.error or 'accepted'}" for one in misses]
+    return "\n".join(lines)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.path)
+    if not path.is_file():
+        print(f"humaneval: there is no file {str(path)!r}; the data can be had at {WHERE}", file=sys.stderr)
+        return 2
+    try:
+        rows = read_rows(path)
+    except (ValueError, OSError) as error:
+        print(f"humaneval: {error}", file=sys.stderr)
+        return 2
+    print(f"{len(rows)} problems, {len(KINDS)} solutions each, in {arguments.sandbox}", file=sys.stderr)
+    async with PluginRegistry.discover().sandbox(arguments.sandbox)({}) as sandbox:
+        judged = await judge_all(
+            cast(Sandbox, sandbox),
+            rows,
+            at_once=arguments.at_once,
+            wall_s=arguments.wall_s,
+            show=sys.stderr.isatty(),
+        )
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in judged]))
+    else:
+        if arguments.each:
+            for one in judged:
+                print(f"{one.task_id:16} {one.kind:12} {1000 * one.wall_s:8.1f} ms  {one.status}")
+        print(summary(judged))
+    return 1 if any(one.right is False for one in judged) else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", help="HumanEval.jsonl or .jsonl.gz")
+    parser.add_argument("--sandbox", default="docker", help="a backend's name (docker)")
+    parser.add_argument("--at-once", type=int, default=1, help="grades at a time (1)")
+    parser.add_argument("--wall-s", type=float, default=20.0, help="for one grade (20)")
+    parser.add_argument("--each", action="store_true", help="a line with the time of every grade")
+    parser.add_argument("--json", action="store_true", help="every grade as JSON")
+    sys.exit(asyncio.run(main(parser.parse_args())))
