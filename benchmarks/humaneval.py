@@ -126,16 +126,8 @@ def summary(judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
-async def main(arguments: argparse.Namespace) -> int:
-    path = Path(arguments.path)
-    if not path.is_file():
-        print(f"humaneval: there is no file {str(path)!r}; the data can be had at {WHERE}", file=sys.stderr)
-        return 2
-    try:
-        rows = read_rows(path)
-    except (ValueError, OSError) as error:
-        print(f"humaneval: {error}", file=sys.stderr)
-        return 2
+async def grade_file(rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace) -> int:
+    """Grade, print, and say by the exit code whether all was judged right."""
     print(f"{len(rows)} problems, {len(KINDS)} solutions each, in {arguments.sandbox}", file=sys.stderr)
     async with PluginRegistry.discover().sandbox(arguments.sandbox)({}) as sandbox:
         judged = await judge_all(
@@ -155,7 +147,7 @@ async def main(arguments: argparse.Namespace) -> int:
     return 1 if any(one.right is False for one in judged) else 0
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -165,4 +157,18 @@ if __name__ == "__main__":
     parser.add_argument("--wall-s", type=float, default=20.0, help="for one grade (20)")
     parser.add_argument("--each", action="store_true", help="a line with the time of every grade")
     parser.add_argument("--json", action="store_true", help="every grade as JSON")
-    sys.exit(asyncio.run(main(parser.parse_args())))
+    arguments = parser.parse_args()
+    path = Path(arguments.path)
+    if not path.is_file():
+        print(f"humaneval: there is no file {str(path)!r}; the data can be had at {WHERE}", file=sys.stderr)
+        return 2
+    try:
+        rows = read_rows(path)
+    except (ValueError, OSError) as error:
+        print(f"humaneval: {error}", file=sys.stderr)
+        return 2
+    return asyncio.run(grade_file(rows, arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

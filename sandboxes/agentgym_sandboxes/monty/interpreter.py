@@ -228,7 +228,8 @@ class Interpreter:
                 raise InfraError(f"the tests' prelude failed: {wording.error_text(raised)}") from None
             try:
                 # a prelude may hold the entry's signature, as HumanEval's prompts do: it must not be what is tested
-                session.feed_run(f"{request.entry} = candidate", external_lookup=proxies)
+                if request.entry.isidentifier():
+                    session.feed_run(f"{request.entry} = candidate", external_lookup=proxies)
                 session.feed_run(case.source, external_lookup=proxies, print_callback=_Output(0))
             except MontyError as error:
                 raised = _raised(error, request.limits, case.source)
