@@ -51,15 +51,20 @@ def drop_rights(uid: int, limits: ChildLimits) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limits.processes, limits.processes))
+    set_rlimits(limits)
+    folder = home(uid)
+    os.mkdir(folder, 0o700)
+    os.chdir(folder)
+
+
+def set_rlimits(limits: ChildLimits) -> None:
+    """Limits of this process and its children; not their number, which the kernel counts by uid."""
     for kind, amount in (
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_AS, limits.memory_mib * MIB),
         (resource.RLIMIT_FSIZE, limits.file_mib * MIB),
-        (resource.RLIMIT_NPROC, limits.processes),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (amount, amount))
-    folder = home(uid)
-    os.mkdir(folder, 0o700)
-    os.chdir(folder)

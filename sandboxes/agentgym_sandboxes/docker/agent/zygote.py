@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import sys
-from typing import NoReturn
+from typing import Callable, NoReturn
 
 from .judge import judge
 from .limits import ChildLimits, drop_rights
@@ -45,10 +45,7 @@ _MAX_FDS = 6
 
 def run_zygote(control: socket.socket) -> NoReturn:
     """Fork on every order; report every child's end. Ends with its supervisor."""
-    for name in PREIMPORTED:
-        __import__(name)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    warm_up()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -68,6 +65,14 @@ def run_zygote(control: socket.socket) -> NoReturn:
                 _take_order(control, keys)
 
 
+def warm_up() -> None:
+    """Import what programs are likely to; make the standard streams take any text."""
+    for name in PREIMPORTED:
+        __import__(name)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def _take_order(control: socket.socket, keys: dict[int, str]) -> None:
     data, ancillary, _, _ = control.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(4 * _MAX_FDS))
     if not data:
@@ -82,7 +87,8 @@ def _take_order(control: socket.socket, keys: dict[int, str]) -> None:
         control.send(json.dumps({"key": order["key"], "fork_error": error.errno}).encode())
     else:
         if pid == 0:
-            _child(order["op"], order["uid"], ChildLimits.of(order["limits"]), list(fds))
+            limits = ChildLimits.of(order["limits"])
+            run_child(order["op"], list(fds), lambda: drop_rights(order["uid"], limits))
         keys[pid] = order["key"]
     for fd in fds:
         os.close(fd)
@@ -102,14 +108,14 @@ def _report_ends(control: socket.socket, keys: dict[int, str]) -> None:
         control.send(json.dumps(end).encode())
 
 
-def _child(op: str, uid: int, limits: ChildLimits, fds: list[int]) -> NoReturn:
-    """One call, in its own process. fds: as `FDS` in the supervisor lists them for the operation."""
+def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
+    """One call, in its own process. fds: as the supervisor lists them for the operation."""
     exit_code = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _close_all_but(fds)
-        drop_rights(uid, limits)
+        confine()
         payload = _payload(fds[0])
         if op == "serve":
             exit_code = serve(payload, fds[1], fds[2] if len(fds) > 2 else None)
