@@ -36,7 +36,8 @@ def test_an_unknown_option_names_the_nearest(name: str) -> None:
         ({"slots": 0}, "allowed are pool_size >= 0 and 1 to 16 slots"),
         ({"memory_mib": 4096}, "its container at least as much"),
         ({"ping_every_s": 0}, "ping_every_s is 0; it must be more than 0"),
-        ({"engine": "ssh://host"}, "give unix:///path/to/docker.sock or tcp://host:port"),
+        ({"engine": "http://host"}, "give unix:///path/to/docker.sock, tcp://host:port or ssh://user@host"),
+        ({"engine": "ssh://-oProxyCommand=x"}, "give unix:///path/to/docker.sock, tcp://"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(options: dict[str, object], said: str) -> None:

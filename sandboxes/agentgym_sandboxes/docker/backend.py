@@ -22,7 +22,8 @@ from agentgym.sandbox import (
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.engine import Engine, EngineFacts, check_url
+from agentgym_sandboxes.docker.endpoint import check_url
+from agentgym_sandboxes.docker.engine import Engine, EngineFacts
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.image import RECIPE, build_image, pull_image
 from agentgym_sandboxes.docker.pool import Pool
@@ -42,7 +43,8 @@ class DockerBackend:
 
     def __init__(self, config: DockerConfig | None = None) -> None:
         self.config = config or DockerConfig()
-        check_url(self.config.engine)
+        if self.config.engine is not None:
+            check_url(self.config.engine)
         self._image = self.config.image or RECIPE.reference
         self._engine: Engine | None = None
         self._pool: Pool | None = None

@@ -98,9 +98,7 @@ class Container:
         try:
             async with asyncio.timeout(config.start_timeout_s):
                 await asyncio.shield(creation)
-                stream = await engine.attach(container.name)
-                transport, _ = await loop.create_connection(lambda: container._stream, sock=stream)
-                container._transport = transport
+                container._transport = await engine.attach(container.name, lambda: container._stream)
                 await engine.start(container.name)
                 await hello
         except BaseException as error:

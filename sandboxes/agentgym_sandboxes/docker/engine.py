@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
+from agentgym_sandboxes.docker.attach import AttachRefused, attach
+from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
+from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 T = TypeVar("T")
-CONNECT_TIMEOUT_S = 1.5
+CONNECT_TIMEOUT_S, REMOTE_CONNECT_TIMEOUT_S, SSH_TIMEOUT_S = 1.5, 5.0, 15.0
 _HOW_TO_START = (
     "Start Docker (`sudo systemctl start docker`, or open Docker Desktop), see that `docker info` answers for "
     "your user, then run `agentgym sandbox build` once."
@@ -53,15 +54,25 @@ class OwnedContainer:
 class Engine:
     """One engine. `connect` finds it; `close` releases the threads and connections."""
 
-    def __init__(self, client: APIClient, url: str, timeout_s: float) -> None:
+    def __init__(
+        self, client: APIClient, url: str, timeout_s: float, endpoint: Endpoint, tunnel: Tunnel | None
+    ) -> None:
         self.url = url
         self._client = client
         self._timeout_s = timeout_s
+        self._endpoint = endpoint
+        self._tunnel = tunnel
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="docker-engine")
 
     @classmethod
-    async def connect(cls, url: str | None, timeout_s: float) -> Engine:
-        """The first engine that answers. Raises SandboxUnavailable with all that was tried."""
+    async def connect(
+        cls, url: str | None, timeout_s: float, *, tls: Tls | None = None, ssh_config: str | None = None
+    ) -> Engine:
+        """The first engine that answers: the one named, or one in the usual places.
+
+        tls: files for tcp:// addresses; by default those of Docker's own variables. ssh_config: a file for
+        OpenSSH instead of the user's own. Raises SandboxUnavailable with all that was tried.
+        """
         try:
             import docker  # noqa: F401
         except ImportError:
@@ -70,12 +81,20 @@ class Engine:
             ) from None
         failures = []
         for candidate in [url] if url else usual_urls():
+            tunnel = None
             try:
-                client = await asyncio.to_thread(_open, candidate)
-            except _Refused as error:
+                if check_url(candidate).scheme == "ssh":
+                    tunnel = await Tunnel.open(candidate, max(timeout_s, SSH_TIMEOUT_S), ssh_config)
+                endpoint = tunnel.endpoint if tunnel else endpoint_of(candidate, tls)
+                client = await asyncio.to_thread(_open, endpoint)
+            except (_Refused, TunnelError) as error:
                 failures.append(f"{candidate} ({error})")
             else:
-                return cls(client, candidate, timeout_s)
+                engine, tunnel = cls(client, candidate, timeout_s, endpoint, tunnel), None
+                return engine
+            finally:
+                if tunnel is not None:
+                    await tunnel.close()
         raise SandboxUnavailable(f"no Docker engine answers; tried {', '.join(failures)}. {_HOW_TO_START}")
 
     async def facts(self) -> EngineFacts:
@@ -106,9 +125,17 @@ class Engine:
         create = functools.partial(self._client.create_container_from_config, settings, name)
         return str((await self._call("create a container", create))["Id"])
 
-    async def attach(self, container: str) -> socket.socket:
-        """A socket on the container's standard streams. Attach before the start, so that nothing is missed."""
-        return await self._call("attach to a container", self._attach, container)
+    async def attach(
+        self, container: str, protocol_factory: Callable[[], asyncio.Protocol]
+    ) -> asyncio.Transport:
+        """Connect a protocol to the container's standard streams. Before the start, so that nothing is missed."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await attach(self._endpoint, self._client.api_version, container, protocol_factory)
+        except TimeoutError as error:
+            raise EngineError(self._late_text("attach to a container", self._timeout_s)) from error
+        except (AttachRefused, OSError) as error:
+            raise EngineError(self._failed_text("attach to a container", error)) from error
 
     async def start(self, container: str) -> None:
         await self._call("start a container", self._client.start, container)
@@ -150,14 +177,8 @@ class Engine:
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._client.close)
-
-    def _attach(self, container: str) -> socket.socket:
-        params = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
-        raw = self._client.attach_socket(container, params=params)
-        stream = socket.socket(fileno=os.dup(raw.fileno()))  # ours: the SDK's goes with its response
-        stream.setblocking(False)
-        getattr(raw, "_response", raw).close()
-        return stream
+        if self._tunnel is not None:
+            await self._tunnel.close()
 
     async def _call(
         self, what: str, function: Callable[..., T], *args: object, timeout_s: float | None = None
@@ -172,25 +193,36 @@ class Engine:
             async with asyncio.timeout(limit_s):
                 return await loop.run_in_executor(self._threads, functools.partial(function, *args))
         except TimeoutError as error:
-            raise EngineError(
-                f"the Docker engine at {self.url} did not {what} within {limit_s:g} s"
-            ) from error
+            raise EngineError(self._late_text(what, limit_s)) from error
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-            raise EngineError(f"the Docker engine at {self.url} did not {what}: {error}") from error
+            raise EngineError(self._failed_text(what, error)) from error
+
+    def _late_text(self, what: str, limit_s: float) -> str:
+        return f"the Docker engine at {self.url} did not {what} within {limit_s:g} s"
+
+    def _failed_text(self, what: str, error: BaseException) -> str:
+        return f"the Docker engine at {self.url} did not {what}: {error}"
 
 
 class _Refused(Exception):
     """A candidate did not answer."""
 
 
-def _open(url: str) -> APIClient:
+def _open(endpoint: Endpoint) -> APIClient:
     import docker
     import requests
 
-    if url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
+    if endpoint.path and not Path(endpoint.path).exists():
         raise _Refused("no such socket")
+    tls: object = False
+    if endpoint.tls is not None:
+        endpoint.tls.check()
+        tls = docker.tls.TLSConfig(
+            client_cert=(endpoint.tls.cert, endpoint.tls.key), ca_cert=endpoint.tls.ca, verify=True
+        )
+    timeout_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
     try:
-        client = docker.APIClient(base_url=url, version="auto", timeout=CONNECT_TIMEOUT_S)
+        client = docker.APIClient(base_url=endpoint.base_url, version="auto", timeout=timeout_s, tls=tls)
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
         raise _Refused(_short(error)) from error
     client.timeout = None  # each call's deadline is ours
@@ -203,24 +235,3 @@ def _short(error: BaseException) -> str:
         if known.lower() in text.lower():
             return known.lower()
     return text[:160]
-
-
-def usual_urls() -> list[str]:
-    """Where engines listen: as the docker command is told by its own variable, else the usual sockets."""
-    told = os.environ.get("DOCKER_HOST")  # Docker's own convention: its users expect it to be heeded
-    if told:
-        return [told]
-    home, runtime = Path.home(), os.environ.get("XDG_RUNTIME_DIR")
-    paths: Iterable[Path] = [Path("/var/run/docker.sock")]
-    if runtime:
-        paths = [*paths, Path(runtime, "docker.sock")]
-    paths = [*paths, home / ".docker/run/docker.sock", home / ".docker/desktop/docker.sock"]
-    return [f"unix://{path}" for path in paths]
-
-
-def check_url(url: str | None) -> None:
-    """Refuse what the attach stream can't go over."""
-    if url is not None and not url.startswith(("unix://", "tcp://")):
-        raise UserError(
-            f"sandbox.options.engine is {url!r}; give unix:///path/to/docker.sock or tcp://host:port"
-        )
