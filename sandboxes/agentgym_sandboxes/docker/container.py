@@ -59,7 +59,10 @@ class AgentStream(asyncio.Protocol):
 
 
 class Container:
-    """A started container. `reserved` counts the slots in use; `lost` says why it can't be used any more."""
+    """A started container. `reserved` counts the slots in use; `lost` says why it can't be used any more.
+
+    cause: of the loss, as it is counted: lost, dirty, ping or backstop; closed when we asked for it.
+    """
 
     def __init__(self, engine: Engine, config: DockerConfig, on_change: Callable[[], None]) -> None:
         self.name = f"agentgym-{uuid.uuid4().hex[:12]}"
@@ -68,6 +71,7 @@ class Container:
         self.started_s = time.monotonic()
         self.start_s = 0.0
         self.lost: str | None = None
+        self.cause = "lost"
         self._engine = engine
         self._config = config
         self._on_change = on_change
@@ -117,11 +121,14 @@ class Container:
 
     @property
     def usable(self) -> bool:
-        return (
-            self.lost is None
-            and self.uses < self._config.max_uses
-            and time.monotonic() - self.started_s < self._config.max_age_s
-        )
+        return self.lost is None and not self.worn
+
+    @property
+    def worn(self) -> str:
+        """Why it is to be replaced when another is ready: uses, age, or nothing. It serves until then."""
+        if self.uses >= self._config.max_uses:
+            return "uses"
+        return "age" if time.monotonic() - self.started_s >= self._config.max_age_s else ""
 
     async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> frames.Frame:
         """One call, in a slot that was reserved. The slot is given back when the agent has answered.
@@ -143,7 +150,7 @@ class Container:
         try:
             frame = await _within(limits.wall_s + BACKSTOP_S, answer)
         except TimeoutError:
-            self._lose("its agent did not answer in time")
+            self._lose("its agent did not answer in time", "backstop")
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
         except asyncio.CancelledError:
             if self.lost is None:
@@ -151,7 +158,7 @@ class Container:
             raise
         reason = frame.header["reason"]
         if reason == "dirty":
-            self._lose("a call left something that could not be removed")
+            self._lose("a call left something that could not be removed", "dirty")
             raise SandboxDirty(f"container {self.name}: {self.lost}")
         if reason == "no_process":
             raise SandboxLost(f"container {self.name}: no process could be started in it")
@@ -163,12 +170,12 @@ class Container:
         try:
             await _within(self._config.ping_timeout_s, answer)
         except TimeoutError:
-            self._lose(f"its agent did not answer a ping within {self._config.ping_timeout_s:g} s")
+            self._lose(f"its agent did not answer a ping within {self._config.ping_timeout_s:g} s", "ping")
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
 
     async def close(self) -> None:
         """Remove the container; calls under way fail."""
-        self._lose("closed")
+        self._lose("closed", "closed")
         await self._engine.remove(self.name)
 
     def _ask(
@@ -197,9 +204,9 @@ class Container:
             answer.exception()  # seen here: the caller may have been cancelled
         self._on_change()
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, cause: str = "lost") -> None:
         if self.lost is None:
-            self.lost = why
+            self.lost, self.cause = why, cause
         if self._transport is not None:
             self._transport.abort()
         pending, self._pending = self._pending, {}
