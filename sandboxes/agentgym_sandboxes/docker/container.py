@@ -77,6 +77,7 @@ class Container:
         self._on_change = on_change
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[frames.Frame]] = {}
+        self._events: dict[str, Callable[[frames.Frame], None]] = {}
         self._stream = AgentStream(self._take, self._lose)
         self._transport: asyncio.Transport | None = None
 
@@ -143,6 +144,7 @@ class Container:
             "file_mib": float(limits.file_mib),
             "processes": float(limits.processes),
             "output_bytes": float(limits.output_bytes),
+            "answer_mib": float(limits.answer_mib),
         }
         number = next(self._numbers)
         answer = self._ask(number, {"op": op, "limits": wire}, blobs)
@@ -166,12 +168,32 @@ class Container:
 
     async def ping(self) -> None:
         """Raises SandboxLost when the agent does not answer in time."""
-        answer = self._ask(next(self._numbers), {"op": "ping"}, ())
+        await self.ask("ping", {}, (), self._config.ping_timeout_s)
+
+    async def ask(
+        self, op: str, header: frames.Header, blobs: Sequence[bytes], timeout_s: float
+    ) -> frames.Frame:
+        """The agent's answer to an operation that takes no slot.
+
+        Raises SandboxLost when the container is gone or does not answer in time.
+        """
+        answer = self._ask(next(self._numbers), {**header, "op": op}, blobs)
         try:
-            await _within(self._config.ping_timeout_s, answer)
+            frame = await _within(timeout_s, answer)
         except TimeoutError:
-            self._lose(f"its agent did not answer a ping within {self._config.ping_timeout_s:g} s", "ping")
+            self._lose(f"its agent did not answer {op!r} within {timeout_s:g} s")
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
+        if "error" in frame.header:
+            raise SandboxLost(f"container {self.name}: its agent refused {op!r}: {frame.header['error']}")
+        return frame
+
+    def tell(self, op: str, header: frames.Header, blobs: Sequence[bytes] = ()) -> None:
+        """An operation without an answer."""
+        self._send(frames.encode({**header, "op": op, "id": 0}, blobs))
+
+    def on_event(self, kind: str, handler: Callable[[frames.Frame], None]) -> None:
+        """Call handler for each frame that the agent sends unasked, with that `event` in its header."""
+        self._events[kind] = handler
 
     async def close(self) -> None:
         """Remove the container; calls under way fail."""
@@ -194,6 +216,11 @@ class Container:
             self._transport.write(data)
 
     def _take(self, frame: frames.Frame) -> None:
+        if "event" in frame.header:
+            handler = self._events.get(cast(str, frame.header["event"]))
+            if handler is not None:
+                handler(frame)
+            return
         answer = self._pending.pop(cast(int, frame.header["id"]), None)
         if answer is not None and not answer.done():
             answer.set_result(frame)

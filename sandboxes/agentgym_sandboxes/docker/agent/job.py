@@ -7,8 +7,6 @@ import time
 
 from .limits import ChildLimits
 
-ANSWER_BYTES = 1 << 21  # of a grade: what all its results together may take
-
 
 class Job:
     """One call. `reason` is why the agent ended it early; None when it ended by itself."""
@@ -51,10 +49,10 @@ class Job:
             self.close(name)
             return False
         text = name in ("stdout", "stderr")
-        kept, most = self.output[name], self.limits.output_bytes if text else ANSWER_BYTES
+        kept, most = self.output[name], self.limits.output_bytes if text else self.limits.answer_bytes
         kept += data[: max(0, most - len(kept))]
         self.num_bytes[name] += len(data)
-        if self.num_bytes[name] > (self.limits.flood_bytes if text else ANSWER_BYTES):
+        if self.num_bytes[name] > (self.limits.flood_bytes if text else self.limits.answer_bytes):
             self.reason = self.reason or "output_limit"
             return False
         return True

@@ -19,6 +19,7 @@ class ChildLimits(NamedTuple):
     file_mib: int
     processes: int
     output_bytes: int
+    answer_mib: int
 
     @classmethod
     def of(cls, fields: dict[str, float]) -> ChildLimits:
@@ -29,12 +30,18 @@ class ChildLimits(NamedTuple):
             file_mib=int(fields["file_mib"]),
             processes=int(fields["processes"]),
             output_bytes=int(fields["output_bytes"]),
+            answer_mib=int(fields["answer_mib"]),
         )
 
     @property
     def flood_bytes(self) -> int:
         """Output at which the call is killed."""
         return 128 * self.output_bytes
+
+    @property
+    def answer_bytes(self) -> int:
+        """What a child may say in a pipe that is no output: the call is killed beyond."""
+        return self.answer_mib * MIB
 
 
 def home(uid: int) -> str:

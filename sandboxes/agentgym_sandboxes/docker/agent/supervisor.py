@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import array
 import collections
+import functools
+import heapq
+import importlib
+import itertools
 import json
 import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn, cast
+from typing import Callable, NoReturn, cast
 
 from . import frames
 from .job import Job
@@ -21,64 +26,133 @@ from .sweep import Sweeper
 STDIN_FD, STDOUT_FD = 0, 1
 SWEEP_PATIENCE_S = 3.0  # what can't be killed or wiped by then makes the container dirty
 IDLE_S = 600.0  # the host pings every few seconds: it is gone
-ZYGOTE_GONE = 70
+ZYGOTE_GONE, BAD_FRAME = 70, 71
+FAMILIES = {"session": ".session", "proxy": ".proxy"}  # imported when an op `family.something` comes first
+
+OnFrame = Callable[[frames.Frame], None]
+OnEnd = Callable[[dict[str, float]], None]
 
 
 class Supervisor:
-    """Serves calls until its standard input ends. uids: more than the calls that run at a time."""
+    """Serves calls until its standard input ends. uids: more than the calls that run at a time.
+
+    A module of `FAMILIES` has a function `register(supervisor)`: it adds its operations to `operations`, by
+    their names on the wire, and uses `watch`, `at`, `say` and `spawn`. Handlers must not block.
+    """
 
     def __init__(self, zygote: socket.socket, uids: Sequence[int]) -> None:
         self._zygote = zygote
         self._uids: collections.deque[int] = collections.deque(uids)  # in turn, so that a uid rests after use
         self._jobs: dict[int, Job] = {}
-        self._children: dict[str, tuple[Job, str]] = {}
-        self._readers: dict[int, tuple[Job, str]] = {}
+        self._children: dict[int, OnEnd] = {}
         self._frames = frames.FrameReader()
         self._sweeper = Sweeper()
         self._num_oom_kills = count_oom_kills()
         self._poll = select.poll()
-        self._poll.register(STDIN_FD, select.POLLIN)
-        self._poll.register(zygote, select.POLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._serials = itertools.count()
+        self._outgoing: collections.deque[memoryview] = collections.deque()
+        self._heard_s = time.monotonic()
+        self.operations: dict[str, OnFrame] = {"ping": self._pong, "cancel": self._cancel}
+        for op in ("program", "grade"):
+            self.operations[op] = functools.partial(self._begin, op)
+        os.set_blocking(STDOUT_FD, False)  # the host may be busy writing: neither waits for the other
+        self.watch(STDIN_FD, self._hear_host)
+        self.watch(zygote.fileno(), self._hear_zygote)
 
     def serve(self) -> NoReturn:
         """The loop. Ends the process, and so the container, when the host or the zygote is gone."""
         while True:
             for job in list(self._jobs.values()):
                 self._advance(job)
-            events = self._poll.poll(self._patience_ms())
-            if not events and not self._jobs:
-                os._exit(0)  # idle for too long
-            for fd, _ in events:
-                if fd == STDIN_FD:
-                    self._hear_host()
-                elif fd == self._zygote.fileno():
-                    self._hear_zygote()
-                elif fd in self._readers:
-                    self._pump(*self._readers[fd])
+            now_s = time.monotonic()
+            while self._timers and self._timers[0][0] <= now_s:
+                heapq.heappop(self._timers)[2]()
+            if not self._jobs and now_s - self._heard_s > IDLE_S:
+                os._exit(0)
+            for fd, _ in self._poll.poll(self._patience_ms()):
+                if fd in self._watched:  # an earlier one of these events may have ended it
+                    self._watched[fd]()
+
+    def watch(self, fd: int, on_ready: Callable[[], None], events: int = select.POLLIN) -> None:
+        """Call on_ready when fd is ready; it must bear being called too often. Replaces an earlier watch."""
+        self._watched[fd] = on_ready
+        self._poll.register(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """Before fd is closed."""
+        del self._watched[fd]
+        self._poll.unregister(fd)
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Call it once, at a time of the monotonic clock. What has become needless must see so itself."""
+        heapq.heappush(self._timers, (when_s, next(self._serials), call))
+
+    def say(self, header: frames.Header, blobs: Sequence[frames.Blob] = ()) -> None:
+        """Send a frame: the answer to the host's frame of that `id`, or an `event` that it did not ask for."""
+        self._outgoing.append(memoryview(frames.prefix(header, blobs)))
+        self._outgoing.extend(memoryview(blob) for blob in blobs if blob)
+        self._write()
+
+    @property
+    def num_unsent(self) -> int:
+        """Bytes that the host has not taken yet."""
+        return sum(len(piece) for piece in self._outgoing)
+
+    def _write(self) -> None:
+        try:
+            while self._outgoing:
+                piece = self._outgoing[0]
+                num_written = os.write(STDOUT_FD, piece)
+                if num_written < len(piece):
+                    self._outgoing[0] = piece[num_written:]
+                else:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            self.watch(STDOUT_FD, self._write, select.POLLOUT)
+        else:
+            if STDOUT_FD in self._watched:
+                self.unwatch(STDOUT_FD)
 
     def _patience_ms(self) -> float:
-        if not self._jobs:
-            return IDLE_S * 1000
         if any(job.ending for job in self._jobs.values()):
             return 1  # no event tells when the last process of a uid has vanished
-        soonest = min(job.deadline_s for job in self._jobs.values())
-        return max(0.0, (soonest - time.monotonic()) * 1000) + 1
+        soonest_s = min([self._heard_s + IDLE_S, *(job.deadline_s for job in self._jobs.values())])
+        if self._timers:
+            soonest_s = min(soonest_s, self._timers[0][0])
+        return max(0.0, (soonest_s - time.monotonic()) * 1000) + 1
 
     def _hear_host(self) -> None:
         data = os.read(STDIN_FD, 1 << 16)
         if not data:
             os._exit(0)
-        for frame in self._frames.feed(data):
-            op, number = frame.header["op"], cast(int, frame.header["id"])
-            if op == "ping":
-                self._say({"id": number, "pong": True})
-            elif op == "cancel":
-                if number in self._jobs:
-                    self._end(self._jobs[number], "cancelled")
+        self._heard_s = time.monotonic()
+        try:
+            complete = self._frames.feed(data)
+        except frames.FrameError as error:
+            print(f"the host sent {error}", file=sys.stderr, flush=True)
+            os._exit(BAD_FRAME)
+        for frame in complete:
+            op = str(frame.header["op"])
+            family = op.partition(".")[0]
+            if op not in self.operations and family in FAMILIES:
+                importlib.import_module(FAMILIES[family], __package__).register(self)
+            if op in self.operations:
+                self.operations[op](frame)
             else:
-                self._begin(cast(str, op), number, frame)
+                self.say({"id": frame.header["id"], "error": f"no operation {op!r}"})
 
-    def _begin(self, op: str, number: int, frame: frames.Frame) -> None:
+    def _pong(self, frame: frames.Frame) -> None:
+        self.say({"id": frame.header["id"], "pong": True})
+
+    def _cancel(self, frame: frames.Frame) -> None:
+        job = self._jobs.get(cast(int, frame.header["id"]))
+        if job is not None:
+            self._end(job, "cancelled")
+
+    def _begin(self, op: str, frame: frames.Frame) -> None:
+        number = cast(int, frame.header["id"])
         limits = ChildLimits.of(cast(dict[str, float], frame.header["limits"]))
         judged = len(frame.blobs) > 1 and op == "grade"
         uids = [self._uids.popleft() for _ in range(2 if judged else 1)]
@@ -97,17 +171,21 @@ class Supervisor:
 
     def _pipe(self, job: Job, name: str) -> int:
         write = job.pipe(name)
-        self._readers[job.fds[name]] = (job, name)
-        self._poll.register(job.fds[name], select.POLLIN)
+        self.watch(job.fds[name], functools.partial(self._pump, job, name))
         return write
 
     def _spawn(self, job: Job, op: str, uid: int, fds: list[int]) -> None:
-        key = f"{job.number}.{op}"
-        self._children[key] = (job, op)
         job.live += 1
-        order = {"key": key, "op": op, "uid": uid, "limits": job.limits._asdict()}
+        order: dict[str, object] = {"op": op, "uid": uid, "limits": job.limits._asdict()}
+        self.spawn(order, fds, functools.partial(self._ended, job, op))
+
+    def spawn(self, order: dict[str, object], fds: list[int], on_end: OnEnd) -> None:
+        """Have the zygote fork a child that owns `fds`. on_end gets its `status`, `cpu_s` and `memory_kib`,
+        or its `fork_error`."""
+        key = next(self._serials)
+        self._children[key] = on_end
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        self._zygote.sendmsg([json.dumps(order).encode()], [rights])
+        self._zygote.sendmsg([json.dumps({**order, "key": key}).encode()], [rights])
         for fd in fds:
             os.close(fd)
 
@@ -116,16 +194,19 @@ class Supervisor:
         if not data:
             os._exit(ZYGOTE_GONE)
         end = json.loads(data)
-        job, op = self._children.pop(end["key"])
+        self._children.pop(end["key"])(end)
+
+    def _ended(self, job: Job, op: str, end: dict[str, float]) -> None:
         job.live -= 1
         if "fork_error" in end:
             self._end(job, "no_process")
             return
-        job.exits[op] = end["status"]
+        status = int(end["status"])
+        job.exits[op] = status
         job.cpu_s += end["cpu_s"]
-        job.memory_kib = max(job.memory_kib, end["memory_kib"])
-        if os.WIFSIGNALED(end["status"]) and not job.ending:
-            self._end(job, self._why_killed(job, os.WTERMSIG(end["status"])))
+        job.memory_kib = max(job.memory_kib, int(end["memory_kib"]))
+        if os.WIFSIGNALED(status) and not job.ending:
+            self._end(job, self._why_killed(job, os.WTERMSIG(status)))
         elif not job.live or op == "judge":
             self._end(job, None)
 
@@ -141,13 +222,9 @@ class Supervisor:
         fd = job.fds.get(name)
         job.pump(name)
         if name not in job.fds and fd is not None:
-            self._forget(fd)
+            self.unwatch(fd)
         if job.reason is not None:
             self._end(job, job.reason)
-
-    def _forget(self, fd: int) -> None:
-        self._poll.unregister(fd)
-        del self._readers[fd]
 
     def _end(self, job: Job, reason: str | None) -> None:
         """Start to end a call; the first reason stands."""
@@ -178,7 +255,7 @@ class Supervisor:
         for name, fd in list(job.fds.items()):
             while job.pump(name):
                 pass
-            self._forget(fd)
+            self.unwatch(fd)
             if name in job.fds:
                 job.close(name)
         del self._jobs[job.number]
@@ -194,10 +271,7 @@ class Supervisor:
             "wall_s": time.monotonic() - job.began_s,
             "names": list(job.output),
         }
-        self._say(header, [bytes(kept) for kept in job.output.values()])
-
-    def _say(self, header: frames.Header, blobs: Sequence[bytes] = ()) -> None:
-        frames.write_all(STDOUT_FD, frames.encode(header, blobs))
+        self.say(header, list(job.output.values()))
 
 
 def count_oom_kills() -> int:

@@ -49,7 +49,7 @@ def run_zygote(control: socket.socket) -> NoReturn:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    keys: dict[int, str] = {}
+    keys: dict[int, int] = {}
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wake_read, select.POLLIN)
@@ -73,7 +73,7 @@ def warm_up() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def _take_order(control: socket.socket, keys: dict[int, str]) -> None:
+def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     data, ancillary, _, _ = control.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(4 * _MAX_FDS))
     if not data:
         os._exit(0)
@@ -94,7 +94,7 @@ def _take_order(control: socket.socket, keys: dict[int, str]) -> None:
         os.close(fd)
 
 
-def _report_ends(control: socket.socket, keys: dict[int, str]) -> None:
+def _report_ends(control: socket.socket, keys: dict[int, int]) -> None:
     while keys:
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if not pid:
