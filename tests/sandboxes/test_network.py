@@ -1,0 +1,414 @@
+"""The allow list and the proxy, over plain sockets; test_session_network.py has them in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import ipaddress
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym_sandboxes.network.allow_list import AllowList
+from agentgym_sandboxes.network.client_hello import NotTls, server_name
+from agentgym_sandboxes.network.hosts import Address, is_public
+from agentgym_sandboxes.network.http_head import BadRequest, read_head
+from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
+from agentgym_sandboxes.network.streams import SocketStream
+
+
+class _Site(http.server.BaseHTTPRequestHandler):
+    """Answers with what it was asked, and keeps its connections open, as real servers do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(body)
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def _answer(self, body: bytes) -> None:
+        self.server.seen.append((self.command, self.path, dict(self.headers), body))  # type: ignore[attr-defined]
+        data = b"x" * int(self.path[7:]) if self.path.startswith("/bytes/") else b"hello " + body
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Site:
+    """A web server of this machine. seen: (method, path, headers, body) of each request."""
+
+    def __init__(self, server: http.server.ThreadingHTTPServer) -> None:
+        self.port: int = server.server_address[1]
+        self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
+        server.seen = self.seen  # type: ignore[attr-defined]
+
+
+@contextmanager
+def serve_site() -> Iterator[Site]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Site)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield Site(server)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve_site() as site:
+        yield site
+
+
+async def loopback(host: str, port: int) -> Sequence[Address]:
+    """A resolver that takes every name for this machine."""
+    return [ipaddress.ip_address("127.0.0.1")]
+
+
+@asynccontextmanager
+async def serve_proxy(*entries: str, limits: ProxyLimits | None = None) -> AsyncIterator[tuple[Proxy, int]]:
+    """A proxy on a port of this machine, where all names lead to 127.0.0.1."""
+    proxy = Proxy("test", AllowList(entries), limits or ProxyLimits(), loopback)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.create_task(proxy.serve(SocketStream(reader, writer))))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield proxy, server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        proxy.close()
+        assert [r for r in results if r is not None and not isinstance(r, asyncio.CancelledError)] == []
+
+
+async def talk(port: int, *said: bytes) -> bytes:
+    """Send, piece by piece, and read to the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in said:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(30):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+def get(host: str, path: str = "/", extra: str = "", method: str = "GET") -> bytes:
+    return f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{extra}\r\n".encode()
+
+
+def client_hello(name: str | None, extra: bytes = b"") -> bytes:
+    """What a TLS client would send first."""
+
+    def field(size: int, data: bytes) -> bytes:
+        return len(data).to_bytes(size) + data
+
+    extensions = extra
+    if name is not None:
+        entry = b"\x00" + field(2, name.encode())
+        extensions += b"\x00\x00" + field(2, field(2, entry))
+    hello = b"\x03\x03" + bytes(32) + field(1, b"") + field(2, b"\x13\x01") + field(1, b"\x00")
+    message = b"\x01" + field(3, hello + field(2, extensions))
+    return b"\x16\x03\x01" + field(2, message)
+
+
+@pytest.mark.parametrize(
+    ("entry", "allowed", "refused"),
+    [
+        (
+            "pypi.org",
+            ["pypi.org:443", "PyPI.org.:80"],
+            ["pypi.org:8080", "a.pypi.org:443", "evilpypi.org:443"],
+        ),
+        (
+            "*.example.org",
+            ["a.example.org:443", "a.b.example.org:80"],
+            ["example.org:443", "xexample.org:443"],
+        ),
+        ("Host.:8080", ["host:8080"], ["host:80", "host:443"]),
+        ("bücher.example", ["xn--bcher-kva.example:443"], ["bucher.example:443"]),
+        ("10.0.0.7", ["10.0.0.7:80"], ["10.0.0.70:80", "10.0.0.7:81"]),
+        ("[::1]:8000", ["[0:0::1]:8000"], ["[::1]:80", "[::2]:8000"]),
+        ("fd00::1", ["[fd00::1]:443"], ["[fd00::2]:443"]),
+    ],
+)
+def test_an_entry_allows_what_it_names(entry: str, allowed: list[str], refused: list[str]) -> None:
+    from agentgym_sandboxes.network.hosts import split_port
+
+    allow_list = AllowList(["other.example", entry])
+    assert [where for where in allowed if allow_list.entry_for(*split_port(where, None)) is None] == []
+    assert [where for where in refused if allow_list.entry_for(*split_port(where, None)) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["", ".", "*", "*.", "*.org", "a..b", "http://pypi.org", "pypi.org/simple", "10.0.0.0/8", "a b", "host:",
+     "host:0", "host:65536", "host:x", "u@host", "a*.org", "*.*.org", "-a.org", "1.2.3", "0x7f000001", "2130706433",
+     "*.1.2.3.4", "[::1", "[fe80::1%eth0]", "a" * 64 + ".org", "a\n.org", "ü" * 300],
+)  # fmt: skip
+def test_an_entry_that_names_no_host_is_the_users_error(entry: str) -> None:
+    with pytest.raises(UserError, match="Allowed are"):
+        AllowList([entry])
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+     "255.255.255.255", "240.0.0.1", "198.18.0.1", "192.0.0.8", "::1", "::", "fe80::1", "fc00::1", "ff02::1",
+     "fec0::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2001:db8::1", "::10.0.0.1"],
+)  # fmt: skip
+def test_addresses_of_our_own_networks_are_not_public(address: str) -> None:
+    assert not is_public(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "151.101.0.223", "2a04:4e42::223", "64:ff9b::808:808"])
+def test_public_addresses_are_public(address: str) -> None:
+    assert is_public(ipaddress.ip_address(address))
+
+
+async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_address_is_listed(
+    site: Site,
+) -> None:
+    async with serve_proxy(f"site.example:{site.port}") as (proxy, port):
+        said = await talk(port, get(f"site.example:{site.port}"))
+        assert said.startswith(b"HTTP/1.1 403 ") and b"leads to 127.0.0.1" in said
+        assert (site.seen, proxy.counts["refused"]) == ([], 1)
+    async with serve_proxy(f"site.example:{site.port}", f"127.0.0.1:{site.port}") as (proxy, port):
+        assert (await talk(port, get(f"site.example:{site.port}"))).endswith(b"hello ")
+        assert proxy.counts["allowed"] == 1
+
+
+async def test_what_is_not_listed_is_refused_by_name_and_list(site: Site) -> None:
+    async with serve_proxy("pypi.org", "*.example.org") as (proxy, port):
+        for asked in (get("evil.example"), b"CONNECT evil.example:80 HTTP/1.1\r\n\r\n"):
+            first, _, rest = (await talk(port, asked)).partition(b"\r\n")
+            for text in (first, rest):
+                assert b"evil.example:80 is not on the allow list" in text
+                assert b"pypi.org, *.example.org" in text
+        assert proxy.counts["refused"] == 2
+
+
+async def test_a_request_is_passed_on_without_what_was_meant_for_the_proxy(site: Site) -> None:
+    host = f"127.0.0.1:{site.port}"
+    async with serve_proxy(host) as (_, port):
+        extra = "Proxy-Authorization: secret\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Kept: 2\r\n"
+        said = await talk(port, get(host, "/path?q=http://x/", extra))
+    assert said.endswith(b"hello ")
+    [(method, path, headers, _)] = site.seen
+    assert (method, path) == ("GET", "/path?q=http://x/")
+    assert headers == {"Host": host, "X-Kept": "2", "Connection": "close"}
+
+
+async def test_bodies_of_every_kind_arrive(site: Site) -> None:
+    host = f"127.0.0.1:{site.port}"
+    async with serve_proxy(host) as (_, port):
+        long = b"y" * 300_000
+        assert (await talk(port, get(host, "/", "Content-Length: 3\r\n", "POST"), b"a", b"bc")).endswith(
+            b"hello abc"
+        )
+        assert (await talk(port, get(host, "/", f"Content-Length: {len(long)}\r\n", "POST"), long)).endswith(
+            b"hello " + long
+        )
+        chunked = get(host, "/", "Transfer-Encoding: chunked\r\n", "POST")
+        assert (await talk(port, chunked, b"3\r", b"\nabc\r\n1\r\nd", b"\r\n0\r\n\r\n")).endswith(
+            b"hello abcd"
+        )
+
+
+async def test_a_second_request_on_a_connection_goes_nowhere(site: Site) -> None:
+    host = f"127.0.0.1:{site.port}"
+    smuggled = get("evil.example") + get(host, "/second")
+    async with serve_proxy(host) as (_, port):
+        await talk(port, get(host) + smuggled)
+        await talk(port, get(host, "/", "Content-Length: 1\r\n", "POST") + b"a" + smuggled)
+        await talk(port, get(host, "/", "Transfer-Encoding: chunked\r\n", "POST") + b"0\r\n\r\n" + smuggled)
+    assert [(path, body) for _, path, _, body in site.seen] == [("/", b""), ("/", b"a"), ("/", b"")]
+
+
+SMUGGLING = [
+    "Content-Length: 1\r\nContent-Length: 2\r\n",
+    "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+    "Transfer-Encoding: chunked, identity\r\n",
+    "Transfer-Encoding: xchunked\r\n",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+    "Transfer-Encoding : chunked\r\n",
+    "Content-Length: +1\r\n",
+    "Content-Length: -1\r\n",
+    "Content-Length: 0x1\r\n",
+    "Content-Length: 1, 1\r\n",
+    "Host: evil.example\r\n",
+    "X: a\r\n b\r\n",
+    "X: a\nHost: evil.example\r\n",
+    "X: a\rHost: evil.example\r\n",
+    "X: a\x00\r\n",
+    "no colon\r\n",
+    ": no name\r\n",
+]
+
+
+@pytest.mark.parametrize("extra", SMUGGLING)
+def test_what_two_readers_could_read_differently_is_refused(extra: str) -> None:
+    with pytest.raises(BadRequest):
+        read_head(get("site.example", "/", extra, "POST"))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET https://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
+        b"GET http://a\\@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
+        b"GET http://a#@b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
+        b"GET http://a/ HTTP/1.1\r\n\r\n",
+        b"GET http:///x HTTP/1.1\r\nHost: \r\n\r\n",
+        b"GET http://0x7f.1/ HTTP/1.1\r\nHost: 0x7f.1\r\n\r\n",
+        b"GET http://a/ HTTP/2.0\r\nHost: a\r\n\r\n",
+        b"GET  http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"TRACE http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"CONNECT a HTTP/1.1\r\n\r\n",
+        b"CONNECT a:99999 HTTP/1.1\r\n\r\n",
+        b"CONNECT http://a:443/ HTTP/1.1\r\n\r\n",
+        b"CONNECT a:443 HTTP/1.1\r\nContent-Length: 5\r\n\r\n",
+        b"\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+        b"GET http://a/ HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+    ],
+)
+def test_what_is_no_proxy_request_is_refused(head: bytes) -> None:
+    with pytest.raises(BadRequest):
+        read_head(head)
+
+
+async def test_a_head_that_is_too_long_or_too_slow_is_refused() -> None:
+    async with serve_proxy("a.example", limits=ProxyLimits(head_timeout_s=0.3)) as (_, port):
+        assert (await talk(port, b"GET http://a/" + b"x" * 100_000)).startswith((b"HTTP/1.1 431 ", b""))
+        assert (await talk(port, b"GET http://a/ HTTP/1.1\r\nX: ")).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_tunnel_carries_tls_for_its_own_host_only() -> None:
+    heard: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            heard.append(data)
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    upstream = server.sockets[0].getsockname()[1]
+    entries = (f"site.example:{upstream}", f"127.0.0.1:{upstream}")
+    connect = f"CONNECT site.example:{upstream} HTTP/1.1\r\n\r\n".encode()
+    async with server, serve_proxy(*entries) as (proxy, port):
+        for hello in (
+            client_hello("evil.example"),
+            client_hello(None),
+            client_hello("site.example", extra=b"\xfe\x0d\x00\x01\x00"),
+            client_hello("site.example")[:20] + b"\xff" * 500,
+        ):
+            assert (await talk(port, connect, hello)).endswith(
+                b"established\r\n\r\n\x15\x03\x03\x00\x02\x02\x70"
+            )
+        assert (heard, proxy.counts["refused"]) == ([], 4)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        hello = client_hello("Site.Example")
+        for start in range(0, len(hello), 7):
+            writer.write((connect if not start else b"") + hello[start : start + 7])
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.write_eof()
+        assert (await reader.read()).endswith(hello)
+        writer.transport.abort()
+        assert b"".join(heard) == hello
+
+
+async def test_only_an_entry_with_a_port_tunnels_what_is_no_tls() -> None:
+    heard: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4096))
+        writer.close()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    upstream = server.sockets[0].getsockname()[1]
+    async with server, serve_proxy(f"site.example:{upstream}", f"127.0.0.1:{upstream}") as (_, port):
+        await talk(port, f"CONNECT site.example:{upstream} HTTP/1.1\r\n\r\n".encode(), b"EHLO")
+    assert heard == [b"EHLO"]
+    allowed = AllowList(["site.example", "127.0.0.1"])
+    assert [entry.is_any_protocol for entry in allowed.entries] == [False, False]
+
+
+async def test_the_bytes_of_a_session_have_a_limit(site: Site) -> None:
+    host = f"127.0.0.1:{site.port}"
+    async with serve_proxy(host, limits=ProxyLimits(max_bytes=100_000)) as (proxy, port):
+        assert len(await talk(port, get(host, "/bytes/50000"))) > 50_000
+        assert len(await talk(port, get(host, "/bytes/5000000"))) < 60_000
+        assert b"used up its 100000 bytes" in await talk(port, get(host))
+        assert proxy.counts["refused"] == 1
+
+
+async def test_connections_at_once_have_a_limit(site: Site) -> None:
+    host = f"127.0.0.1:{site.port}"
+    async with serve_proxy(host, limits=ProxyLimits(max_connections=2)) as (_, port):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert (await talk(port, get(host))).startswith(b"HTTP/1.1 503 ")
+        for _, writer in idle:
+            writer.transport.abort()
+        while b" 503 " in (said := await talk(port, get(host))):
+            await asyncio.sleep(0.01)
+        assert said.endswith(b"hello ")
+
+
+async def test_a_client_that_goes_away_frees_its_connection_and_a_server_that_does_not_answer_too() -> None:
+    async def sleep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(sleep, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, serve_proxy(host, limits=ProxyLimits(idle_timeout_s=0.3)) as (proxy, port):
+        assert await talk(port, get(host)) == b""
+        assert proxy.counts["allowed"] == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 6, 40])
+def test_a_hello_that_is_cut_needs_more(size: int) -> None:
+    assert server_name(client_hello("a.example")[:size]) is None
+    assert server_name(client_hello("a.example")) == "a.example"
+    assert server_name(client_hello(None)) == ""
+
+
+@pytest.mark.parametrize("data", [b"GET /", b"\x16\x02", b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x00\x00" * 20,
+                                  b"\x16\x03\x01\x00\x01\x01" * 20])  # fmt: skip
+def test_what_is_no_hello_is_no_tls(data: bytes) -> None:
+    with pytest.raises(NotTls):
+        server_name(data)
