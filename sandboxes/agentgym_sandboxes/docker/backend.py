@@ -27,6 +27,7 @@ from agentgym_sandboxes.docker.engine import Engine, EngineFacts
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.image import RECIPE, build_image, pull_image
 from agentgym_sandboxes.docker.pool import Pool
+from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 from agentgym_sandboxes.docker.running import result_of
 
@@ -41,8 +42,9 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, config: DockerConfig | None = None) -> None:
+    def __init__(self, config: DockerConfig | None = None, settings_of: SettingsOf = container_settings) -> None:
         self.config = config or DockerConfig()
+        self._settings_of = settings_of
         if self.config.engine is not None:
             check_url(self.config.engine)
         self._image = self.config.image or RECIPE.reference
@@ -96,7 +98,13 @@ class DockerBackend:
 
             async def start_container(on_change: Callable[[], None]) -> Container:
                 container = await Container.start(
-                    engine, self.config, image, owner, remapped=facts.remapped, on_change=on_change
+                    engine,
+                    self.config,
+                    image,
+                    owner,
+                    remapped=facts.remapped,
+                    on_change=on_change,
+                    settings_of=self._settings_of,
                 )
                 self._last_start_s = container.start_s
                 return container

@@ -14,7 +14,7 @@ from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
 from agentgym_sandboxes.docker.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine, EngineError
-from agentgym_sandboxes.docker.profile import container_settings
+from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 
 BACKSTOP_S = 6.0  # past a call's wall limit: the agent has 3 s to kill and sweep
 _STREAM_HEADER = struct.Struct(">BxxxI")
@@ -91,6 +91,7 @@ class Container:
         *,
         remapped: bool,
         on_change: Callable[[], None],
+        settings_of: SettingsOf = container_settings,
     ) -> Self:
         """Create it and wait for its agent's hello. Leaves nothing behind when it fails."""
         began_s = time.monotonic()
@@ -98,7 +99,7 @@ class Container:
         loop = asyncio.get_running_loop()
         hello = container._pending[0] = loop.create_future()
         hello.add_done_callback(lambda future: future.cancelled() or future.exception())
-        settings = container_settings(config, image, owner, remapped=remapped)
+        settings = settings_of(config, image, owner, remapped)
         creation = asyncio.create_task(engine.create(settings, container.name))
         try:
             async with asyncio.timeout(config.start_timeout_s):

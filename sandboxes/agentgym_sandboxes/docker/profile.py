@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
+from typing import TypeAlias
 
 from agentgym.types import Json
 from agentgym_sandboxes.docker.bundle import agent_argument
@@ -16,6 +18,9 @@ LABEL = "agentgym.sandbox"
 OWNER_LABEL = "agentgym.owner"
 NUM_UIDS = 64
 PROCESSES_PER_CALL = 32
+
+SettingsOf: TypeAlias = Callable[[DockerConfig, str, str, bool], dict[str, Json]]
+"""Makes the body of a create call from config, image, owner, and whether uids are remapped."""
 
 
 @cache
@@ -41,7 +46,7 @@ def first_uid(remapped: bool) -> int:
 
 
 def container_settings(
-    config: DockerConfig, image: str, owner: str, *, remapped: bool = False
+    config: DockerConfig, image: str, owner: str, remapped: bool = False
 ) -> dict[str, Json]:
     """The body of a create call.
 
