@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from agentgym.errors import UserError, nearest
 
@@ -31,10 +31,20 @@ class Parser(argparse.ArgumentParser):
     def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
         arguments, unknown = self.parse_known_args(list(words))
         if unknown:
-            options = [name for action in self._actions for name in action.option_strings]
-            hint = nearest(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
-            self.error(f"it does not know {unknown[0]!r}.{hint}".rstrip(". "))
+            self._chosen(arguments)._refuse(unknown[0])
         return arguments
+
+    def _refuse(self, word: str) -> NoReturn:
+        options = [name for action in self._actions for name in action.option_strings]
+        hint = nearest(word.partition("=")[0], options) if word.startswith("-") else ""
+        self.error(f"it does not know {word!r}.{hint}".rstrip(". "))
+
+    def _chosen(self, arguments: argparse.Namespace) -> Parser:
+        """The parser of the action that was given, where there are actions; else this one."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and action.dest in vars(arguments):
+                return cast(Parser, action.choices[getattr(arguments, action.dest)])
+        return self
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -41,16 +41,22 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
-    """How much to measure. starts: how often a sandbox is started; episodes: in a row, watched for growth."""
+    """How much to measure. starts: how often a sandbox is started; episodes: in a row, watched for growth;
+    load_s: how long we look at what else runs, before and after."""
 
     timing: Plan = Plan()
     starts: int = 5
     sessions: int = 5
     episodes: int = 200
+    load_s: float = 2.0
 
 
 QUICK = BenchPlan(
-    timing=Plan(rounds=3, calls=90, calls_at_once=240, warm_up=10), starts=2, sessions=2, episodes=60
+    timing=Plan(rounds=3, calls=90, calls_at_once=240, warm_up=10),
+    starts=2,
+    sessions=2,
+    episodes=60,
+    load_s=0.5,
 )
 
 
@@ -90,7 +96,7 @@ async def bench(make: Callable[[], SandboxBackend], plan: BenchPlan, say: Say) -
         able = await probed.probe()
     finally:
         await probed.close()
-    before = await measure_load()
+    before = await measure_load(plan.load_s)
     starts = await measure_starts(make, plan.starts, say)
     async with AsyncExitStack() as stack:
         backend = await stack.enter_async_context(make())
@@ -104,7 +110,7 @@ async def bench(make: Callable[[], SandboxBackend], plan: BenchPlan, say: Say) -
     return SandboxBench(
         capabilities=able,
         machine=describe_machine(),
-        load=(before, await measure_load()),
+        load=(before, await measure_load(plan.load_s)),
         plan=plan,
         timings=(*starts, *timings),
         growth=growth,

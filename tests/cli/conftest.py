@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,16 @@ from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference, wilson_interval
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.sandbox import Capabilities, RunResult, RunStatus, SandboxUnavailable
+from agentgym.sandbox import (
+    Capabilities,
+    CaseResult,
+    FileInfo,
+    LimitHit,
+    RunResult,
+    RunStatus,
+    SandboxUnavailable,
+    Verdict,
+)
 
 
 def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
@@ -146,7 +156,59 @@ class ImageSandbox(EchoSandbox):
         return f"sha256:{pull or 'built'}"
 
     async def clean(self, say) -> int:
+        say("removed container 0123 of this:9:1, which is gone")
         return 3
+
+
+class SteadySandbox(EchoSandbox):
+    """Contains, as far as it says; answers what a benchmark asks; has sessions. `limit` ends every call."""
+
+    name = "steady"
+
+    async def probe(self) -> Capabilities:
+        able = await super().probe()
+        return replace(able, backend="steady", sessions=True, network_allow_list=True)
+
+    async def run(self, code, *, stdin="", limits=None) -> RunResult:
+        if self.options.get("limit"):
+            hit = LimitHit(resource="wall_s", used=3.04, allowed=limits.wall_s)
+            return RunResult(status=RunStatus.TIMEOUT, exit_code=None, stdout="\x1b[2J", stderr="", limit=hit)
+        return RunResult(status=RunStatus.OK, exit_code=0, stdout="42\n", stderr="")
+
+    async def grade(self, request) -> Verdict:
+        passed = not self.options.get("wrong")
+        return Verdict(status=RunStatus.OK, results=tuple(CaseResult(passed=passed) for _ in request.cases))
+
+    def metrics(self) -> dict[str, float]:
+        return {"sandbox/containers_live": 1.0, "sandbox/start_p50_s": 0.2}
+
+    @asynccontextmanager
+    async def session(self, *, network=()):
+        yield SteadySession(self, network)
+
+
+class SteadySession:
+    def __init__(self, sandbox: SteadySandbox, network: tuple[str, ...]) -> None:
+        self._sandbox = sandbox
+        self._files = {"network.txt": " ".join(network).encode()}
+
+    async def run(self, code, *, stdin="", limits=None) -> RunResult:
+        return await self._sandbox.run(code)
+
+    async def exec(self, command, *, stdin="", folder=".", limits=None) -> RunResult:
+        return await self._sandbox.run("")
+
+    async def write(self, path, data) -> None:
+        self._files[path] = data
+
+    async def read(self, path, *, max_bytes=0) -> bytes:
+        return self._files[path]
+
+    async def files(self, path="."):
+        found = [FileInfo(path=path, size=len(data)) for path, data in self._files.items()]
+        if self._sandbox.options.get("sly"):
+            found.append(FileInfo(path="../../sly", size=0))
+        return tuple(found)
 
 
 class Plugin:
@@ -160,7 +222,7 @@ class Plugin:
 
     @hookimpl
     def sandboxes(self):
-        return {"echo": EchoSandbox, "image": ImageSandbox}
+        return {"echo": EchoSandbox, "image": ImageSandbox, "steady": SteadySandbox}
 
 
 def fake_plugins(disabled: Iterable[str] = ()) -> PluginRegistry:

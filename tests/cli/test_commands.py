@@ -1,4 +1,4 @@
-"""The other commands: eval, runs, episodes, curve, envs, plugins, sandbox."""
+"""The other commands: eval, runs, episodes, curve, envs, plugins."""
 
 from __future__ import annotations
 
@@ -260,46 +260,3 @@ def test_checking_plugins_shows_what_fails_and_where(cli) -> None:
 def test_checking_shows_what_plugins_provide(cli) -> None:
     end = cli("plugins", "--check")
     assert end.code == 0 and "environments:counting" in end.out and "sandboxes:echo" in end.out
-
-
-# sandbox
-
-
-def test_a_file_runs_in_a_sandbox_and_its_end_is_the_exit_code(cli) -> None:
-    Path("p.py").write_text("print(1)")
-    end = cli("sandbox", "run", "p.py", "--sandbox", "echo", "--stdin", "!")
-    assert end.code == 0 and end.out == "print(1)!" and "ok, exit code 0" in end.err
-    Path("p.py").write_text("raise")
-    end = cli("sandbox", "run", "p.py", "--sandbox", "echo", "--json")
-    assert end.code == 1 and json.loads(end.out)["status"] == "error"
-
-
-def test_sandboxes_are_built_cleaned_and_looked_at(cli) -> None:
-    end = cli("sandbox", "build", "--sandbox", "image", "--pull", "x@sha256:1")
-    assert end.code == 0 and "image sha256:x@sha256:1" in end.out and "building" in end.err
-    assert "removed 3" in cli("sandbox", "clean", "--sandbox", "image").out
-    end = cli("sandbox", "doctor")
-    assert end.code == 0 and "echo: available" in end.out and "seccomp        no" in end.out
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["build", "--sandbox", "echo"], "needs no image"),
-        (["build", "--sandbox", "imag"], "Did you mean 'image'?"),
-        (["run"], "needs a FILE"),
-        (["run", "gone.py", "--sandbox", "echo"], "can't read the program 'gone.py'"),
-        (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
-        (["clean", "x"], "takes no file"),
-        (["biuld"], "invalid choice"),
-    ],
-)
-def test_wrong_uses_of_sandboxes_are_refused(cli, words, expected) -> None:
-    Path("p.py").write_text("print(1)")
-    end = cli("sandbox", *words)
-    assert end.code == 2 and expected in end.err
-
-
-def test_a_machine_without_any_sandbox_is_told_so(cli) -> None:
-    end = cli("sandbox", "doctor", "--sandbox", "echo", "--sandbox.options.broken", "true")
-    assert end.code == 1 and "not available" in end.out and "start the engine" in end.out

@@ -1,0 +1,1 @@
+"""What `agentgym sandbox` does, an action a module."""

@@ -1,0 +1,42 @@
+"""`agentgym sandbox build`: get the image that sandboxes run."""
+
+from __future__ import annotations
+
+from agentgym.cli.parser import Parser
+from agentgym.cli.sandbox.action import Request
+from agentgym.cli.sandbox.images import image_backend
+
+SUMMARY = "get the image, once a machine"
+DESCRIPTION = """
+Get the image that sandboxes run, once a machine: pull it by digest, or build it from a Debian root file system,
+which needs root and debootstrap and no registry.
+"""
+EXAMPLES = """
+agentgym sandbox build
+agentgym sandbox build --pull python@sha256:...
+agentgym sandbox build --dry-run
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--sandbox", metavar="NAME", default="docker", help="default: docker")
+    parser.add_argument("--pull", metavar="IMAGE", help="the image with its digest; it must have a python3")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--json", action="store_true")
+
+
+async def run(request: Request) -> int:
+    arguments, shell = request.arguments, request.shell
+    backend, images = image_backend(request)
+    if arguments.dry_run:
+        how = (
+            f"pull {arguments.pull}" if arguments.pull else "build a Debian root file system with debootstrap"
+        )
+        shell.say(f"would {how} and import it for the sandbox {backend.name!r}; nothing was changed")
+        return 0
+    try:
+        image = await images.build(shell.warn, pull=arguments.pull)
+    finally:
+        await backend.close()
+    shell.say_json({"image": image}) if arguments.json else shell.say(f"image {image}")
+    return 0

@@ -1,0 +1,43 @@
+"""`agentgym sandbox clean`: remove what runs left when they were killed."""
+
+from __future__ import annotations
+
+from agentgym.cli.parser import Parser
+from agentgym.cli.sandbox.action import Request
+from agentgym.cli.sandbox.images import image_backend
+
+SUMMARY = "remove what dead owners left, and say what that was"
+DESCRIPTION = """
+Remove the containers whose owner, a process of this machine, is gone. What belongs to a living process, or to
+one of another machine, is left alone. Runs do this too, when they start and every minute.
+"""
+EXAMPLES = """
+agentgym sandbox clean
+agentgym sandbox clean --json
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--sandbox", metavar="NAME", default="docker", help="default: docker")
+    parser.add_argument("--json", action="store_true")
+
+
+async def run(request: Request) -> int:
+    arguments, shell = request.arguments, request.shell
+    backend, images = image_backend(request)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if not arguments.json:
+            shell.say(text)
+
+    try:
+        count = await images.clean(say)
+    finally:
+        await backend.close()
+    if arguments.json:
+        shell.say_json({"removed": count, "what": said})
+    else:
+        shell.say(f"removed {count} container(s) that dead runs left" if count else "nothing was left behind")
+    return 0

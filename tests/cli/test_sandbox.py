@@ -1,0 +1,195 @@
+"""`agentgym sandbox`: each action, on sandboxes of our own."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from agentgym.cli.main import main
+from agentgym.cli.sandbox.program import limit_text, visible
+from agentgym.cli.shell import Shell
+from agentgym.sandbox import LimitHit
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def program(cli) -> str:
+    Path("p.py").write_text("print(1)")
+    return "p.py"
+
+
+# run
+
+
+def test_a_file_runs_in_a_sandbox_and_its_end_is_the_exit_code(cli, program: str) -> None:
+    end = cli("sandbox", "run", program, "--sandbox", "echo", "--stdin", "!")
+    assert end.code == 0 and end.out == "print(1)!" and "ok, exit code 0" in end.err
+    Path(program).write_text("raise")
+    end = cli("sandbox", "run", program, "--sandbox", "echo", "--json")
+    assert end.code == 1 and json.loads(end.out)["status"] == "error"
+
+
+def test_a_limit_that_was_hit_is_told_with_what_was_used_of_it(cli, program: str) -> None:
+    words = ("--sandbox", "steady", "--sandbox.options.limit", "true", "--wall-s", "3")
+    end = cli("sandbox", "run", program, *words)
+    assert end.code == 1 and "timeout, wall time: used 3.0 of 3 s" in end.err
+    end = cli("sandbox", "run", program, *words, "--json")
+    assert json.loads(end.out)["limit"] == {"resource": "wall_s", "used": 3.04, "allowed": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("hit", "text"),
+    [
+        (LimitHit(resource="memory_mib", used=512, allowed=512), "memory: used 512.0 of 512 MiB"),
+        (
+            LimitHit(resource="processes", used=32, allowed=32),
+            "processes and threads: used 32 of 32",
+        ),
+        (
+            LimitHit(resource="output_bytes", used=8388608, allowed=8388608),
+            "output: used 8388608 of 8388608 bytes",
+        ),
+        (LimitHit(resource="sockets", used=2, allowed=1), "sockets: used 2 of 1"),
+    ],
+)
+def test_every_limit_is_told_with_its_unit(hit: LimitHit, text: str) -> None:
+    assert limit_text(hit) == text
+
+
+def test_what_a_sandbox_prints_can_not_take_over_a_terminal(cli, program: str) -> None:
+    out = Terminal()
+    words = ["sandbox", "run", program, "--sandbox", "steady", "--sandbox.options.limit", "true"]
+    main(words, Shell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins))
+    assert out.getvalue() == "\\x1b[2J\n"
+    assert visible("a\tb\n\x07\r\x9b\u202e") == "a\tb\n\\x07\\r\\x9b\\u202e"
+
+
+def test_files_go_into_a_session_and_come_out_of_it(cli, program: str) -> None:
+    Path("data").mkdir()
+    Path("data/a.csv").write_text("1,2")
+    words = ("--files-in", "data", program, "--network", "pypi.org", "--files-out", "results")
+    end = cli("sandbox", "run", program, "--sandbox", "steady", *words)
+    assert end.code == 0, end.err
+    found = {path.name: path.read_text() for path in Path("results").iterdir()}
+    assert found == {"network.txt": "pypi.org", "a.csv": "1,2", "p.py": "print(1)"}
+    end = cli("sandbox", "run", program, "--sandbox", "steady", *words)
+    assert end.code == 2 and "'results' is not empty" in end.err
+
+
+def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_path: Path) -> None:
+    words = ("--sandbox", "steady", "--sandbox.options.sly", "true", "--files-out", "deep/results")
+    end = cli("sandbox", "run", program, *words)
+    assert end.code != 0 and "leaves the folder" in end.err
+    assert not list(tmp_path.rglob("sly"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run"], "required: FILE"),
+        (["run", "gone.py", "--sandbox", "echo"], "can't read the program 'gone.py'"),
+        (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
+        (["run", "p.py"], "looked for docker, bubblewrap"),
+        (["run", "p.py", "--sandbox", "echo", "--wall-s", "0"], "--wall-s is 0.0; give more than 0"),
+        (["run", "p.py", "--sandbox", "echo", "--files-in", "p.py"], "'echo' has no sessions"),
+        (["run", "p.py", "--sandbox", "steady", "--files-in", "p.py", "p.py"], "names 'p.py' twice"),
+        (["run", "p.py", "--stdn", "x"], "Did you mean '--stdin'?"),
+        (["run", "p.py", "--sandbox", "echo", "--loop.steps", "3"], "only --sandbox.options"),
+        (["build", "--sandbox", "echo"], "needs no image"),
+        (["build", "--sandbox", "imag"], "Did you mean 'image'?"),
+        (["clean", "x"], "does not know 'x'"),
+        (["bench", "--sandbox", "steady", "--at-once", "0"], "--at-once must be at least 1"),
+        (["biuld"], "invalid choice"),
+        ([], "required: ACTION"),
+    ],
+)
+def test_wrong_uses_of_sandboxes_are_refused(cli, program: str, words, expected) -> None:
+    end = cli("sandbox", *words)
+    assert end.code == 2 and expected in end.err
+
+
+# build, clean
+
+
+def test_an_image_is_built_and_what_dead_runs_left_is_named_and_removed(cli) -> None:
+    end = cli("sandbox", "build", "--sandbox", "image", "--pull", "x@sha256:1")
+    assert end.code == 0 and "image sha256:x@sha256:1" in end.out and "building" in end.err
+    end = cli("sandbox", "build", "--sandbox", "image", "--dry-run")
+    assert end.code == 0 and "nothing was changed" in end.out and "building" not in end.err
+    end = cli("sandbox", "clean", "--sandbox", "image")
+    assert "removed container 0123" in end.out and "removed 3 container(s)" in end.out
+    found = json.loads(cli("sandbox", "clean", "--sandbox", "image", "--json").out)
+    assert found["removed"] == 3 and "0123" in found["what"][0]
+
+
+# doctor
+
+
+def test_doctor_shows_what_each_sandbox_enforces(cli) -> None:
+    end = cli("sandbox", "doctor")
+    assert end.code == 0 and "echo: available" in end.out
+    lines = {
+        line.split("  ")[0]: line.split()[-3:]
+        for line in end.out.splitlines()
+        if "yes" in line or "no" in line
+    }
+    assert lines["sessions"] == ["no", "no", "yes"] and lines["network off"] == ["yes", "yes", "yes"]
+    assert "Runs that execute code can use: echo, image, steady." in end.out
+    found = {one["sandbox"]: one for one in json.loads(cli("sandbox", "doctor", "--json").out)}
+    assert found["steady"]["sessions"] and found["steady"]["full"] and not found["echo"]["disk_limit"]
+
+
+def test_a_machine_without_any_sandbox_is_told_so(cli) -> None:
+    end = cli("sandbox", "doctor", "--sandbox", "echo", "--sandbox.options.broken", "true")
+    assert end.code == 1 and "not available" in end.out and "start the engine" in end.out
+
+
+@pytest.mark.parametrize("columns", [24, 60, 120])
+def test_doctor_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    assert (
+        main(["sandbox", "doctor"], Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
+    )
+    table = [line for line in out.getvalue().splitlines() if line.startswith(("enforced", "sessions"))]
+    assert len(table) == (
+        6 if columns == 24 else 2
+    )  # one below the other where they don't fit beside each other
+    assert max(map(len, table)) <= max(columns, 26)
+
+
+def test_without_a_terminal_there_is_no_colour(cli, program: str) -> None:
+    for words in (["doctor"], ["run", program, "--sandbox", "steady"], ["bench", "--help"]):
+        end = cli("sandbox", *words)
+        assert "\x1b" not in end.out + end.err
+
+
+# bench
+
+
+def test_bench_prints_a_table_and_json(cli) -> None:
+    words = ("sandbox", "bench", "--sandbox", "steady", "--quick", "--episodes", "4")
+    end = cli(*words)
+    assert end.code == 0, end.err
+    for name in ("container start", "call", "grade of 10 asserts", "session write + read", "descriptors"):
+        assert f"\n{name} " in end.out, name
+    found = json.loads(cli(*words, "--json").out)
+    assert found["growth"]["episodes"] == 4 and found["timings"][0]["name"] == "start"
+
+
+def test_bench_says_what_it_would_measure(cli) -> None:
+    end = cli("sandbox", "bench", "--sandbox", "steady", "--dry-run", "--at-once", "3")
+    assert end.code == 0 and "800 times 3 at once" in end.err and end.out == ""
+
+
+def test_a_sandbox_that_answers_wrongly_is_not_timed(cli) -> None:
+    end = cli("sandbox", "bench", "--sandbox", "steady", "--sandbox.options.wrong", "true", "--quick")
+    assert end.code == 1 and "judged wrong" in end.err
