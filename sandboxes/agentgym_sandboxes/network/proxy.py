@@ -74,6 +74,7 @@ class Proxy:
         self._num_open += 1
         try:
             await self._answer(client)
+            client.close()
         except (OSError, EOFError, TimeoutError, _UsedUp) as error:
             log.debug("%s: a connection ended: %r", self._name, error)
         finally:

@@ -23,6 +23,10 @@ class ByteStream(Protocol):
         """No more will be written."""
         ...
 
+    def close(self) -> None:
+        """No more is read; what was written still goes out."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -43,6 +47,9 @@ class SocketStream:
     def end(self) -> None:
         if not self._writer.is_closing():
             self._writer.write_eof()
+
+    def close(self) -> None:
+        self._writer.close()
 
     def abort(self) -> None:
         self._writer.transport.abort()
