@@ -182,7 +182,8 @@ class Container:
         try:
             frame = await _within(timeout_s, answer)
         except TimeoutError:
-            self._lose(f"its agent did not answer {op!r} within {timeout_s:g} s")
+            cause = "ping" if op == "ping" else "backstop"
+            self._lose(f"its agent did not answer {op!r} within {timeout_s:g} s", cause)
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
         if "error" in frame.header:
             raise SandboxLost(f"container {self.name}: its agent refused {op!r}: {frame.header['error']}")
