@@ -62,7 +62,7 @@ async def test_the_codes_own_mistakes_are_no_gaps(kind: str, message: str) -> No
 async def test_a_program_that_needs_more_is_unsupported(monty: MontyBackend) -> None:
     assert (await monty.run("import heapq")).status is RunStatus.UNSUPPORTED
     assert (await monty.run("print(input())", stdin="x")).status is RunStatus.UNSUPPORTED
-    assert monty.metrics()["sandbox/unsupported_total"] >= 2
+    assert monty.metrics()["sandbox/calls_unsupported_total"] >= 2
 
 
 async def test_syntax_is_worded_by_python_and_nothing_is_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-from collections import Counter
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -17,12 +17,12 @@ from agentgym.sandbox import (
     GradeRequest,
     Limits,
     RunResult,
-    RunStatus,
     SandboxUnavailable,
     Session,
     Verdict,
 )
 from agentgym.types import SandboxSpec
+from agentgym_sandboxes.meter import CallMeter
 from agentgym_sandboxes.monty.config import MontyConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from agentgym_sandboxes.monty.interpreter import Interpreter
 
-T = TypeVar("T")
+Answer = TypeVar("Answer", RunResult, Verdict)
 DEFAULT_LIMITS = Limits()
 
 
@@ -44,7 +44,8 @@ class MontyBackend:
         self._pool: Monty | None = None
         self._interpreter: Interpreter | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._counts: Counter[str] = Counter()
+        self._meter = CallMeter()
+        self._num_asked = 0  # calls that wait or run
 
     def supports(self, spec: SandboxSpec) -> bool:
         return (
@@ -72,7 +73,9 @@ class MontyBackend:
     async def start(self) -> Self:
         if self._interpreter is None:
             await asyncio.to_thread(_version)
+            began_s = time.monotonic()
             await asyncio.to_thread(self._open)
+            self._meter.start.add(time.monotonic() - began_s)
         return self
 
     async def close(self) -> None:
@@ -87,26 +90,18 @@ class MontyBackend:
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the interpreter, not the program, failed."""
-        result = await self._in_thread(lambda interpreter: interpreter.run(code, stdin, limits))
-        self._count(result.status)
-        return result
+        return await self._call(lambda interpreter: interpreter.run(code, stdin, limits))
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the interpreter or the tests failed."""
-        verdict = await self._in_thread(lambda interpreter: interpreter.grade(request))
-        self._count(verdict.status)
-        return verdict
+        return await self._call(lambda interpreter: interpreter.grade(request))
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         """Raises UserError: the interpreter has no files and no processes."""
         raise UserError("sandbox 'monty' has no sessions; use docker or bubblewrap")
 
     def metrics(self) -> dict[str, float]:
-        return {
-            "sandbox/calls_total": float(self._counts["calls"]),
-            "sandbox/unsupported_total": float(self._counts[RunStatus.UNSUPPORTED]),
-            "sandbox/timeouts_total": float(self._counts[RunStatus.TIMEOUT]),
-        }
+        return self._meter.metrics({"calls_waiting": max(0, self._num_asked - self.config.num_workers)})
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -118,10 +113,6 @@ class MontyBackend:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    def _count(self, status: RunStatus) -> None:
-        self._counts["calls"] += 1
-        self._counts[status] += 1
 
     def _open(self) -> None:
         from pydantic_monty import Monty
@@ -136,11 +127,25 @@ class MontyBackend:
         self._interpreter = Interpreter(pool, self.config)
         self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="monty")
 
-    async def _in_thread(self, function: Callable[[Interpreter], T]) -> T:
+    async def _call(self, function: Callable[[Interpreter], Answer]) -> Answer:
+        """In a thread, once one is free."""
         interpreter, threads = self._interpreter, self._threads
         if interpreter is None or threads is None:
             raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
-        return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(interpreter))
+        asked_s = time.monotonic()
+
+        def work() -> tuple[Answer, float, float]:
+            began_s = time.monotonic()
+            answer = function(interpreter)
+            return answer, began_s, time.monotonic()
+
+        self._num_asked += 1
+        try:
+            answer, began_s, ended_s = await asyncio.get_running_loop().run_in_executor(threads, work)
+        finally:
+            self._num_asked -= 1
+        self._meter.answered(answer.status, queue_s=began_s - asked_s, wall_s=ended_s - began_s)
+        return answer
 
 
 def _version() -> str:
