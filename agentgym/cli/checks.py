@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from agentgym.cli.sandbox.action import commands_in
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import SandboxUnavailable
@@ -191,18 +192,22 @@ async def check_sandboxes(registry: PluginRegistry) -> list[Check]:
             finally:
                 await backend.close()
         except (SandboxUnavailable, UserError, ImportError) as error:
-            first, _, rest = str(error).partition("\n")
-            checks.append(Check(name=f"sandbox {name}", level=Level.NOTE, found=first, remedy=rest.strip()))
+            remedy = "\n".join(commands_in(str(error)))
+            checks.append(Check(name=f"sandbox {name}", level=Level.NOTE, found=str(error), remedy=remedy))
             continue
-        usable.append(name)
-        checks.append(Check(name=f"sandbox {name}", level=Level.OK, found=able.detail))
+        if able.isolated:
+            usable.append(name)
+            checks.append(Check(name=f"sandbox {name}", level=Level.OK, found=able.detail))
+        else:
+            found = f"contains nothing: {able.detail}"
+            checks.append(Check(name=f"sandbox {name}", level=Level.NOTE, found=found))
     if not usable:
         checks.append(
             Check(
                 name="sandboxes",
                 level=Level.MISSING,
                 found="none can be had, so environments that run code can't be played",
-                remedy="start Docker and `agentgym sandbox build`, or pip install 'agentgym[monty]'",
+                remedy="agentgym sandbox doctor",
             )
         )
     return checks

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentgym.runs.curve import sparkline
-from agentgym.runs.report import STEP_COLUMNS, Pace, duration, number
+from agentgym.runs.report import STEP_COLUMNS, Pace, duration, number, sandbox_text
 
 NUM_RECENT_STEPS = 6
 TIMES = (  # metric, label, colour
@@ -98,7 +98,7 @@ class LiveReporter:
     def render(self) -> RenderableType:
         parts: list[RenderableType] = [self._header()]
         if self._recent:
-            parts += [self._curves(), self._figures(), self._times(), self._steps()]
+            parts += [self._curves(), self._figures(), *self._sandbox(), self._times(), self._steps()]
         return Panel(
             Group(*parts),
             title=f"agentgym · {self._title}",
@@ -158,6 +158,10 @@ class LiveReporter:
                 text.append(number(metrics[key], digits).replace(" ", ""), style="bold")
                 text.append("   ")
         return text
+
+    def _sandbox(self) -> list[RenderableType]:
+        text = sandbox_text(self._recent[-1][1])
+        return [Text.assemble(("sandbox   ", "dim"), (text, "bold"), overflow="fold")] if text else []
 
     def _times(self) -> RenderableType:
         metrics = self._recent[-1][1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentgym.errors import InfraError
 from agentgym.evals.statistics import clustered_estimate, wilson_interval
@@ -15,7 +15,8 @@ from agentgym.types import Episode, Outcome, Task
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """success: share of counted episodes; [low, high]: its 95% interval. by_task: successes of each task,
-    None for an episode that could not be counted."""
+    None for an episode that could not be counted. sandbox: what ran the code, where some was run, and its
+    metrics at the end."""
 
     checkpoint: str
     success: float
@@ -27,6 +28,8 @@ class EvalResult:
     num_unsupported: int
     num_infra_errors: int
     by_task: tuple[tuple[bool | None, ...], ...]
+    sandbox: str = ""
+    sandbox_metrics: dict[str, float] = field(default_factory=dict)
 
 
 async def play_eval(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from agentgym.backend.generator.service import GeneratorService
@@ -12,6 +13,7 @@ from agentgym.backend.services.runtime import Runtime
 from agentgym.backend.weights.select import build_store
 from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.metrics import counts_since
 from agentgym.jobs.parts import Gym, resolve_model
 from agentgym.runs.report import Reporter
 
@@ -40,4 +42,9 @@ async def evaluate(
         episodes = await play_eval(
             gym.player(generator), tasks, samples_per_task=recipe.eval.samples_per_task, seed=recipe.eval.seed
         )
-        return summarize(episodes, recipe.model.path)
+        result = summarize(episodes, recipe.model.path)
+        if gym.backend is None:
+            return result
+        metrics = gym.sandbox_metrics()
+        metrics |= counts_since(metrics, {})
+        return replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)

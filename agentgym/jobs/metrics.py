@@ -16,6 +16,7 @@ class StepMeter:
 
     activity: Activity
     tokens_before: float  # that the generators had sampled when training began
+    sandbox_before: Mapping[str, float] = field(default_factory=dict)  # its metrics then
     _times_s: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -27,6 +28,8 @@ class StepMeter:
         """time/<kind>_s is the wall time with at least one such call in flight; kinds may overlap.
 
         time/compute_share: the share of the step's wall time with anything in flight.
+        sandbox/<what>_total counts since the sandbox started, sandbox/<what> since the last step's reading;
+        its percentiles are of the latest calls, the rest is as it is now.
         """
         totals = self.activity.totals_s()
         passed = since(totals, self._times_s)
@@ -43,6 +46,7 @@ class StepMeter:
             **generator,
             "generator/tokens_per_s": (tokens - self.tokens_before) / wall,
             **sandbox,
+            **counts_since(sandbox, self.sandbox_before),
             "time/step_s": wall,
             "time/generate_s": passed.get("generate", 0.0),
             "time/sandbox_s": passed.get("sandbox", 0.0),
@@ -52,7 +56,17 @@ class StepMeter:
             "time/compute_share": passed.get("any", 0.0) / wall,
         }
         self.tokens_before = tokens
+        self.sandbox_before = dict(sandbox)
         return metrics
+
+
+def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """By how much each `<name>_total` has grown, as `<name>`."""
+    return {
+        name.removesuffix("_total"): value - before.get(name, 0.0)
+        for name, value in now.items()
+        if name.endswith("_total")
+    }
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

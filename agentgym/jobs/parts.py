@@ -19,7 +19,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import held_out_tasks, training_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
-from agentgym.sandbox import SandboxBackend
+from agentgym.sandbox import Capabilities, SandboxBackend
 from agentgym.types import Task
 
 
@@ -87,6 +87,7 @@ class Gym:
     renderer: ChatRenderer
     scorer: Scorer
     backend: SandboxBackend | None
+    capabilities: Capabilities | None  # of the backend, on this machine
     activity: Activity
     recipe: Recipe
 
@@ -102,7 +103,11 @@ class Gym:
         some = [next(training_tasks(environment, recipe.loop.seed)), *held_out_tasks(environment, 1)]
         sandbox = recipe.sandbox
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
+        capabilities = None
         if backend is not None:
+            capabilities = await backend.probe()
+            if not capabilities.isolated:
+                reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
             reporter.phase(f"starting the {backend.name} sandbox")
             await backend.start()
         return cls(
@@ -110,6 +115,7 @@ class Gym:
             renderer=renderer,
             scorer=scorer,
             backend=backend,
+            capabilities=capabilities,
             activity=Activity(),
             recipe=recipe,
         )
@@ -125,6 +131,9 @@ class Gym:
             sandbox=sandbox,
             activity=self.activity,
         )
+
+    def sandbox_metrics(self) -> dict[str, float]:
+        return self.backend.metrics() if self.backend is not None else {}
 
     def held_out(self, count: int) -> list[Task]:
         return held_out_tasks(self.environment, count)

@@ -121,6 +121,8 @@ class TrainJob:
             check(str(self._checkpoint(self.state.position.step) / "trainer"), str(model_path))
         self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
         stack.push_async_callback(self.gym.close)
+        if self.gym.capabilities is not None:
+            self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
         store = await build_store(
@@ -193,7 +195,9 @@ class TrainJob:
         self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
         before = await self.generator.metrics()
         self.meter = StepMeter(
-            activity=self.gym.activity, tokens_before=before.get("generator/tokens_total", 0.0)
+            activity=self.gym.activity,
+            tokens_before=before.get("generator/tokens_total", 0.0),
+            sandbox_before=self.gym.sandbox_metrics(),
         )
         await loop.run()
 
@@ -209,8 +213,7 @@ class TrainJob:
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
-        sandbox = self.gym.backend.metrics() if self.gym.backend is not None else {}
-        metrics = self.meter.read(record, await self.generator.metrics(), sandbox)
+        metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0 and not loop.force_staleness:
             metrics.update(await self._check_sync(step))

@@ -3,6 +3,7 @@
 RUN/config.yaml             the finished config
     status.json             running, done, failed or interrupted, and why
     state.json              what a resumed run needs, replaced whole
+    sandbox.json            what ran the code that the policy wrote, and what that enforced
     metrics.jsonl           one line a step
     events.log              what happened when
     episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance
@@ -22,7 +23,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,7 @@ from agentgym.runs.files import (
     writing,
 )
 from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group, encode_saved
+from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
 
 _STEP_FILE = re.compile(r"step-(\d+)")
@@ -166,6 +168,16 @@ class RunFolder:
             host=str(record.get("host", "")),
             time=float(when) if isinstance(when, (int, float)) else 0.0,
         )
+
+    def save_sandbox(self, able: Capabilities) -> None:
+        """Which sandbox serves the run, and what it enforces on this machine."""
+        record: dict[str, Json] = {**asdict(able), "unsafe": not able.isolated}
+        write_whole(self.path / "sandbox.json", json.dumps(record, indent=1).encode())
+
+    def load_sandbox(self) -> dict[str, Json]:
+        """What `save_sandbox` wrote; empty for a run whose tasks ran no code."""
+        path = self.path / "sandbox.json"
+        return read_json(path) if path.is_file() else {}
 
     def save_state(self, state: Mapping[str, Json]) -> None:
         """What a resumed run needs. Replaced whole: a crash leaves the state before."""

@@ -63,6 +63,33 @@ STEP_COLUMNS = (
 """The figures of a step that are shown, in this order."""
 
 
+SANDBOX_COUNTS = (
+    ("sandbox/calls_waiting", "waiting"),
+    ("sandbox/calls_timeout", "timed out"),
+    ("sandbox/calls_oom", "out of memory"),
+    ("sandbox/calls_unsupported", "unsupported"),
+    ("sandbox/retries", "retried"),
+    ("sandbox/replaced", "replaced"),
+)
+"""What is told of a step's sandbox calls when there was any."""
+
+
+def sandbox_text(metrics: Mapping[str, float]) -> str:
+    """A step's sandbox calls in one line; empty when there is no sandbox."""
+    if "sandbox/calls" not in metrics:
+        return ""
+    shown = [f"{metrics['sandbox/calls']:.0f} calls"]
+    for key, label in (
+        ("sandbox/wall_p50_s", "p50"),
+        ("sandbox/wall_p95_s", "p95"),
+        ("sandbox/queue_p95_s", "queue p95"),
+    ):
+        if key in metrics:
+            shown.append(f"{label} {1000 * metrics[key]:.3g} ms")
+    shown += [f"{metrics[key]:.0f} {label}" for key, label in SANDBOX_COUNTS if metrics.get(key)]
+    return ", ".join(shown)
+
+
 def number(value: float, digits: int) -> str:
     """A figure as a person reads it; what would show as zero but isn't keeps two digits."""
     if not math.isfinite(value):
@@ -123,6 +150,8 @@ class PlainReporter:
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         self._pace.reached(step)
         shown = [f"{c.label} {c.text(metrics)}" for c in STEP_COLUMNS if c.key in metrics]
+        if sandbox := sandbox_text(metrics):
+            shown.append(f"sandbox {sandbox}")
         rest_s = self._pace.rest_s(total)
         if rest_s is not None and step < total:
             shown.append(f"left {duration(rest_s)}")

@@ -65,6 +65,7 @@ class FakeJobs:
     work: Work | None = None
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
+    sandbox: str = ""
 
     async def train(self, recipe, folder, reporter, *, resume, registry) -> Result:
         self.trained.append((recipe, resume))
@@ -88,7 +89,8 @@ class FakeJobs:
     async def evaluate(self, recipe, reporter, *, registry) -> EvalResult:
         self.evaluated.append(recipe)
         reporter.phase("playing")
-        return measured(recipe.model.path, 9)
+        metrics = {"sandbox/calls": 200.0} if self.sandbox else {}
+        return replace(measured(recipe.model.path, 9), sandbox=self.sandbox, sandbox_metrics=metrics)
 
 
 class Counting(Environment):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from agentgym.cli.tokens import token_origins
 from agentgym.hooks import PluginRegistry
 from agentgym.runs.folder import RunFolder
+from agentgym.sandbox import Capabilities
 from agentgym.types import (
     Episode,
     ErrorRecord,
@@ -110,6 +112,13 @@ def test_eval_of_what_is_not_there_names_the_nearest(cli, run_dir: str) -> None:
     assert cli("eval", "builtin:tiny", "--tasks", "0").code == 2
 
 
+def test_eval_says_which_sandbox_ran_the_code(cli) -> None:
+    cli.jobs.sandbox = "docker"
+    words = ("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]")
+    assert "sandbox docker: 200 calls" in cli(*words).out
+    assert '"sandbox/calls": 200.0' in cli(*words, "--json").out
+
+
 # runs, curve
 
 
@@ -117,6 +126,14 @@ def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
     end = cli("runs")
     assert end.code == 0 and "one  done" in end.out and "0.050" in end.out
     assert json.loads(cli("runs", "--json").out)[0]["run"] == "one"
+    assert json.loads(cli("runs", "--json").out)[0]["sandbox"] == "-"
+    able = dict.fromkeys((field.name for field in fields(Capabilities)), False) | {
+        "backend": "plain",
+        "detail": "d",
+    }
+    with RunFolder.open(run_dir, for_writing=True) as folder:
+        folder.save_sandbox(Capabilities(**able))
+    assert "plain (UNSAFE)" in cli("runs").out
     assert cli("runs", "--runs-dir", "gone").code == 2
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from agentgym.cli.checks import PACKAGES, Level, Package, check_package, check_python, check_space
+from agentgym import PluginRegistry, hookimpl
+from agentgym.cli.checks import (
+    PACKAGES,
+    Level,
+    Package,
+    check_package,
+    check_python,
+    check_sandboxes,
+    check_space,
+)
+from agentgym.sandbox import Capabilities, SandboxUnavailable
 
 TORCH = Package(
     distribution="torch", tested="2.13.", level=Level.MISSING, remedy="install", alternatives=("torch-cpu",)
@@ -43,6 +54,38 @@ def test_too_little_space_says_how_much_is_needed(tmp_path: Path) -> None:
 
 def test_every_package_says_how_to_get_it() -> None:
     assert all(package.remedy for package in PACKAGES)
+
+
+class Refusing:
+    def __init__(self, options: dict) -> None:
+        pass
+
+    async def probe(self) -> Capabilities:
+        raise SandboxUnavailable("no engine answers. Run `start it`, then `build it`.")
+
+    async def close(self) -> None:
+        pass
+
+
+class Unsafe(Refusing):
+    async def probe(self) -> Capabilities:
+        able = dict.fromkeys((field.name for field in fields(Capabilities)), False)
+        return Capabilities(**able | {"backend": "unsafe", "detail": "a plain process"})
+
+
+class Plugin:
+    @hookimpl
+    def sandboxes(self):
+        return {"refusing": Refusing, "unsafe": Unsafe}
+
+
+async def test_a_sandbox_that_can_not_be_had_says_what_to_run_and_an_unsafe_one_does_not_count() -> None:
+    registry = PluginRegistry([])
+    registry.register(Plugin(), "two")
+    refusing, unsafe, verdict = await check_sandboxes(registry)
+    assert refusing.remedy == "start it\nbuild it"
+    assert unsafe.level is Level.NOTE and "contains nothing" in unsafe.found
+    assert verdict.level is Level.MISSING and "agentgym sandbox doctor" in verdict.remedy
 
 
 def test_the_report_names_sandboxes_and_plugins_and_its_code_says_whether_all_is_there(cli) -> None:

@@ -70,6 +70,14 @@ def test_a_step_without_known_metrics_is_shown(live: LiveReporter) -> None:
     assert "step 2/60" in screen(live)
 
 
+def test_a_run_with_a_sandbox_shows_its_calls(live: LiveReporter) -> None:
+    live.step(1, 60, METRICS)
+    assert "sandbox" not in screen(live)
+    figures = {"sandbox/calls": 48.0, "sandbox/wall_p95_s": 0.0123, "sandbox/calls_waiting": 3.0}
+    live.step(2, 60, {**METRICS, **figures, "sandbox/replaced": 1.0, "sandbox/calls_oom": 0.0})
+    assert "sandbox   48 calls, p95 12.3 ms, 3 waiting, 1 replaced " in screen(live)
+
+
 def test_notes_and_tables_are_printed_for_good() -> None:
     stream = io.StringIO()
     reporter = LiveReporter("one", stream, width=100)

@@ -41,6 +41,10 @@ def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
     assert all(metrics["sync/mismatch_max"] < 1e-4 for metrics in reporter.metrics)
     assert reporter.metrics[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
     assert reporter.metrics[-1]["train/kl_ref"] > 0
+    assert folder.load_sandbox()["backend"] == "monty"
+    calls = [metrics["sandbox/calls"] for metrics in reporter.metrics]
+    totals = [metrics["sandbox/calls_total"] for metrics in reporter.metrics]
+    assert min(calls) > 0 and totals[2] - totals[0] == calls[1] + calls[2]
     assert leftovers(lab, folder) == []
 
 
@@ -52,6 +56,7 @@ def test_the_last_checkpoint_evaluates_as_the_run_said(lab):
     model = replace(recipe.model, path=str(folder.checkpoint_dir(1)))
     again = asyncio.run(evaluate(replace(recipe, model=model), lab.reporter()))
     assert again.by_task == result.last.by_task
+    assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
 
 
 def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):

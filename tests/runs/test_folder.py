@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from agentgym.errors import InfraError, UserError
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
+from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
 
 
@@ -186,6 +188,18 @@ def test_a_missing_run_names_the_nearest(folder: RunFolder, tmp_path: Path) -> N
         RunFolder.open(tmp_path / "onne")
     with pytest.raises(UserError, match=r"is no run of agentgym\. Runs in it: one"):
         RunFolder.open(tmp_path)
+
+
+def test_a_run_remembers_its_sandbox(folder: RunFolder) -> None:
+    assert folder.load_sandbox() == {}
+    able = dict.fromkeys((field.name for field in dataclasses.fields(Capabilities)), True)
+    folder.save_sandbox(
+        Capabilities(**{**able, "backend": "docker", "detail": "an engine", "sessions": False})
+    )
+    found = RunFolder.open(folder.path).load_sandbox()
+    assert (found["backend"], found["sessions"], found["unsafe"]) == ("docker", False, False)
+    folder.save_sandbox(Capabilities(**{**able, "backend": "plain", "detail": "", "isolated": False}))
+    assert folder.load_sandbox()["unsafe"] is True
 
 
 def test_a_run_without_state_can_not_be_resumed(folder: RunFolder) -> None:

@@ -37,6 +37,15 @@ def test_plain_lines_say_each_thing_once() -> None:
     ]
 
 
+def test_a_line_ends_with_the_sandbox_where_there_is_one() -> None:
+    stream = io.StringIO()
+    reporter = PlainReporter(stream)
+    reporter.step(
+        2, 2, {**METRICS, "sandbox/calls": 9.0, "sandbox/wall_p50_s": 0.004, "sandbox/calls_oom": 2.0}
+    )
+    assert stream.getvalue().endswith("tokens/s 1234  sandbox 9 calls, p50 4 ms, 2 out of memory\n")
+
+
 def test_json_lines_can_all_be_read() -> None:
     stream = io.StringIO()
     play(JsonReporter(stream))

@@ -23,6 +23,7 @@ from agentgym.cli.stopping import run_until_stopped
 from agentgym.config import read_yaml
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import sandbox_text
 
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
@@ -81,6 +82,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
             shell.say_json(eval_json(result))
         else:
             reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
+            if result.sandbox:
+                reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
     return 0
 
 

@@ -18,7 +18,7 @@ agentgym runs
 agentgym runs --runs-dir /data/runs --json
 """
 TAKES_OVERRIDES = False
-HEADER = ("run", "status", "step", "reward", "success", "held-out", "changed", "reason")
+HEADER = ("run", "status", "step", "reward", "success", "held-out", "sandbox", "changed", "reason")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -49,6 +49,15 @@ def _row(folder: RunFolder) -> tuple[str, ...]:
         status.status.value,
         str(rows[-1].step) if rows else "0",
         *("-" if value is None else number(value, 3) for value in figures),
+        _sandbox(folder),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.time)),
         status.reason.partition("\n")[0][:60],
     )
+
+
+def _sandbox(folder: RunFolder) -> str:
+    """What ran the policy's code: a figure from an unsafe one was not protected from the policy."""
+    found = folder.load_sandbox()
+    if not found:
+        return "-"
+    return f"{found.get('backend')} (UNSAFE)" if found.get("unsafe") else str(found.get("backend"))

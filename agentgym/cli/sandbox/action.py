@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import textwrap
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from agentgym.sandbox import Capabilities, SandboxBackend, SandboxOptions, Sandb
 CONTAINING = ("docker", "bubblewrap")
 """What is tried, in this order, when no sandbox is named: never what does not contain."""
 PIPED_WIDTH = 100
+_COMMAND = re.compile(r"`([^`]+)`")
 
 
 class Action(Protocol):
@@ -81,6 +83,11 @@ def options_of(overrides: list[str]) -> SandboxOptions:
     if len(given) > 1 or not isinstance(options, dict):
         raise UserError("only --sandbox.options.NAME VALUE can be set here")
     return options
+
+
+def commands_in(message: str) -> list[str]:
+    """What a message tells to run: its words in backticks."""
+    return list(dict.fromkeys(_COMMAND.findall(message)))
 
 
 def width_of(shell: Shell) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 
 from agentgym.cli.parser import Parser
-from agentgym.cli.sandbox.action import Request, probe, width_of, wrap
+from agentgym.cli.sandbox.action import Request, commands_in, probe, width_of, wrap
 from agentgym.cli.shell import Shell
 from agentgym.errors import UserError
 from agentgym.sandbox import Capabilities, SandboxUnavailable
@@ -24,7 +23,6 @@ agentgym sandbox doctor --json
 """
 FULL = ("isolated", "full_python", "network_off", "memory_limit", "process_limit")
 ENFORCED = tuple(field.name for field in fields(Capabilities) if field.name not in ("backend", "detail"))
-_COMMAND = re.compile(r"`([^`]+)`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +40,7 @@ class Found:
     @property
     def commands(self) -> list[str]:
         """What its message tells to run."""
-        return [] if self.able else list(dict.fromkeys(_COMMAND.findall(self.detail)))
+        return [] if self.able else commands_in(self.detail)
 
     def to_mapping(self) -> dict[str, object]:
         flags = {name: getattr(self.able, name) for name in ENFORCED} if self.able else {}
