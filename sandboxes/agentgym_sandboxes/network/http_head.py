@@ -15,8 +15,7 @@ _URL = re.compile(r"http://([^/?#@\\]*)([/?][!-~]*)?", re.IGNORECASE)
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):(.*)")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _HOP_BY_HOP = frozenset(
-    ("connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te",
-     "trailer", "upgrade", "transfer-encoding", "content-length", "http2-settings")
+    ("connection", "keep-alive", "te", "trailer", "upgrade", "transfer-encoding", "content-length", "http2-settings")
 )  # fmt: skip
 
 
@@ -90,7 +89,8 @@ def _forwarded(method: str, target: str, is_1_1: bool, headers: list[tuple[str, 
     path = url.group(2) or "/"
     path = path if path.startswith("/") else "/" + path
     dropped = _HOP_BY_HOP | {"host"} | _named_by_connection(headers)
-    kept = [(name, value) for name, value in headers if name.lower() not in dropped]
+    kept = [(name, value) for name, value in headers if not name.lower().startswith("proxy-")]
+    kept = [(name, value) for name, value in kept if name.lower() not in dropped]
     shown = f"[{host}]" if ":" in host else host
     out = [f"{method} {path} HTTP/1.1", f"Host: {shown}" if port == 80 else f"Host: {shown}:{port}"]
     out += [f"{name}: {value}" for name, value in kept]
