@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
+import ordinary_user
 import pytest
 import pytest_asyncio
+from served import ServedBackend, served
 
 from agentgym.sandbox import SandboxBackend, SandboxUnavailable
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.monty.backend import MontyBackend
+from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
+from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 
 REQUIRED = "AGENTGYM_REQUIRE_DOCKER"
 
@@ -22,9 +28,7 @@ async def engine() -> str:
     try:
         return (await DockerBackend().probe()).detail
     except SandboxUnavailable as error:
-        if os.environ.get(REQUIRED) == "1":
-            pytest.fail(f"{REQUIRED}=1, but {error}")
-        pytest.skip(str(error))
+        _do_without(str(error))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -39,7 +43,40 @@ async def monty() -> AsyncIterator[MontyBackend]:
         yield backend
 
 
-@pytest.fixture(scope="session", params=[pytest.param("docker", marks=pytest.mark.docker), "monty"])
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def bubblewrap() -> AsyncIterator[ServedBackend]:
+    """Needs bubblewrap and a control group, and both Pythons where the tests are root's."""
+    if shutil.which("bwrap") is None:
+        _do_without("there is no bwrap")
+    try:
+        with ordinary_user.control_groups(f"agentgym-test-{os.getpid()}") as (path, folder):
+            async with served({"cgroup": path}, folder) as backend:
+                try:
+                    await backend.start()
+                except SandboxUnavailable as error:
+                    _do_without(str(error))
+                yield backend
+    except OSError as error:
+        _do_without(f"no control group can be made: {error}")
+
+
+def _do_without(reason: str) -> NoReturn:
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def unsafe_subprocess() -> AsyncIterator[UnsafeSubprocessBackend]:
+    """For the tests' own snippets only: it holds nothing back."""
+    async with UnsafeSubprocessBackend(UnsafeSubprocessConfig(allow_unsafe=True)) as backend:
+        yield backend
+
+
+BACKENDS = [pytest.param("docker", marks=pytest.mark.docker), "monty", "bubblewrap", "unsafe_subprocess"]
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> SandboxBackend:
     """Each backend in turn."""
     return request.getfixturevalue(request.param)

@@ -1,0 +1,74 @@
+"""Tries a sandbox of this machine: programs that say from inside what holds, and one that outgrows its memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxUnavailable
+
+Run = Callable[[str, Limits], Awaitable[RunResult]]
+
+PROCESSES = 16
+CHILD_MIB = 48
+_LOOK = """
+import json, os, signal
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+held = {
+    "dropped capabilities": int(status["CapEff"], 16) == 0,
+    "no new privileges": int(status["NoNewPrivs"]) == 1,
+    "a system call filter": int(status["Seccomp"]) == 2,
+    "a process tree of its own": os.getppid() == 1,
+    "no network": [line.split(":")[0].strip() for line in open("/proc/self/net/dev") if ":" in line] == ["lo"],
+    "read-only folders": True,
+    "a limit on files": False,
+    "a limit on processes": False,
+}
+for path in ("/file", "/usr/file", "/dev/file", "/etc/file", "/proc/sys/kernel/core_pattern"):
+    try:
+        open(path, "a").close()
+        held["read-only folders"] = False
+    except OSError:
+        pass
+try:
+    for number in range(WORK_MIB // 8 + 2):
+        with open(str(number), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 8 << 20)
+except OSError:
+    held["a limit on files"] = True
+try:
+    for number in range(PROCESSES + 8):
+        if os.fork() == 0:
+            signal.pause()
+except OSError:
+    held["a limit on processes"] = True
+print(json.dumps(held))
+"""
+_FILL = """
+import os, signal
+for _ in range(CHILDREN):
+    if os.fork() == 0:
+        data = b"1" * (CHILD_MIB << 20)
+        signal.pause()
+_, status = os.wait()
+print(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+"""
+
+
+async def try_walls(run: Run, *, work_mib: int, group_mib: int) -> None:
+    """Raises SandboxUnavailable with what does not hold here. group_mib: what a call's processes may use
+    together when each may use 256 MiB."""
+    limits = Limits(wall_s=10.0, processes=PROCESSES, memory_mib=256)
+    looked = await run(f"WORK_MIB, PROCESSES = {work_mib}, {PROCESSES}\n{_LOOK}", limits)
+    if looked.status is not RunStatus.OK:
+        raise SandboxUnavailable(
+            f"a trial in the sandbox failed: {looked.status}, {looked.stderr.strip()[-500:]}"
+        )
+    held: dict[str, bool] = json.loads(looked.stdout)
+    children = group_mib // CHILD_MIB + 2
+    limits = Limits(wall_s=10.0, processes=children + 2, memory_mib=256)
+    filled = await run(f"CHILDREN, CHILD_MIB = {children}, {CHILD_MIB}\n{_FILL}", limits)
+    held["a limit on memory"] = filled.status is RunStatus.OOM or filled.stdout == "True\n"
+    broken = sorted(wall for wall, holds in held.items() if not holds)
+    if broken:
+        raise SandboxUnavailable(f"the sandbox starts here, but without {', '.join(broken)}")

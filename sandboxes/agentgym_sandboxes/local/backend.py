@@ -1,0 +1,174 @@
+"""What sandboxes of local processes have in common: calls in boxes from a pool, verdicts, metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import ClassVar, Protocol, Self
+
+from agentgym.errors import UserError
+from agentgym.sandbox import (
+    Capabilities,
+    GradeRequest,
+    Limits,
+    RunResult,
+    RunStatus,
+    SandboxLost,
+    SandboxUnavailable,
+    Session,
+    Verdict,
+)
+from agentgym.types import SandboxSpec
+from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.docker.running import result_of
+from agentgym_sandboxes.local.box import Box
+from agentgym_sandboxes.local.call import Call, operations
+from agentgym_sandboxes.local.place import Place
+from agentgym_sandboxes.local.pool import Pool
+from agentgym_sandboxes.meter import CallMeter
+
+DEFAULT_LIMITS = Limits()
+
+
+class LocalConfig(Protocol):
+    """The options that these backends share."""
+
+    @property
+    def slots(self) -> int: ...
+    @property
+    def spares(self) -> int: ...
+    @property
+    def memory_mib(self) -> int: ...
+    @property
+    def lease_timeout_s(self) -> float: ...
+    @property
+    def start_timeout_s(self) -> float: ...
+
+
+class LocalBackend(ABC):
+    """A sandbox that is started once a run. A subclass says where its boxes run, and what that enforces."""
+
+    name: ClassVar[str]
+
+    def __init__(self, config: LocalConfig) -> None:
+        self._config = config
+        self._meter = CallMeter()
+        self._pool: Pool | None = None
+
+    @abstractmethod
+    async def probe(self) -> Capabilities:
+        """What it enforces here. Raises SandboxUnavailable with the way to get it."""
+
+    @abstractmethod
+    async def _prepare(self) -> str:
+        """Make ready what every box needs; the Python to run. Raises SandboxUnavailable."""
+
+    @abstractmethod
+    def _new_place(self) -> Place:
+        """Where the next box runs."""
+
+    def supports(self, spec: SandboxSpec) -> bool:
+        return not spec.session and spec.image is None and spec.memory_mib <= self._config.memory_mib
+
+    async def start(self) -> Self:
+        """Start the first box. Raises SandboxUnavailable with what to do."""
+        if self._pool is not None:
+            return self
+        config, python = self._config, await self._prepare()
+
+        async def start_box() -> Box:
+            return await Box.start(self._new_place(), python, config.start_timeout_s)
+
+        num_cores = os.cpu_count() or 1
+        pool = Pool(
+            start_box,
+            self._meter,
+            num_spares=config.spares,
+            num_slots=config.slots or 2 * num_cores,
+            num_starts=2 * num_cores,
+            lease_timeout_s=config.lease_timeout_s,
+        )
+        await pool.start()
+        self._pool = pool
+        return self
+
+    async def close(self) -> None:
+        """End every box; safe to call twice."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
+        """Run a program. Raises InfraError when the sandbox, not the program, failed."""
+        blobs = [code.encode("utf-8", "surrogatepass"), stdin.encode("utf-8", "surrogatepass")]
+        frame, queue_s = await self._call("program", blobs, limits)
+        result = result_of(frame)
+        self._count(result.status, queue_s, result.wall_s)
+        return result
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        """Judge a solution. Raises InfraError when the sandbox, not the solution, failed."""
+        frame, queue_s = await self._call("grade", grade_blobs(request), request.limits)
+        verdict = verdict_of(frame, request)
+        self._count(verdict.status, queue_s, verdict.wall_s)
+        return verdict
+
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
+        """Raises UserError: every call has a sandbox of its own here."""
+        raise UserError(f"sandbox {self.name!r} has no sessions: each of its calls has a sandbox of its own")
+
+    def metrics(self) -> dict[str, float]:
+        pool = self._pool
+        if pool is None:
+            return self._meter.metrics()
+        return self._meter.metrics(
+            {"slots_busy": pool.num_busy, "calls_waiting": pool.num_waiting, "spares": pool.num_spares}
+        )
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> tuple[Frame, float]:
+        """Make a call in boxes of its own, once more when one died under it."""
+        pool = self._pool
+        if pool is None:
+            raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
+        limits = dataclasses.replace(limits, memory_mib=min(limits.memory_mib, self._config.memory_mib))
+        async with pool.slot() as queue_s:
+            try:
+                return await _call_once(pool, op, blobs, limits), queue_s
+            except SandboxLost:
+                self._meter.counts["lost_total"] += 1
+                self._meter.counts["retries_total"] += 1
+            try:
+                return await _call_once(pool, op, blobs, limits), queue_s
+            except SandboxLost:
+                self._meter.counts["lost_total"] += 1
+                raise
+
+    def _count(self, status: RunStatus, queue_s: float, wall_s: float) -> None:
+        self._meter.answered(status, queue_s=queue_s, wall_s=wall_s)
+        if status is RunStatus.OOM:
+            self._meter.counts["oom_kills_total"] += 1
+
+
+async def _call_once(pool: Pool, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+    boxes = await pool.take(len(operations(op, blobs)))
+    try:
+        return await Call(op, blobs, limits, boxes).run()
+    finally:
+        for box in boxes:
+            await box.end()

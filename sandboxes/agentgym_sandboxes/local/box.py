@@ -1,0 +1,205 @@
+"""A box: a process that stands with its Python warm, takes the order for one call, and is thrown away."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import TypedDict, cast
+
+from agentgym.sandbox import SandboxLost, SandboxUnavailable
+from agentgym_sandboxes.docker.bundle import agent_argument
+from agentgym_sandboxes.local.place import Place
+
+log = logging.getLogger(__name__)
+
+MAX_REPORT_BYTES = 4096
+MAX_SAID_BYTES = 2000
+PATIENCE_S = 10.0  # to end: what still lives then makes the box dirty
+
+
+class End(TypedDict):
+    """How the process of a call ended. status: as wait gives it; None when it could not be made."""
+
+    status: int | None
+    cpu_s: float
+    memory_kib: int
+
+
+class Box:
+    """One standing process. `start` makes one; `order` begins its only call; `end` leaves nothing of it."""
+
+    def __init__(self, place: Place, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.place = place
+        self.start_s = 0.0
+        self._process = process
+        self._control = control
+        self._on_end: Callable[[End | None], None] | None = None
+        self._gone = False
+        self._ending: asyncio.Task[bool] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def start(cls, place: Place, python: str, timeout_s: float) -> Box:
+        """Start one and wait until it stands. Raises SandboxUnavailable with what it said."""
+        began_s = time.monotonic()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = os.memfd_create("errors")
+        try:
+            argument = agent_argument("solo")
+            command, fds = place.command(
+                [python, "-I", "-c", argument, str(theirs.fileno())], theirs.fileno()
+            )
+            # From this thread, which outlives it: bubblewrap's children die with the thread that started them.
+            process = subprocess.Popen(  # noqa: ASYNC220
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=dict(place.env),
+                cwd=place.folder,
+                pass_fds=fds,
+                start_new_session=True,  # a Ctrl-C is for the owner, who ends them in order
+            )
+        except OSError as error:
+            ours.close()
+            os.close(errors)
+            place.remove()
+            raise SandboxUnavailable(f"a sandbox could not be started: {error}") from error
+        finally:
+            theirs.close()
+        box = cls(place, process, ours)
+        try:
+            async with asyncio.timeout(timeout_s):
+                hello = await box._first_message()
+            if not hello:
+                raise SandboxUnavailable(f"a sandbox ended at its start: {_said(errors)}")
+        except TimeoutError:
+            await box.end()
+            raise SandboxUnavailable(
+                f"a sandbox did not stand within {timeout_s:g} s (start_timeout_s): {_said(errors)}"
+            ) from None
+        except BaseException:
+            await box.end()
+            raise
+        finally:
+            os.close(errors)
+        box.start_s = time.monotonic() - began_s
+        return box
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone
+
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        """Be told when it dies while it waits."""
+        self._on_end = lambda end: on_gone()
+
+    def order(
+        self,
+        op: str,
+        limits: dict[str, float],
+        fds: Sequence[int],
+        on_end: Callable[[End | None], None],
+    ) -> None:
+        """Begin the call. on_end: called once, with None when the box died without a word.
+
+        Raises SandboxLost when the box has died already.
+        """
+        self._on_end = on_end
+        if self._gone:
+            raise SandboxLost("the sandbox died before its call")
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        try:
+            self._control.sendmsg([json.dumps({"op": op, "limits": limits}).encode()], [rights])
+        except OSError as error:
+            raise SandboxLost(f"the sandbox did not take its call: {error}") from error
+
+    async def end(self) -> bool:
+        """Kill all of it and wait until it is gone; False when that took too long. May be called again."""
+        if self._ending is None:
+            self._on_end = None
+            self._loop.remove_reader(self._control)
+            self.place.kill(self._process.pid)
+            self._ending = asyncio.create_task(self._vanish())
+        return await asyncio.shield(self._ending)
+
+    def kill(self) -> None:
+        """Kill all of it now; `end` must follow."""
+        self.place.kill(self._process.pid)
+
+    async def _first_message(self) -> bytes:
+        first: asyncio.Future[bytes] = self._loop.create_future()
+
+        def hear() -> None:
+            data = _receive(self._control)
+            if not data:
+                self._gone = True
+                self._loop.remove_reader(self._control)
+            if not first.done():
+                first.set_result(data)
+            elif self._on_end is not None:
+                on_end, self._on_end = self._on_end, None
+                on_end(_read_end(data))
+
+        self._loop.add_reader(self._control, hear)
+        return await first
+
+    async def _vanish(self) -> bool:
+        """Wait for the process, then for the rest of its place."""
+        try:
+            await self._wait_for_process()
+            self._control.close()
+            deadline_s, pause_s = time.monotonic() + PATIENCE_S, 0.001
+            while not self.place.remove():
+                if time.monotonic() > deadline_s:
+                    log.error("a sandbox could not be removed: process %d", self._process.pid)
+                    return False
+                await asyncio.sleep(pause_s)
+                pause_s = min(0.05, 1.5 * pause_s)
+        except TimeoutError:
+            log.error("a sandbox could not be killed: process %d", self._process.pid)
+            return False
+        return True
+
+    async def _wait_for_process(self) -> None:
+        """Raises TimeoutError."""
+        if self._process.poll() is None:
+            pidfd = os.pidfd_open(self._process.pid)
+            ended = asyncio.Event()
+            self._loop.add_reader(pidfd, ended.set)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await ended.wait()
+            finally:
+                self._loop.remove_reader(pidfd)
+                os.close(pidfd)
+            self._process.wait()
+
+
+def _receive(control: socket.socket) -> bytes:
+    with contextlib.suppress(OSError):
+        return control.recv(MAX_REPORT_BYTES)
+    return b""
+
+
+def _read_end(data: bytes) -> End | None:
+    """The report of a call's end; None when there is none."""
+    if not data:
+        return None
+    said = cast("dict[str, float]", json.loads(data))
+    if "fork_error" in said:
+        return End(status=None, cpu_s=0.0, memory_kib=0)
+    return End(status=int(said["status"]), cpu_s=said["cpu_s"], memory_kib=int(said["memory_kib"]))
+
+
+def _said(errors: int) -> str:
+    data = os.pread(errors, 1 << 16, 0)[-MAX_SAID_BYTES:]
+    return data.decode("utf-8", "replace").strip() or "it said nothing"

@@ -1,0 +1,164 @@
+"""One call in boxes of its own: gives them their orders, takes what they say, ends it at its limits.
+
+It answers with the frame that the Docker sandbox's agent would send, so all that reads a frame reads this too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+
+from agentgym.sandbox import Limits, SandboxLost
+from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.docker.agent.job import Job
+from agentgym_sandboxes.docker.agent.limits import ChildLimits
+from agentgym_sandboxes.docker.agent.supervisor import memory_file
+from agentgym_sandboxes.local.box import Box, End
+
+
+def operations(op: str, blobs: Sequence[bytes]) -> list[str]:
+    """What the boxes of a call do, one each. op: program or grade."""
+    if op == "grade":
+        return ["serve", "judge"] if len(blobs) > 1 else ["serve"]
+    return [op]
+
+
+class Call:
+    """A call under way. One use: `run`."""
+
+    def __init__(self, op: str, blobs: Sequence[bytes], limits: Limits, boxes: Sequence[Box]) -> None:
+        self._operations = operations(op, blobs)
+        assert len(self._operations) == len(boxes)
+        self._blobs = blobs
+        self._boxes = dict(zip(self._operations, boxes, strict=True))
+        self._limits = dataclasses.asdict(limits)
+        self._job = Job(0, ChildLimits.of(self._limits), [])
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        for box in boxes:
+            box.place.limit(limits)
+
+    async def run(self) -> Frame:
+        """The answer, once nothing of the call is alive. Raises SandboxLost when a box died under it."""
+        try:
+            deadline = self._loop.call_at(
+                self._loop.time() + self._job.limits.wall_s, lambda: self._end("timeout")
+            )
+            try:
+                with self._prepared() as orders:
+                    for op, fds in orders.items():
+                        self._boxes[op].order(op, self._limits, fds, functools.partial(self._hear_end, op))
+                await self._ended
+            finally:
+                deadline.cancel()
+            wall_s = time.monotonic() - self._job.began_s
+            await self._finish()
+            return self._frame(wall_s)
+        finally:
+            for fd in self._job.fds.values():
+                self._loop.remove_reader(fd)
+            while self._job.fds:
+                self._job.close(next(iter(self._job.fds)))
+
+    @contextlib.contextmanager
+    def _prepared(self) -> Iterator[dict[str, list[int]]]:
+        """The descriptors of each operation; ours are closed at the end, when the boxes have theirs."""
+        orders: dict[str, list[int]] = {op: [] for op in self._operations}
+        try:
+            for op, payload in zip(self._operations, self._blobs, strict=False):
+                orders[op].append(memory_file(payload))
+            if "program" in orders:
+                orders["program"].append(self._pipe("notes"))
+                orders["program"].append(memory_file(self._blobs[1]))
+                orders["program"].extend(self._pipe(name) for name in ("stdout", "stderr"))
+            if "serve" in orders:
+                orders["serve"].append(self._pipe("answers"))
+            if "judge" in orders:
+                orders["judge"].append(self._pipe("verdict"))
+                solution, tests = socket.socketpair()
+                orders["serve"].append(solution.detach())
+                orders["judge"].append(tests.detach())
+            yield orders
+        finally:
+            for fds in orders.values():
+                for fd in fds:
+                    os.close(fd)
+
+    def _pipe(self, name: str) -> int:
+        write = self._job.pipe(name)
+        self._loop.add_reader(self._job.fds[name], self._pump, name)
+        return write
+
+    def _pump(self, name: str) -> None:
+        fd = self._job.fds[name]
+        self._job.pump(name)
+        if name not in self._job.fds:
+            self._loop.remove_reader(fd)
+        if self._job.reason is not None:
+            self._end(self._job.reason)
+
+    def _hear_end(self, op: str, end: End | None) -> None:
+        """A box says that its process ended; or nothing, and is gone."""
+        job = self._job
+        if end is None:
+            self._end("oom" if self._num_oom_kills() else "lost")
+            return
+        if end["status"] is None:
+            self._end("no_process")
+            return
+        job.exits[op] = end["status"]
+        job.cpu_s += end["cpu_s"]
+        job.memory_kib = max(job.memory_kib, end["memory_kib"])
+        if os.WIFSIGNALED(end["status"]):
+            self._end(self._why_killed(os.WTERMSIG(end["status"])))
+        elif op == "judge" or len(job.exits) == len(self._boxes):
+            self._end(None)
+
+    def _why_killed(self, number: int) -> str:
+        """A signal that we did not send: its CPU time, its memory, or its own doing."""
+        if number in (signal.SIGKILL, signal.SIGXCPU) and self._job.cpu_s >= self._job.limits.cpu_s - 0.5:
+            return "timeout"
+        return "oom" if self._num_oom_kills() else "signal"
+
+    def _num_oom_kills(self) -> int:
+        return sum(box.place.num_oom_kills() for box in self._boxes.values())
+
+    def _end(self, reason: str | None) -> None:
+        """The first reason stands."""
+        self._job.reason = self._job.reason or reason
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _finish(self) -> None:
+        """End the boxes, and take what is left in the pipes. Raises SandboxLost."""
+        ended = await asyncio.gather(*(box.end() for box in self._boxes.values()))
+        for name in list(self._job.fds):
+            fd = self._job.fds[name]
+            while self._job.pump(name):
+                pass
+            self._loop.remove_reader(fd)
+        if self._job.reason in ("lost", "no_process"):
+            raise SandboxLost("the sandbox died under its call")
+        if not all(ended):
+            raise SandboxLost("the sandbox could not be ended after its call")
+
+    def _frame(self, wall_s: float) -> Frame:
+        job = self._job
+        header = {
+            "id": 0,
+            "reason": job.reason,
+            "exits": job.exits,
+            "truncated": job.truncated,
+            "cpu_s": job.cpu_s,
+            "memory_mib": job.memory_kib / 1024,
+            "wall_s": wall_s,
+            "names": list(job.output),
+        }
+        return Frame(header, [bytes(kept) for kept in job.output.values()])  # type: ignore[arg-type]

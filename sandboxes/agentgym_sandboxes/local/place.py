@@ -1,0 +1,48 @@
+"""Where one box runs: what stands before its Python, and what ends it. One protocol, one way for each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from agentgym.sandbox import Limits
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Place(Protocol):
+    """Made for one box, and removed after it."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The whole environment of the box."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Where the box's first process starts, on the host."""
+        ...
+
+    def command(self, python: Sequence[str], control_fd: int) -> tuple[list[str], tuple[int, ...]]:
+        """The argument list that runs `python`, and the descriptors that it must inherit."""
+        ...
+
+    def limit(self, limits: Limits) -> None:
+        """Set what the call that is about to begin may use in all."""
+        ...
+
+    def num_oom_kills(self) -> int:
+        """How many of its processes the kernel killed for memory."""
+        ...
+
+    def num_refused_processes(self) -> int:
+        """How often one of its processes was refused another."""
+        ...
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to all of it. pid: of its first process, which has not been waited for."""
+        ...
+
+    def remove(self) -> bool:
+        """Give back what it holds; False while a process of it is still there."""
+        ...

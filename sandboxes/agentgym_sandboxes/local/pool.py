@@ -1,0 +1,144 @@
+"""Boxes that stand ready, a bounded number of calls at a time, and a bounded wait for a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import SandboxUnavailable
+from agentgym_sandboxes.local.box import Box
+from agentgym_sandboxes.meter import CallMeter
+
+log = logging.getLogger(__name__)
+
+
+class Pool:
+    """Spare boxes and slots for calls. Every box serves one call; a spare that was taken is replaced."""
+
+    def __init__(
+        self,
+        start_box: Callable[[], Awaitable[Box]],
+        meter: CallMeter,
+        *,
+        num_spares: int,
+        num_slots: int,
+        num_starts: int,
+        lease_timeout_s: float,
+    ) -> None:
+        self._start_box = start_box
+        self._meter = meter
+        self._num_spares = num_spares
+        self._lease_timeout_s = lease_timeout_s
+        self._slots = asyncio.Semaphore(num_slots)
+        self._starts = asyncio.Semaphore(num_starts)
+        self._spares: collections.deque[Box] = collections.deque()
+        self._refills: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.num_waiting = 0
+        self.num_busy = 0
+
+    @property
+    def num_spares(self) -> int:
+        return len(self._spares)
+
+    async def start(self) -> None:
+        """Wait for one box to stand, so that what is wrong is said now; the others follow."""
+        self._keep(await self._start())
+        self._refill()
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[float]:
+        """A turn, and how long it was waited for. Raises SandboxUnavailable when none comes in time."""
+        began_s = time.monotonic()
+        self.num_waiting += 1
+        try:
+            async with asyncio.timeout(self._lease_timeout_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise SandboxUnavailable(
+                f"no slot came free within {self._lease_timeout_s:g} s (lease_timeout_s); more `slots` would help"
+            ) from None
+        finally:
+            self.num_waiting -= 1
+        self.num_busy += 1
+        try:
+            yield time.monotonic() - began_s
+        finally:
+            self.num_busy -= 1
+            self._slots.release()
+
+    async def take(self, count: int) -> list[Box]:
+        """So many boxes, warm ones as long as there are. Raises SandboxUnavailable when none can be started."""
+        taken: list[Box] = []
+        try:
+            while len(taken) < count:
+                if self._spares:
+                    box = self._spares.popleft()
+                    if box.alive:
+                        taken.append(box)
+                    else:
+                        await box.end()
+                else:
+                    self._meter.counts["cold_starts_total"] += 1
+                    taken.append(await self._start())
+        except BaseException:
+            await asyncio.gather(*(box.end() for box in taken))
+            raise
+        self._refill()
+        return taken
+
+    async def close(self) -> None:
+        self._closed = True
+        refills = list(self._refills)
+        for refill in refills:
+            refill.cancel()
+        await asyncio.gather(*refills, return_exceptions=True)
+        await asyncio.gather(*(box.end() for box in self._spares))
+        self._spares.clear()
+
+    async def _start(self) -> Box:
+        async with self._starts:
+            box = await self._start_box()
+        self._meter.start.add(box.start_s)
+        self._meter.counts["starts_total"] += 1
+        return box
+
+    def _keep(self, box: Box) -> None:
+        self._spares.append(box)
+        box.watch(lambda: self._lose(box))
+
+    def _lose(self, box: Box) -> None:
+        """A spare died while it waited."""
+        self._meter.counts["lost_spares_total"] += 1
+        with contextlib.suppress(ValueError):
+            self._spares.remove(box)
+        self._spawn(self._replace(box))
+
+    async def _replace(self, box: Box) -> None:
+        await box.end()
+        await asyncio.sleep(1.0)  # what kills spares as they stand must not keep a core busy
+        self._refill()
+
+    def _refill(self) -> None:
+        for _ in range(self._num_spares - len(self._spares) - len(self._refills)):
+            self._spawn(self._add())
+
+    async def _add(self) -> None:
+        try:
+            self._keep(await self._start())
+        except InfraError as error:
+            self._meter.counts["start_failures_total"] += 1
+            log.warning("no spare sandbox: %s", error)
+
+    def _spawn(self, work: collections.abc.Coroutine[None, None, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._refills.add(task)
+        task.add_done_callback(self._refills.discard)

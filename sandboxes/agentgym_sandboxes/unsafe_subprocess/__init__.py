@@ -1,0 +1,21 @@
+"""Sandbox `unsafe_subprocess`: a plain process of ours that holds nothing back; only for code that is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentgym import hookimpl
+from agentgym.hooks import SandboxFactory
+from agentgym.sandbox import SandboxBackend, SandboxOptions
+
+
+@hookimpl
+def sandboxes() -> Mapping[str, SandboxFactory]:
+    return {"unsafe_subprocess": _create}
+
+
+def _create(options: SandboxOptions) -> SandboxBackend:
+    from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
+    from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
+
+    return UnsafeSubprocessBackend(UnsafeSubprocessConfig.from_options(options))

@@ -1,0 +1,79 @@
+"""Lets tests that root runs try what only an ordinary user may: a user id, control groups of its own, a Python.
+
+Root's Python may lie where no one else may look, as under /root: such a folder is covered, for that one process,
+by an empty one that holds the Python and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+UID = 54321  # nobody's: what is tested must not need an account
+CONTROLLERS = ("memory", "pids")
+ROOT = Path("/sys/fs/cgroup")
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def command(arguments: list[str], group: Path | None = None) -> list[str]:
+    """An argument list that runs another as the ordinary user. group: of version 2, one to join first."""
+    if not is_root():
+        return arguments
+    drop = f"setpriv --reuid {UID} --regid {UID} --clear-groups --inh-caps=-all {shlex.join(arguments)}"
+    join = f"echo 0 > {group}/cgroup.procs\n" if group is not None else ""
+    return ["unshare", "--mount", "sh", "-ec", f"{join}{_show_python()}exec {drop}"]
+
+
+def _show_python() -> str:
+    """Commands that make our Python's folder readable; none when it is."""
+    prefix = Path(sys.base_prefix)
+    closed = next((p for p in reversed(prefix.parents) if not p.stat().st_mode & 0o001), None)
+    if closed is None:
+        return ""
+    spot = f"/tmp/python-{os.getpid()}-{time.monotonic_ns()}"
+    return (
+        f"mkdir {spot}\nmount --bind {prefix} {spot}\nmount -t tmpfs -o mode=755 tmpfs {closed}\n"
+        f"mkdir -p {prefix}\nmount --move {spot} {prefix}\nrmdir {spot}\n"
+    )
+
+
+@contextlib.contextmanager
+def control_groups(name: str) -> Iterator[tuple[str, Path | None]]:
+    """Groups that the user may divide: their path, and with version 2 the folder to join.
+
+    Raises OSError where root may not make any.
+    """
+    version_2 = (ROOT / "cgroup.controllers").exists()
+    folders = [ROOT / name] if version_2 else [ROOT / controller / name for controller in CONTROLLERS]
+    try:
+        if version_2:
+            (ROOT / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in CONTROLLERS))
+        for folder in folders:
+            folder.mkdir()
+            for path in (folder, *folder.glob("cgroup.*")):
+                os.chown(path, UID, UID)
+        yield f"/{name}", folders[0] if version_2 else None
+    finally:
+        for folder in folders:
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a group and those in it, once what ran there has ended."""
+    deadline_s = time.monotonic() + 10
+    for inner in [*folder.glob("*/"), folder]:
+        while inner.exists():
+            try:
+                inner.rmdir()
+            except OSError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.02)
