@@ -1,30 +1,32 @@
 """Compares what a solution answered with what was expected, and says the difference in words.
 
-Every backend uses it, so the same case reads the same in each. Answers are trees of the value codec: they come
-from untrusted code, so nothing here hashes them or follows them deeper than the expected value goes.
+Every backend uses it, so the same case reads the same in each.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from agentgym.errors import UserError
-from agentgym.sandbox import AssertCase, CallCase, Case, CaseResult, RunStatus, Verdict
+from agentgym.sandbox import AssertCase, CallCase, Case, CaseResult, LimitHit, RunStatus, Verdict
 from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.values import Tree
+from agentgym_sandboxes.trees import MAX_VALUE_CHARS, render, same
 from agentgym_sandboxes.wording import NOT_REACHED, Raised, cut, error_text, raised_text
 
-MAX_VALUE_CHARS = 80
-_BRACKETS = {"l": ("[", "]"), "t": ("(", ")"), "s": ("{", "}"), "z": ("frozenset({", "})"), "d": ("{", "}")}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
+    """left: the positional arguments after the call, where a case asks for them."""
+
     tree: Tree
+    left: Returned | NoValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +39,54 @@ class NoValue:
 Answer: TypeAlias = Returned | NoValue | Raised
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a solution's process ended: text is what is said of the case that it left unanswered."""
+
+    status: RunStatus
+    text: str
+    limit: LimitHit | None = None
+
+
 def question(case: CallCase) -> list[Tree]:
-    """A call's arguments, [args, kwargs]. Raises UserError when they are no plain values."""
+    """What a solution is asked: [args, kwargs, whether to read an iterator, whether to tell how the arguments
+    ended]. Raises UserError when they are no plain values."""
+    args, kwargs = _encoded(case.args, "passes"), _encoded(dict(case.kwargs), "passes")
+    _encoded(case.expected, "expects")
+    _encoded(case.expected_args, "expects")
+    return [args, kwargs, case.as_list, case.expected_args is not None]
+
+
+def _encoded(value: object, verb: str) -> Tree:
     try:
-        return [values.encode(list(case.args)), values.encode(dict(case.kwargs))]
+        return values.encode(value)
     except values.NotPlain as error:
-        raise UserError(f"a case passes a {error.kind}; cases hold plain builtin values only") from error
+        raise UserError(f"a case {verb} a {error.kind}; cases hold plain builtin values only") from error
 
 
 def judge_call(case: CallCase, answer: Answer) -> CaseResult:
     """How a call case went."""
     if isinstance(answer, Raised):
         return CaseResult(passed=False, error=raised_text(answer))
-    try:
-        expected = values.encode(case.expected)
-    except values.NotPlain as error:
-        raise UserError(f"a case expects a {error.kind}; cases hold plain builtin values only") from error
-    if isinstance(answer, NoValue):
-        return CaseResult(
-            passed=False, error=f"returned <{cut(answer.kind, MAX_VALUE_CHARS)}>, expected {render(expected)}"
+    error = _difference("returned", answer, _encoded(case.expected, "expects"), case.tolerance)
+    if not error and isinstance(answer, Returned) and case.expected_args is not None:
+        left = answer.left or NoValue("nothing")
+        error = _difference(
+            "left its arguments", left, _encoded(case.expected_args, "expects"), case.tolerance
         )
+    return CaseResult(passed=not error, error=error)
+
+
+def _difference(verb: str, answer: Returned | NoValue, expected: Tree, tolerance: float) -> str:
+    """'returned 3, expected 4'; empty when there is none."""
+    if isinstance(answer, NoValue):
+        return f"{verb} <{cut(answer.kind, MAX_VALUE_CHARS)}>, expected {render(expected)}"
     try:
-        passed = same(answer.tree, expected, case.tolerance)
-    except (ValueError, TypeError, RecursionError):  # no tree of ours: the solution wrote it by hand
-        passed = False
-    if passed:
-        return CaseResult(passed=True)
-    return CaseResult(passed=False, error=f"returned {render(answer.tree)}, expected {render(expected)}")
+        if same(answer.tree, expected, tolerance):
+            return ""
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass  # no tree of ours: the solution wrote it by hand
+    return f"{verb} {render(answer.tree)}, expected {render(expected)}"
 
 
 def judge_assert(case: AssertCase, raised: Raised | None) -> CaseResult:
@@ -89,15 +112,14 @@ def assemble(
     cases: Sequence[Case],
     answers: Iterable[Answer],
     failures: Iterable[Raised | None],
+    end: End,
     *,
-    ended: RunStatus,
-    ended_text: str,
     wall_s: float,
 ) -> Verdict:
     """The verdict on a solution that was loaded.
 
     answers: to the call cases, in order; failures: of the assert cases. When there are fewer than cases, the
-    first without one is the case that `ended` it, as `ended_text` says, and the later ones were not reached.
+    first without one is the case that ended it, as `end` says, and the later ones were not reached.
     """
     called, asserted = iter(answers), iter(failures)
     results: list[CaseResult] = []
@@ -109,86 +131,64 @@ def assemble(
             elif isinstance(case, AssertCase):
                 result = judge_assert(case, next(asserted))
             else:
-                raise UserError("cases by standard input don't mix with calls and assertions")
+                raise AssertionError("programs are graded one by one, by `grade_programs`")
         except StopIteration:
-            result = CaseResult(passed=False, error=NOT_REACHED if error else ended_text)
-            error = ended_text
+            result = CaseResult(passed=False, error=NOT_REACHED if error else end.text)
+            error = end.text
         results.append(result)
-    status = ended if error or ended is RunStatus.UNSUPPORTED else RunStatus.OK
-    return Verdict(status=status, results=tuple(results), error=error, wall_s=wall_s)
+    ended = bool(error) or end.status is RunStatus.UNSUPPORTED
+    return Verdict(
+        status=end.status if ended else RunStatus.OK,
+        results=tuple(results),
+        error=error,
+        wall_s=wall_s,
+        limit=end.limit if ended else None,
+    )
 
 
-def same(got: Tree, expected: Tree, tolerance: float = 0.0) -> bool:
-    """Whether two trees are equal values of equal types. nan equals nan; sets are compared exactly."""
-    if type(got) is not type(expected):
-        return False
-    if isinstance(expected, float):
-        assert isinstance(got, float)
-        if got == expected or (math.isnan(got) and math.isnan(expected)):
-            return True
-        return tolerance > 0 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
-    if not isinstance(expected, list):
-        return got == expected
-    assert isinstance(got, list)
-    if len(got) != len(expected) or got[0] != expected[0]:
-        return False
-    if expected[0] in ("s", "z"):
-        return sorted(_texts(got[1:])) == sorted(_texts(expected[1:]))
-    if expected[0] == "d":
-        given = dict(zip(_texts(got[1::2]), got[2::2], strict=True))
-        wanted = dict(zip(_texts(expected[1::2]), expected[2::2], strict=True))
-        return given.keys() == wanted.keys() and all(same(given[k], wanted[k], tolerance) for k in wanted)
-    return all(same(a, b, tolerance) for a, b in zip(got[1:], expected[1:], strict=True))
+def same_output(printed: str, expected: str, tolerance: float = 0.0) -> bool:
+    """Whether a program printed what was expected, as `StdioCase` says."""
+    return _first_difference(_lines(printed), _lines(expected), tolerance) is None
 
 
-def render(tree: Tree, max_chars: int = MAX_VALUE_CHARS) -> str:
-    """What `repr` would show of the value, cut; it stops as soon as there is enough."""
-    pieces: list[str] = []
-    with contextlib.suppress(_Enough):
-        _render(tree, pieces, [max_chars + 1])
-    return cut("".join(pieces), max_chars)
+def output_difference(printed: str, expected: str, tolerance: float) -> str:
+    """'printed '3', expected '4''; empty when there is none. Of long outputs, the first line that differs."""
+    got, wanted = _lines(printed), _lines(expected)
+    line = _first_difference(got, wanted, tolerance)
+    if line is None:
+        return ""
+    whole, whole_wanted = "\n".join(got), "\n".join(wanted)
+    if max(len(whole), len(whole_wanted)) <= MAX_VALUE_CHARS:
+        return f"printed {whole!r}, expected {whole_wanted!r}"
+    shown, shown_wanted = (
+        render(lines[line], MAX_VALUE_CHARS) if line < len(lines) else "nothing more"
+        for lines in (got, wanted)
+    )
+    return f"printed {shown} on line {line + 1}, expected {shown_wanted}"
 
 
-class _Enough(Exception):
-    """The text is long enough."""
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
 
 
-def _render(tree: Tree, pieces: list[str], room: list[int]) -> None:
-    if not isinstance(tree, list):
-        _put(repr(tree[: room[0]] if isinstance(tree, str) else tree), pieces, room)
-        return
-    tag, items = (tree[0] if tree else None), tree[1:]
-    if tag not in _BRACKETS:
-        _put(_scalar(tag, items), pieces, room)
-        return
-    if not items and tag in ("s", "z"):
-        _put("set()" if tag == "s" else "frozenset()", pieces, room)
-        return
-    left, right = _BRACKETS[str(tag)]
-    _put(left, pieces, room)
-    for index, item in enumerate(items):
-        if index:
-            _put(": " if tag == "d" and index % 2 else ", ", pieces, room)
-        _render(item, pieces, room)
-    _put("," + right if tag == "t" and len(items) == 1 else right, pieces, room)
+def _first_difference(got: list[str], wanted: list[str], tolerance: float) -> int | None:
+    for index, (line, wanted_line) in enumerate(zip(got, wanted, strict=False)):
+        if line != wanted_line and not (tolerance > 0 and _near(line, wanted_line, tolerance)):
+            return index
+    return None if len(got) == len(wanted) else min(len(got), len(wanted))
 
 
-def _scalar(tag: Tree, items: list[Tree]) -> str:
-    if tag == "i" and len(str(items[0])) > 3000:
-        return f"<an int of about {4 * len(str(items[0]))} bits>"
-    try:
-        value = values.decode([tag, *items])
-    except (ValueError, TypeError):
-        return "<garbage>"
-    return repr(value)
-
-
-def _put(text: str, pieces: list[str], room: list[int]) -> None:
-    pieces.append(text)
-    room[0] -= len(text)
-    if room[0] <= 0:
-        raise _Enough
-
-
-def _texts(trees: list[Tree]) -> list[str]:
-    return [values.text(tree) for tree in trees]
+def _near(line: str, wanted: str, tolerance: float) -> bool:
+    words, wanted_words = line.split(), wanted.split()
+    return len(words) == len(wanted_words) and all(
+        word == wanted_word
+        or (
+            _NUMBER.fullmatch(word) is not None
+            and _NUMBER.fullmatch(wanted_word) is not None
+            and math.isclose(float(word), float(wanted_word), rel_tol=tolerance, abs_tol=tolerance)
+        )
+        for word, wanted_word in zip(words, wanted_words, strict=True)
+    )

@@ -10,6 +10,9 @@ MAX_MESSAGE_CHARS = 200
 NOT_REACHED = "not reached"
 OOM_TEXT = "ran out of memory"
 OUTPUT_TEXT = "returned more than a sandbox takes"
+FLOOD_TEXT = "printed more than a sandbox takes"
+DISK_TEXT = "ran out of disk space"
+PROCESS_TEXT = "started too many processes"
 
 _SAME_WORDS = (
     # Python's versions and interpreters word these differently; agents are trained on one wording.
@@ -61,6 +64,12 @@ def error_text(raised: Raised) -> str:
         message = f"{message} (line {raised.line})"
     message = cut(message, MAX_MESSAGE_CHARS)
     return f"{raised.kind}: {message}" if message else raised.kind
+
+
+def last_line_text(line: str) -> str:
+    """The last line that a program wrote to its standard error, as `error_text` words an exception."""
+    kind, _, message = line.strip().partition(": ")
+    return error_text(Raised(kind, message)) if kind.isidentifier() else cut(line.strip(), MAX_MESSAGE_CHARS)
 
 
 def timeout_text(wall_s: float) -> str:

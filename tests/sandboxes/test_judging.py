@@ -92,7 +92,7 @@ def test_cases_without_an_answer_fail() -> None:
         CallCase(args=(), expected=1),
         AssertCase(source=""),
     ]
-    verdict = judging.assemble(cases, [Returned(1)], [], ended=RunStatus.OOM, ended_text="why", wall_s=0.0)
+    verdict = judging.assemble(cases, [Returned(1)], [], judging.End(RunStatus.OOM, "why"), wall_s=0.0)
     assert [result.error for result in verdict.results] == ["", "why", "not reached", "not reached"]
     assert (verdict.status, verdict.error) == (RunStatus.OOM, "why")
 

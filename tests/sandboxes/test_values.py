@@ -82,7 +82,7 @@ def test_a_sets_tree_does_not_hang_on_how_it_was_built() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [range(3), object(), int, iter([]), [1, {2: bytearray()}], type("I", (int,), {})(1)]
+    "value", [object(), max, iter([]), [1, {2: [json]}], type("I", (int,), {})(1), type("T", (type,), {})]
 )
 def test_only_exact_builtin_types_cross(value: object) -> None:
     with pytest.raises(values.NotPlain):

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError
 from agentgym.sandbox import (
     Capabilities,
     GradeRequest,
@@ -30,9 +30,12 @@ from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 from agentgym_sandboxes.docker.running import result_of
+from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 log = logging.getLogger(__name__)
 
+NOT_STARTED = "the sandbox is not started; use `async with` or await its start()"
 PROBE_TIMEOUT_S = 10.0
 DEFAULT_LIMITS = Limits()
 
@@ -42,7 +45,9 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, config: DockerConfig | None = None, settings_of: SettingsOf = container_settings) -> None:
+    def __init__(
+        self, config: DockerConfig | None = None, settings_of: SettingsOf = container_settings
+    ) -> None:
         self.config = config or DockerConfig()
         self._settings_of = settings_of
         if self.config.engine is not None:
@@ -50,13 +55,14 @@ class DockerBackend:
         self._image = self.config.image or RECIPE.reference
         self._engine: Engine | None = None
         self._pool: Pool | None = None
+        self._sessions: SessionPool | None = None
         self._reaper: asyncio.Task[None] | None = None
         self._last_start_s = 0.0
         self._num_reaped = 0
 
     def supports(self, spec: SandboxSpec) -> bool:
         return (
-            not spec.session
+            not spec.network
             and spec.image in (None, self._image)
             and spec.memory_mib <= self.config.memory_mib
         )
@@ -82,6 +88,8 @@ class DockerBackend:
             process_limit=facts.process_limit,
             per_call_uid=True,
             seccomp=facts.seccomp,
+            disk_limit=True,
+            sessions=True,
         )
 
     async def start(self) -> Self:
@@ -96,7 +104,9 @@ class DockerBackend:
             await self._reap(engine)
             owner = owner_label()
 
-            async def start_container(on_change: Callable[[], None]) -> Container:
+            async def start_container(
+                on_change: Callable[[], None], for_session: bool = False
+            ) -> Container:
                 container = await Container.start(
                     engine,
                     self.config,
@@ -105,10 +115,14 @@ class DockerBackend:
                     remapped=facts.remapped,
                     on_change=on_change,
                     settings_of=self._settings_of,
+                    for_session=for_session,
                 )
                 self._last_start_s = container.start_s
                 return container
 
+            self._sessions = SessionPool(
+                self.config, lambda on_change: start_container(on_change, for_session=True)
+            )
             self._pool = Pool(self.config, start_container)
             await self._pool.start()
             self._reaper = asyncio.create_task(self._reap_again(engine))
@@ -122,11 +136,14 @@ class DockerBackend:
     async def close(self) -> None:
         """Remove every container of ours; safe to call twice."""
         reaper, self._reaper = self._reaper, None
+        sessions, self._sessions = self._sessions, None
         pool, self._pool = self._pool, None
         engine, self._engine = self._engine, None
         if reaper is not None:
             reaper.cancel()
             await asyncio.gather(reaper, return_exceptions=True)
+        if sessions is not None:
+            await sessions.close()
         if pool is not None:
             await pool.close()
         if engine is not None:
@@ -138,13 +155,17 @@ class DockerBackend:
         return result_of(await self._started().call("program", blobs, limits))
 
     async def grade(self, request: GradeRequest) -> Verdict:
-        """Judge a solution in one round trip. Raises InfraError when the sandbox failed."""
+        """Judge a solution: in one round trip, or a program a case. Raises InfraError when the sandbox failed."""
+        if judges_programs(request):
+            return await grade_programs(request, self.run, self.config.slots)
         frame = await self._started().call("grade", grade_blobs(request), request.limits)
         return verdict_of(frame, request)
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         """A container leased for an episode."""
-        raise UserError("sandbox 'docker' has no sessions")
+        if self._sessions is None:
+            raise SandboxUnavailable(NOT_STARTED)
+        return self._sessions.session(network)
 
     def metrics(self) -> dict[str, float]:
         pool = self._pool
@@ -198,7 +219,7 @@ class DockerBackend:
 
     def _started(self) -> Pool:
         if self._pool is None:
-            raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
+            raise SandboxUnavailable(NOT_STARTED)
         return self._pool
 
     async def _image_id(self, engine: Engine) -> str:

@@ -6,11 +6,12 @@ import json
 import os
 from typing import cast
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import (
     AssertCase,
     CallCase,
     GradeRequest,
+    LimitHit,
     RunStatus,
     SandboxLost,
     Verdict,
@@ -19,7 +20,7 @@ from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.values import Tree
 from agentgym_sandboxes.docker.answers import blob, exits
-from agentgym_sandboxes.judging import Answer, NoValue, Returned
+from agentgym_sandboxes.judging import Answer, End, NoValue, Returned
 from agentgym_sandboxes.wording import Raised
 
 _GARBAGE = Raised("RuntimeError", "it wrote into the channel of its answers")
@@ -34,7 +35,8 @@ def grade_blobs(request: GradeRequest) -> list[bytes]:
     sources = [case.source for case in request.cases if isinstance(case, AssertCase)]
     blobs = [_json({"code": request.code, "entry": request.entry, "calls": calls})]
     if sources:
-        blobs.append(_json({"prelude": request.prelude, "entry": request.entry, "sources": sources}))
+        tests = {"prelude": request.prelude, "entry": request.entry, "sources": sources}
+        blobs.append(_json({**tests, "answer_bytes": request.limits.answer_mib << 20}))
     return blobs
 
 
@@ -42,54 +44,81 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     """The verdict. Raises InfraError when it was the tests or the container that failed."""
     wall_s = float(cast(float, frame.header["wall_s"]))
     answers = _lines(blob(frame, "answers"))
-    status, ended_text = _ended(frame, request)
     if answers and answers[0] != ["ok"]:
         return judging.load_failure(request.cases, _raised(answers[0]), wall_s)
-    failures = _failures(frame, request)
+    failures, said_too_much = _failures(frame, request)
     return judging.assemble(
         request.cases,
         [_answer(line) for line in answers[1:]],
         failures,
-        ended=status,
-        ended_text=ended_text,
+        _end(frame, request, "output_limit" if said_too_much else frame.header["reason"]),
         wall_s=wall_s,
     )
 
 
-def _ended(frame: Frame, request: GradeRequest) -> tuple[RunStatus, str]:
-    """How the solution's process ended, and the words for a case that it left unanswered."""
-    reason = frame.header["reason"]
+def _end(frame: Frame, request: GradeRequest, reason: object) -> End:
+    """How the solution's process ended."""
+    limits = request.limits
     if reason == "timeout":
-        return RunStatus.TIMEOUT, wording.timeout_text(request.limits.wall_s)
+        wall_s, cpu_s = cast(float, frame.header["wall_s"]), cast(float, frame.header["cpu_s"])
+        hit = LimitHit(resource="wall_s", used=wall_s, allowed=limits.wall_s)
+        if wall_s < limits.wall_s:
+            hit = LimitHit(resource="cpu_s", used=cpu_s, allowed=limits.cpu_s)
+        return End(RunStatus.TIMEOUT, wording.timeout_text(limits.wall_s), hit)
     if reason == "oom":
-        return RunStatus.OOM, wording.OOM_TEXT
+        used = cast(float, frame.header["memory_mib"])
+        hit = LimitHit(resource="memory_mib", used=used, allowed=limits.memory_mib)
+        return End(RunStatus.OOM, wording.OOM_TEXT, hit)
     if reason == "output_limit":
-        return RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT
+        said = len(blob(frame, "answers")) / (1 << 20)  # what came: the rest was not read
+        hit = LimitHit(resource="answer_mib", used=max(said, limits.answer_mib), allowed=limits.answer_mib)
+        return End(RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT, hit)
     code = os.waitstatus_to_exitcode(exits(frame).get("serve", 0))
-    return RunStatus.ERROR, wording.exit_text(code)
+    return End(RunStatus.ERROR, wording.exit_text(code))
 
 
-def _failures(frame: Frame, request: GradeRequest) -> list[Raised | None]:
-    """What the test side said of each test. Raises InfraError when it failed by itself."""
-    if not any(isinstance(case, AssertCase) for case in request.cases):
-        return []
+def _failures(frame: Frame, request: GradeRequest) -> tuple[list[Raised | None], bool]:
+    """What the test side said of each test, and whether it heard too much of the solution.
+
+    Raises InfraError when it failed by itself, UserError for a test that passes what can't cross.
+    """
+    tests = [case for case in request.cases if isinstance(case, AssertCase)]
+    if not tests:
+        return [], False
     lines = _lines(blob(frame, "verdict"))
     if not lines:
         if frame.header["reason"] is not None:
-            return []  # the solution was ended before the tests began
+            return [], False  # the solution was ended before the tests began
         raise SandboxLost("the test side ended without a verdict")
-    if lines[0] != ["ok"]:
-        raise InfraError(f"the tests' prelude failed: {wording.error_text(_raised(lines[0]))}")
-    return [None if line == ["pass"] else _raised(line) for line in lines[1:]]
+    first, *rest = lines
+    if _tag(first) == "x":
+        raise InfraError(f"the tests' prelude failed: {wording.error_text(_raised(first))}")
+    if _tag(first) == "s":
+        return [_raised(["x", *cast("list[Tree]", first)[1:]])] * len(tests), False
+    for line in rest:
+        if isinstance(line, list) and _tag(line) == "t":
+            raise UserError(f"a test passes a {line[1]} to the solution; it can't leave the tests' process")
+    said_too_much = ["over"] in lines
+    return [None if line == ["pass"] else _raised(line) for line in rest if line != ["over"]], said_too_much
+
+
+def _tag(line: Tree) -> Tree:
+    return line[0] if isinstance(line, list) and line else None
 
 
 def _answer(line: Tree) -> Answer:
     """A line of the solution's: from untrusted code, so anything may stand there."""
-    if isinstance(line, list) and len(line) == 2 and line[0] == "r":
-        return Returned(line[1])
+    if isinstance(line, list) and len(line) in (2, 3) and line[0] == "r":
+        return Returned(line[1], _left(line[2]) if len(line) == 3 else None)
     if isinstance(line, list) and len(line) == 2 and line[0] == "n":
         return NoValue(str(line[1])[:100])
     return _raised(line)
+
+
+def _left(line: Tree) -> Returned | NoValue | None:
+    """How the arguments were left."""
+    answer = _answer(line)
+    return answer if isinstance(answer, (Returned, NoValue)) else None
 
 
 def _raised(line: Tree) -> Raised:

@@ -23,7 +23,7 @@ from agentgym.sandbox import (
 )
 from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent import values
-from agentgym_sandboxes.judging import Answer, NoValue, Returned
+from agentgym_sandboxes.judging import Answer, End, NoValue, Returned
 from agentgym_sandboxes.monty.config import MontyConfig
 from agentgym_sandboxes.monty.gaps import is_gap, syntax_error
 from agentgym_sandboxes.wording import Raised
@@ -116,8 +116,7 @@ class Interpreter:
             request.cases,
             answers,
             failures,
-            ended=ended,
-            ended_text=ended_text,
+            End(ended, ended_text),
             wall_s=time.monotonic() - began_s,
         )
 

@@ -1,96 +1,106 @@
 """The tests' side: runs hidden test source against a proxy of the solution, which lives in another process.
 
-Only this process holds the verdict's descriptor. It sees plain builtin values, never the solution's objects.
+Only this process holds the verdict's descriptor. Of the solution it sees plain values and proxies.
 """
 
 from __future__ import annotations
 
 import builtins
 import json
+import sys
+from types import CodeType
 from typing import cast
 
-from . import values
-from .frames import LineReader, write_all, write_line
+from .channel import Channel
+from .frames import write_line
+from .link import ENTRY, NAMES, ROOT, Gone, Link
+from .operations import TESTS_MODULE, lendable
 from .source import describe
+from .values import NotPlain
 
 FILENAME = "<test>"
-MAX_ANSWER_BYTES = 1 << 23
-
-
-class SolutionGone(BaseException):
-    """The solution's process ended. No Exception: a test's own `except` must not hide it."""
-
-
-class Proxy:
-    """What the tests call in place of the solution's entry function."""
-
-    def __init__(self, name: str, fd: int) -> None:
-        self.__name__ = name
-        self._fd = fd
-        self._answers = LineReader(fd, MAX_ANSWER_BYTES)
-        self.gone = False
-
-    def __call__(self, *args: object, **kwargs: object) -> object:
-        question = json.dumps([values.encode(list(args)), values.encode(kwargs)], separators=(",", ":"))
-        kind, content = self._ask(question)
-        if kind == "r":
-            return content
-        if kind == "n":
-            raise TypeError(f"returned <{content}>, which is no plain value")
-        name, message = cast(tuple[str, str], content)
-        raise _exception_type(name)(message)
-
-    def _ask(self, question: str) -> tuple[str, object]:
-        """The answer's tag with its decoded content. Raises SolutionGone when there is no answer."""
-        if not self.gone:
-            try:
-                write_all(self._fd, question.encode() + b"\n")
-                reply = cast(list, self._answers.next())  # type: ignore[type-arg]
-                if reply[0] == "r":
-                    return "r", values.decode(reply[1])
-                if reply[0] == "n":
-                    return "n", str(reply[1])
-                return "x", (str(reply[1]), str(reply[2]))
-            except (EOFError, OSError, ValueError, TypeError, LookupError, RecursionError):
-                self.gone = True  # it ended, or does not keep to the protocol
-        raise SolutionGone
-
-
-def _exception_type(name: str) -> type[Exception]:
-    """The builtin exception of that name, if tests may meet it, else RuntimeError.
-
-    A StopIteration out of the solution must not end an iteration of the tests' own.
-    """
-    found = getattr(builtins, name, None)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
-        return RuntimeError
-    if issubclass(found, (StopIteration, StopAsyncIteration, UnicodeError)):
-        return RuntimeError  # UnicodeError: it wants five arguments
-    return found
+PRELUDE = "<prelude>"
+_MODULES = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 
 
 def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
-    """Run the prelude and then every test; on verdict_fd, a line for the prelude and one a test."""
+    """Run the prelude and then every test; on verdict_fd, a line for the prelude and one a test.
+
+    A line is ["ok"], ["pass"], ["x", ...] for what was raised, ["t", ...] for a mistake of the test's own, or
+    ["over"] when the solution said too much.
+    """
     request = json.loads(payload)
-    proxy = Proxy(request["entry"], solution_fd)
-    prelude: dict[str, object] = {"__name__": "tests"}
+    link = Link(Channel(solution_fd, request["answer_bytes"]), lendable, FILENAME)
+    tests = _Tests(link, request["entry"])
     try:
-        exec(compile(request["prelude"], "<prelude>", "exec", dont_inherit=True), prelude)
-    except BaseException as error:
-        write_line(verdict_fd, describe(error, "<prelude>"))
+        tests.run(request["prelude"], PRELUDE, tests.names)
+    except Gone:
+        write_line(verdict_fd, ["over"] if link.gone == "too much" else ["ok"])
         return 1
+    except BaseException as error:
+        fault = "s" if tests.asked_for_names else "x"  # it may lack what the prelude takes from it
+        write_line(verdict_fd, [fault, *describe(error, PRELUDE)[1:]])
+        return 1
+    tests.names.update(tests.own)
     write_line(verdict_fd, ["ok"])
     for source in request["sources"]:
-        namespace = dict(prelude)
-        namespace["candidate"] = namespace[request["entry"]] = proxy
         try:
-            exec(compile(source, FILENAME, "exec", dont_inherit=True), namespace)
-        except SolutionGone:
+            tests.run(source, FILENAME, dict(tests.names))
+        except Gone:
             pass
-        except BaseException as error:
-            write_line(verdict_fd, describe(error, FILENAME))
+        except NotPlain as error:
+            write_line(verdict_fd, ["t", error.kind])
             continue
-        if proxy.gone:
+        except BaseException as error:
+            if not link.gone:
+                write_line(verdict_fd, describe(error, FILENAME))
+                continue
+        if link.gone:
+            if link.gone == "too much":
+                write_line(verdict_fd, ["over"])
             break
         write_line(verdict_fd, ["pass"])
     return 0
+
+
+class _Tests:
+    """The names that tests see, and the solution behind them."""
+
+    def __init__(self, link: Link, entry: str) -> None:
+        self._link = link
+        root, dot, _ = entry.partition(".")
+        proxy = link.proxy(ENTRY, entry, is_class=not dot and entry[:1].isupper())
+        whole = link.proxy(ROOT, root, is_class=root[:1].isupper()) if dot else proxy
+        self.own: dict[str, object] = {root: whole, "candidate": proxy}
+        self.names: dict[str, object] = {"__name__": TESTS_MODULE, **self.own}
+        self.asked_for_names = False
+        self._theirs: tuple[str, ...] = ()
+
+    def run(self, source: str, filename: str, names: dict[str, object]) -> None:
+        code = compile(source, filename, "exec", dont_inherit=True)
+        missing = [name for name in _free_names(code) if name not in names and not hasattr(builtins, name)]
+        if missing:
+            self._take_names(missing, names)
+        exec(code, names)
+
+    def _take_names(self, missing: list[str], names: dict[str, object]) -> None:
+        """Names that neither the tests nor Python have are the solution's, as another class that it defines.
+
+        Never a module's: its `math.isclose` would decide about itself.
+        """
+        solution = self._link.proxy(NAMES, "solution")
+        if not self._theirs:
+            self._theirs = cast("tuple[str, ...]", self._link.ask(solution, "call"))
+        for name in missing:
+            if name in self._theirs and name not in _MODULES:
+                self.asked_for_names = True
+                names[name] = getattr(solution, name)
+
+
+def _free_names(code: CodeType) -> set[str]:
+    """Names that code may look up: those of attributes are among them."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _free_names(constant)
+    return found

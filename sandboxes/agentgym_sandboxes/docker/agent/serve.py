@@ -7,27 +7,30 @@ solution returned, so forging an answer is no more than returning it.
 from __future__ import annotations
 
 import json
-from typing import Callable, cast
+from types import ModuleType
+from typing import Any, Callable
 
 from . import values
-from .frames import LineReader, write_line
+from .channel import Channel
+from .frames import write_line
+from .link import Link, lend_all
 from .source import describe, execute
 
 FILENAME = "<solution>"
-MAX_QUESTION_BYTES = 1 << 23
+MAX_HEARD_BYTES = 1 << 30  # of the tests, which are trusted
+
+Entry = Callable[..., object]
 
 
 def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
     """Load the solution, make the calls of the payload, then those that the test side asks for.
 
-    On answers_fd: a line for the load, then one a call. On questions_fd, a socket: a line in, a line out.
+    On answers_fd: a line for the load, then one a call. On questions_fd, a socket: the end of a link.
     """
     request = json.loads(payload)
     try:
         namespace = execute(request["code"], "solution", FILENAME)
-        entry = cast("Callable[..., object]", namespace.get(request["entry"]))
-        if entry is None:
-            raise NameError("name '{}' is not defined".format(request["entry"]))
+        entry, root = find_entry(namespace, request["entry"])
     except BaseException as error:
         write_line(answers_fd, describe(error, FILENAME))
         return 1
@@ -35,23 +38,68 @@ def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
     for question in request["calls"]:
         write_line(answers_fd, answer(entry, question))
     if questions_fd is not None:
-        questions = LineReader(questions_fd, MAX_QUESTION_BYTES)
-        while True:
-            try:
-                asked = questions.next()
-            except EOFError:
-                break
-            write_line(questions_fd, answer(entry, cast(list[values.Tree], asked)))
+        link = Link(Channel(questions_fd, MAX_HEARD_BYTES), lend_all, FILENAME)
+        for value in (entry, _Names(namespace), root):  # the places that both sides know: ENTRY, NAMES, ROOT
+            link.hold(value)
+        link.answer_all()
     return 0
 
 
-def answer(entry: Callable[..., object], question: list[values.Tree]) -> list[values.Tree]:
-    """Call the entry with [args, kwargs]: what it returned, raised, or returned that does not cross."""
+def find_entry(namespace: dict[str, object], entry: str) -> tuple[Entry, object]:
+    """The callable under test, and the object that the first part of a dotted name stands for.
+
+    `Solution.method` makes an instance for every call. Raises NameError or AttributeError.
+    """
+    first, *rest = entry.split(".")
+    root: Any = namespace.get(first)
+    if root is None:
+        raise NameError(f"name '{first}' is not defined")
+    owner, found = None, root
+    for name in rest:
+        owner, found = found, getattr(found, name)
+    if not isinstance(owner, type):
+        return found, root
+    kind, method = owner, rest[-1]
+
+    def call(*args: object, **kwargs: object) -> object:
+        return getattr(kind(), method)(*args, **kwargs)
+
+    return call, root
+
+
+def answer(entry: Entry, question: list[Any]) -> list[Any]:
+    """Call the entry with [args, kwargs, whether to read an iterator, whether to tell how the arguments ended].
+
+    The answer is what it returned, raised, or returned that does not cross; then the arguments, when asked for.
+    """
+    args, kwargs, as_list, tell_args = question
+    reader = values.Reader()
     try:
-        args = cast(list, values.decode(question[0]))  # type: ignore[type-arg]
-        kwargs = cast(dict, values.decode(question[1]))  # type: ignore[type-arg]
-        return ["r", values.encode(entry(*args, **kwargs))]
+        given = reader.value(args)
+        found = entry(*given, **reader.value(kwargs))  # type: ignore
+        if as_list and hasattr(type(found), "__next__"):
+            found = list(found)  # type: ignore[call-overload]
+        told: list[Any] = ["r", values.encode(found)]
+        return [*told, _left(given)] if tell_args else told
     except values.NotPlain as error:
         return ["n", error.kind]
     except BaseException as error:
-        return cast(list[values.Tree], describe(error, FILENAME))
+        return describe(error, FILENAME)
+
+
+def _left(given: object) -> values.Tree:
+    """The arguments after the call; what does not cross any more, by the name of its type."""
+    try:
+        return ["r", values.encode(given)]
+    except values.NotPlain as error:
+        return ["n", error.kind]
+
+
+class _Names:
+    """The solution's names, for tests that use more of it than its entry."""
+
+    def __init__(self, namespace: dict[str, object]) -> None:
+        self.__dict__.update(namespace)
+
+    def __call__(self) -> tuple[str, ...]:
+        return tuple(name for name, value in vars(self).items() if type(value) is not ModuleType)

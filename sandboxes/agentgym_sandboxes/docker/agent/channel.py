@@ -1,0 +1,45 @@
+"""A conversation in lines of JSON over a descriptor, of any length but for a limit on what is heard."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .frames import write_all
+
+_PIECE = 1 << 18
+
+
+class TooMuch(Exception):
+    """The other side said more than it may, all lines together."""
+
+
+class Channel:
+    """max_bytes: of all that is heard."""
+
+    def __init__(self, fd: int, max_bytes: int) -> None:
+        self._fd = fd
+        self._left = max_bytes
+        self._buffer = bytearray()
+        self._searched = 0
+
+    def send(self, message: object) -> None:
+        write_all(self._fd, json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+
+    def receive(self) -> object:
+        """The next message. Raises EOFError at the end, TooMuch, and ValueError for what is no JSON."""
+        while True:
+            end = self._buffer.find(b"\n", self._searched)
+            if end >= 0:
+                line = self._buffer[:end].decode()
+                del self._buffer[: end + 1]
+                self._searched = 0
+                return json.loads(line)
+            self._searched = len(self._buffer)
+            piece = os.read(self._fd, _PIECE)
+            if not piece:
+                raise EOFError
+            self._left -= len(piece)
+            if self._left < 0:
+                raise TooMuch
+            self._buffer += piece

@@ -1,0 +1,233 @@
+"""Two processes that hold objects for each other: each asks the other to do things with what that one holds.
+
+A question is [place, operation, args, kwargs]; while one side waits for its answer, it answers the other's
+questions. Arguments that were changed in place are changed on the asking side too. Everything that arrives is
+taken for plain values, places and names; what is anything else ends the conversation.
+"""
+
+from __future__ import annotations
+
+import builtins
+from types import CoroutineType, MethodType
+from typing import Any, Callable, Optional, cast
+
+from . import operations, values
+from .channel import Channel, TooMuch
+from .raising import Told, made_class, parents, tell
+from .remote import Proxy
+from .values import NotPlain, Reader, Tree, Writer
+
+ENTRY, NAMES, ROOT = 0, 1, 2  # places that a solution's side has from the start
+Lend = Callable[[object], Optional[frozenset[str]]]
+
+
+class Gone(BaseException):
+    """The other process ended or broke the rules. No Exception: a test's own `except` must not hide it."""
+
+
+def lend_all(value: object) -> frozenset[str]:
+    """A solution lets the tests do everything with what it returns."""
+    return _EVERYTHING
+
+
+_EVERYTHING = frozenset(operations.OPERATIONS)
+
+
+class Link:
+    """One end. lend: what the other side may do with an object, or None if it does not cross."""
+
+    def __init__(self, channel: Channel, lend: Lend, filename: str) -> None:
+        self._channel = channel
+        self._lend = lend
+        self._filename = filename
+        self._held: list[object] = []  # and kept alive, so that no id is used again
+        self._may: list[frozenset[str]] = []
+        self._places: dict[object, int] = {}
+        self._proxies: dict[int, Proxy] = {}
+        self._classes: dict[int, type] = {}
+        self._class_places: dict[type, int] = {}
+        self.gone = ""
+
+    def hold(self, value: object, may: frozenset[str] = _EVERYTHING) -> int:
+        """The place of an object, which stays the same."""
+        key: object = id(value)
+        if type(value) is MethodType:  # made anew at every look-up
+            key = (id(value.__self__), id(value.__func__))
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self._held)
+            self._held.append(value)
+            self._may.append(may)
+        return place
+
+    def proxy(self, place: int, kind: str, *, is_class: bool = False) -> Proxy:
+        """What stands for the other side's object, always the same."""
+        found = self._proxies.get(place)
+        if found is None:
+            found = self._proxies[place] = Proxy(self, place, kind, is_class=is_class)
+        return found
+
+    def ask(self, proxy: Proxy, op: str, *args: object, **kwargs: object) -> Any:
+        """What the other side answers; raises what it raised. Raises Gone when there is no answer."""
+        if self.gone:
+            raise Gone
+        shared: list[object] = []
+        writer = Writer(shared, self._give)
+        question = [proxy._place, op, writer.tree(args), writer.tree(tuple(kwargs.items()))]
+        try:
+            self._channel.send(question)
+            reply = self._await_reply()
+            self._change(shared, reply[-1])
+            found = self._read_reply(op, reply, Reader(shared, self._take))
+        except TooMuch:
+            self.gone = "too much"
+        except (EOFError, OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            self.gone = "gone"  # it ended, or does not keep to the protocol
+        else:
+            if isinstance(found, Told):
+                raise found.error
+            return found
+        raise Gone
+
+    def answer_all(self) -> None:
+        """Answer questions until the other side ends."""
+        while True:
+            try:
+                question = self._channel.receive()
+            except EOFError:
+                return
+            self._channel.send(self._answer(cast("list[Any]", question)))
+
+    def _await_reply(self) -> list[Any]:
+        while True:
+            message = cast("list[Any]", self._channel.receive())
+            if type(message[0]) is str:
+                return message
+            self._channel.send(self._answer(message))
+
+    def _read_reply(self, op: str, reply: list[Any], reader: Reader) -> object:
+        kind, content = reply[0], reply[1:-1]
+        if kind == "r":
+            found = reader.read(content[0])
+            if op in operations.EXACT and type(found) not in operations.EXACT[op]:
+                raise ValueError(f"{op} answered with a {type(found).__name__}")
+            return found
+        if kind == "n":
+            return Told(TypeError(f"returned <{str(content[0])[:100]}>, which is no plain value"))
+        if kind == "stop" and op == "next":
+            return Told(StopIteration(reader.read(content[0])))
+        message, found_class, args, attributes = content[0], *(reader.read(tree) for tree in content[1:])
+        return tell(message, found_class, args, attributes)
+
+    def _change(self, shared: list[object], changes: list[Any]) -> None:
+        """Change our containers as the other side changed its copies."""
+        reader = Reader(shared, self._take)
+        for place, tree in changes:
+            if tree[0] not in values.MUTABLE or type(place) is not int or place < 0:
+                raise ValueError("no change of a container")
+            reader.fill(shared[place], tree)
+
+    def _answer(self, question: list[Any]) -> list[Any]:
+        place, op, args, kwargs = question
+        shared: list[object] = []
+        reader, writer = Reader(shared, self._take), Writer(shared, self._give)
+        try:
+            if op not in self._may[place]:
+                raise TypeError(f"an object of the tests can't be used that way: {op}")
+            given = cast("tuple[object, ...]", reader.read(args))
+            named = dict(cast("tuple[tuple[str, object], ...]", reader.read(kwargs)))
+            writer = Writer(shared, self._give)
+            before = [values.text(writer.content(held)) for held in shared]
+        except Gone:
+            raise
+        except BaseException as error:
+            return [*self._told(error, writer), []]
+        reply: list[Any]
+        try:
+            found = operations.perform(self._held[place], op, given, named)
+            # Changes first: a container that is new on both sides gets its number in the order of reading.
+            changes = self._changes(shared, before, writer)
+            reply = ["r", writer.tree(found), changes]
+        except NotPlain as error:
+            reply = ["n", error.kind, []]
+        except Gone:
+            raise
+        except BaseException as error:
+            reply = self._failure(op, error, shared, before)
+        return reply
+
+    def _failure(self, op: str, error: BaseException, shared: list[object], before: list[str]) -> list[Any]:
+        del shared[len(before) :]
+        writer = Writer(shared, self._give)
+        try:
+            changes = self._changes(shared, before, writer)
+            if op == "next" and isinstance(error, StopIteration):
+                return ["stop", writer.tree(error.value), changes]
+            return [*self._told(error, writer), changes]
+        except BaseException:  # the solution's own exception, attributes and all
+            return ["x", "", ["type", "RuntimeError"], ["t"], ["t"], []]
+
+    def _changes(self, shared: list[object], before: list[str], writer: Writer) -> list[list[Tree]]:
+        changes: list[list[Tree]] = []
+        for place, text in enumerate(before):
+            tree = writer.content(shared[place])
+            if values.text(tree) != text:
+                changes.append([place, tree])
+        return changes
+
+    def _told(self, error: BaseException, writer: Writer) -> list[Any]:
+        """An exception as a message, its class, its arguments and its public attributes."""
+        try:
+            message = str(error)[:500]
+        except BaseException:
+            message = ""
+        try:
+            attributes = [(k, v) for k, v in vars(error).items() if operations.is_public(k)]
+            args, held = writer.tree(error.args), writer.tree(tuple(attributes))
+        except BaseException:
+            args, held = ["t", message], ["t"]
+        return ["x", message, self._class_tree(type(error)), args, held]
+
+    def _class_tree(self, kind: type) -> Tree:
+        if getattr(builtins, kind.__name__, None) is kind:
+            return ["type", kind.__name__ if issubclass(kind, Exception) else "RuntimeError"]
+        if kind in self._class_places:
+            return ["o", self._class_places[kind]]
+        bases = cast("list[Tree]", [self._class_tree(base) for base in parents(kind)])
+        return ["e", self.hold(kind), kind.__name__, *bases]
+
+    def _give(self, value: object) -> Tree:
+        """The tree of what is no plain value."""
+        kind = type(value)
+        if kind is Proxy and value._link is self:  # type: ignore[attr-defined]
+            return ["o", value._place]  # type: ignore[attr-defined]
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return self._class_tree(value)
+        if kind is CoroutineType:
+            return ["w", self.hold(value, frozenset(("await",)))]
+        may = self._lend(value)
+        if may is None:
+            raise NotPlain(kind.__name__)
+        return ["h", self.hold(value, may), kind.__name__]
+
+    def _take(self, tag: str, items: list[Tree]) -> object:
+        """The counterpart of `_give`."""
+        place = items[0]
+        if type(place) is not int or place < 0:
+            raise ValueError("a place is a whole number")
+        if tag == "o":
+            return self._held[place]
+        if tag == "h" and type(items[1]) is str:
+            return self.proxy(place, items[1][:100])
+        if tag == "w":
+            return self._waiting(self.proxy(place, "coroutine"))
+        if tag == "e":
+            if place not in self._classes:
+                bases = [Reader(None, self._take).read(base) for base in items[2:]]
+                made = self._classes[place] = made_class(items[1], bases)
+                self._class_places[made] = place
+            return self._classes[place]
+        raise ValueError(f"no such tag: {tag[:20]!r}")
+
+    async def _waiting(self, proxy: Proxy) -> object:
+        return self.ask(proxy, "await")

@@ -1,0 +1,140 @@
+"""What stands for an object that the other process holds.
+
+A comparison with anything that is no proxy is never passed on: `==` is False, `<` raises. So an object that says
+it equals everything gains nothing, and what a test expects never reaches the solution that way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NoReturn, Protocol
+
+from . import operations
+
+
+class Asked(Protocol):
+    """The end of a link."""
+
+    def ask(self, proxy: Proxy, op: str, *args: object, **kwargs: object) -> Any: ...
+
+
+class Proxy:
+    """kind: the name of the object's type. is_class: calling it makes an object under test (see `own`).
+
+    own: the tests made it by calling the class under test, so its operators are what they test: arithmetic with
+    plain values and `in` are asked of it. Of any other object they are not: what a function returned could
+    answer as it likes.
+    """
+
+    __slots__ = ("_is_class", "_kind", "_link", "_own", "_place")
+
+    def __init__(
+        self, link: Asked, place: int, kind: str, *, is_class: bool = False, own: bool = False
+    ) -> None:
+        for name, value in (
+            ("_link", link), ("_place", place), ("_kind", kind), ("_is_class", is_class), ("_own", own),
+        ):  # fmt: skip
+            object.__setattr__(self, name, value)
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        found = self._link.ask(self, "call", *args, **kwargs)
+        if self._is_class and type(found) is Proxy:
+            object.__setattr__(found, "_own", True)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if not operations.is_public(name):
+            raise AttributeError(f"{self._kind!r} object has no public attribute {name!r}")
+        return self._link.ask(self, "getattr", name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._link.ask(self, "setattr", name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._link.ask(self, "delattr", name)
+
+    def __eq__(self, other: object) -> Any:
+        return self._link.ask(self, "eq", other) if type(other) is Proxy else False
+
+    def __ne__(self, other: object) -> Any:
+        return self._link.ask(self, "ne", other) if type(other) is Proxy else True
+
+    def __hash__(self) -> int:
+        return self._link.ask(self, "hash")  # type: ignore[no-any-return]
+
+    def __contains__(self, item: object) -> bool:
+        if self._own or type(item) is Proxy:
+            return self._link.ask(self, "contains", item)  # type: ignore[no-any-return]
+        return any(found is item or found == item for found in iter(self))
+
+    def __round__(self, *digits: object) -> Any:
+        return self._link.ask(self, "round", *digits)
+
+    def __format__(self, spec: str) -> str:
+        return self._link.ask(self, "format", spec)  # type: ignore[no-any-return]
+
+    def __exit__(self, *raised: object) -> Any:
+        kind, error, _ = raised  # without the traceback, which holds the tests' frames
+        return self._link.ask(self, "exit", kind, "" if error is None else str(error))
+
+    def __copy__(self) -> Any:
+        return self._link.ask(self, "copy")
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self._link.ask(self, "deepcopy")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"a <{self._kind}> of the other process can't be pickled")
+
+    def __instancecheck__(self, value: object) -> bool:
+        return type(value) is Proxy and self._link.ask(value, "isinstance", self)
+
+    def __subclasscheck__(self, value: object) -> bool:
+        return type(value) is Proxy and self._link.ask(value, "issubclass", self)
+
+
+def _unary(op: str) -> Callable[[Proxy], object]:
+    return lambda self: self._link.ask(self, op)
+
+
+def _item(op: str) -> Callable[..., object]:
+    return lambda self, *args: self._link.ask(self, op, *args)
+
+
+def _compare(op: str, sign: str) -> Callable[[Proxy, object], object]:
+    def compare(self: Proxy, other: object) -> object:
+        if type(other) is not Proxy:
+            _refuse(self, sign, other)
+        return self._link.ask(self, op, other)
+
+    return compare
+
+
+def _arithmetic(op: str) -> Callable[..., object]:
+    def compute(self: Proxy, other: object, *more: object) -> object:
+        if type(other) is not Proxy and not self._own:
+            _refuse(self, op, other)
+        found = self._link.ask(self, op, other, *more)
+        if self._own and type(found) is Proxy:
+            object.__setattr__(found, "_own", True)
+        return found
+
+    return compute
+
+
+def _refuse(proxy: Proxy, sign: str, other: object) -> NoReturn:
+    raise TypeError(
+        f"{sign!r} is not asked of a <{proxy._kind}> that was returned, with a {type(other).__name__}"
+    )
+
+
+for _op in operations.UNARY:
+    setattr(Proxy, f"__{_op}__", _unary(_op))
+for _op in ("getitem", "setitem", "delitem", "enter"):
+    setattr(Proxy, f"__{_op}__", _item(_op))
+for _op, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    setattr(Proxy, f"__{_op}__", _compare(_op, _sign))
+for _op in operations.ARITHMETIC:
+    for _prefix in ("", "r", "i"):
+        setattr(Proxy, f"__{_prefix}{_op}__", _arithmetic(_prefix + _op))
+for _op in ("divmod",):
+    setattr(Proxy, f"__{_op}__", _arithmetic(_op))
