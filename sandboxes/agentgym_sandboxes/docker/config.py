@@ -22,6 +22,8 @@ class DockerConfig:
     image: None is the image that `agentgym sandbox build` makes. runtime: another OCI runtime, as runsc.
     pool_size: warm containers; 0 is one a core, at most 4. slots: calls at a time in each.
     memory_mib: what one call may use; a container may use container_memory_mib.
+    max_sessions: at a time, each with a container of its own. spare_sessions: containers that wait for more of
+    them, once there was one. session_disk_mib: what a session's files may take, of the container's memory.
     """
 
     engine: str | None = None
@@ -40,6 +42,9 @@ class DockerConfig:
     ping_every_s: float = 5.0
     ping_timeout_s: float = 5.0
     reap_every_s: float = 60.0
+    max_sessions: int = 16
+    spare_sessions: int = 1
+    session_disk_mib: int = 256
     mirror: str = "http://deb.debian.org/debian"
 
     def __post_init__(self) -> None:
@@ -51,6 +56,11 @@ class DockerConfig:
             raise UserError(
                 f"memory_mib {self.memory_mib}, container_memory_mib {self.container_memory_mib}: a call needs "
                 "at least 16 MiB, and its container at least as much"
+            )
+        if self.max_sessions < 1 or self.spare_sessions < 0 or not 1 <= self.session_disk_mib <= 4096:
+            raise UserError(
+                f"max_sessions {self.max_sessions}, spare_sessions {self.spare_sessions}, session_disk_mib "
+                f"{self.session_disk_mib}: allowed are at least 1 session, 0 spares, and 1 to 4096 MiB"
             )
         for name in ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "engine_timeout_s",
                      "ping_every_s", "ping_timeout_s", "reap_every_s"):  # fmt: skip

@@ -14,7 +14,8 @@ from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
 from agentgym_sandboxes.docker.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine, EngineError
-from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
+from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
+from agentgym_sandboxes.docker.running import wire_limits
 
 BACKSTOP_S = 6.0  # past a call's wall limit: the agent has 3 s to kill and sweep
 _STREAM_HEADER = struct.Struct(">BxxxI")
@@ -92,6 +93,7 @@ class Container:
         remapped: bool,
         on_change: Callable[[], None],
         settings_of: SettingsOf = container_settings,
+        for_session: bool = False,
     ) -> Self:
         """Create it and wait for its agent's hello. Leaves nothing behind when it fails."""
         began_s = time.monotonic()
@@ -100,6 +102,8 @@ class Container:
         hello = container._pending[0] = loop.create_future()
         hello.add_done_callback(lambda future: future.cancelled() or future.exception())
         settings = settings_of(config, image, owner, remapped)
+        if for_session:
+            settings = session_settings(config, settings)
         creation = asyncio.create_task(engine.create(settings, container.name))
         try:
             async with asyncio.timeout(config.start_timeout_s):
@@ -138,15 +142,7 @@ class Container:
         Raises SandboxLost when the container is gone, SandboxDirty when it had to be thrown away.
         """
         self.uses += 1
-        wire = {
-            "wall_s": limits.wall_s,
-            "cpu_s": float(limits.cpu_s),
-            "memory_mib": float(min(limits.memory_mib, self._config.memory_mib)),
-            "file_mib": float(limits.file_mib),
-            "processes": float(limits.processes),
-            "output_bytes": float(limits.output_bytes),
-            "answer_mib": float(limits.answer_mib),
-        }
+        wire = wire_limits(limits, self._config.memory_mib)
         number = next(self._numbers)
         answer = self._ask(number, {"op": op, "limits": wire}, blobs)
         answer.add_done_callback(self._give_back)
@@ -172,15 +168,27 @@ class Container:
         await self.ask("ping", {}, (), self._config.ping_timeout_s)
 
     async def ask(
-        self, op: str, header: frames.Header, blobs: Sequence[bytes], timeout_s: float
+        self,
+        op: str,
+        header: frames.Header,
+        blobs: Sequence[bytes],
+        timeout_s: float,
+        *,
+        cancel: str | None = None,
     ) -> frames.Frame:
-        """The agent's answer to an operation that takes no slot.
+        """The agent's answer to an operation that takes no slot. cancel: the one that ends it before its time.
 
         Raises SandboxLost when the container is gone or does not answer in time.
         """
-        answer = self._ask(next(self._numbers), {**header, "op": op}, blobs)
+        number = next(self._numbers)
+        answer = self._ask(number, {**header, "op": op}, blobs)
         try:
             frame = await _within(timeout_s, answer)
+        except asyncio.CancelledError:
+            if cancel is not None and self.lost is None:
+                self._send(frames.encode({"op": cancel, "id": number}))
+            answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+            raise
         except TimeoutError:
             cause = "ping" if op == "ping" else "backstop"
             self._lose(f"its agent did not answer {op!r} within {timeout_s:g} s", cause)
@@ -188,6 +196,10 @@ class Container:
         if "error" in frame.header:
             raise SandboxLost(f"container {self.name}: its agent refused {op!r}: {frame.header['error']}")
         return frame
+
+    def give_up(self, why: str) -> None:
+        """It can't be used any more: what is under way in it fails."""
+        self._lose(why)
 
     def tell(self, op: str, header: frames.Header, blobs: Sequence[bytes] = ()) -> None:
         """An operation without an answer."""

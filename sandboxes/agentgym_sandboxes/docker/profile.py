@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from agentgym.types import Json
 from agentgym_sandboxes.docker.bundle import agent_argument
@@ -18,6 +18,9 @@ LABEL = "agentgym.sandbox"
 OWNER_LABEL = "agentgym.owner"
 NUM_UIDS = 64
 PROCESSES_PER_CALL = 32
+PROCESSES_PER_SESSION = 160  # the agent allows fewer, so that it can always start one of its own
+AGENT_FILE_MIB = 256  # it holds whole payloads in memory files, which count as files
+_TMPFS = "rw,nosuid,nodev,mode=1777"
 
 SettingsOf: TypeAlias = Callable[[DockerConfig, str, str, bool], dict[str, Json]]
 """Makes the body of a create call from config, image, owner, and whether uids are remapped."""
@@ -53,8 +56,7 @@ def container_settings(
     Root with two capabilities, because the agent needs another uid than the snippets; they end up with none.
     Init is off: PID 1 is the agent, which nothing inside can kill, and whose end is the container's.
     """
-    tmpfs = "rw,nosuid,nodev,noexec,mode=1777"
-    limits = {"nofile": 1024, "core": 0, "fsize": 64 * MIB, "memlock": 0, "msgqueue": 0}
+    limits = {"nofile": 1024, "core": 0, "fsize": AGENT_FILE_MIB * MIB, "memlock": 0, "msgqueue": 0}
     command = ["python3", "-I", "-c", agent_argument(), str(first_uid(remapped)), str(NUM_UIDS)]
     host: dict[str, Json] = {
         "NetworkMode": "none",
@@ -65,8 +67,8 @@ def container_settings(
         "IpcMode": "none",
         "CgroupnsMode": "private",
         "Tmpfs": {
-            "/work": f"{tmpfs},size=64m,nr_inodes=4096",
-            "/tmp": f"{tmpfs},size=16m,nr_inodes=1024",
+            "/work": f"{_TMPFS},noexec,size=64m,nr_inodes=4096",
+            "/tmp": f"{_TMPFS},noexec,size=16m,nr_inodes=1024",
         },
         "Memory": config.container_memory_mib * MIB,
         "MemorySwap": config.container_memory_mib * MIB,
@@ -106,3 +108,14 @@ def container_settings(
         "Labels": {LABEL: "1", OWNER_LABEL: owner},
         "HostConfig": host,
     }
+
+
+def session_settings(config: DockerConfig, settings: dict[str, Json]) -> dict[str, Json]:
+    """What is other in a session's container: it compiles and runs what it wrote, and is alone."""
+    num_inodes = max(4096, 64 * config.session_disk_mib)
+    folders = {
+        "/work": f"{_TMPFS},exec,size={config.session_disk_mib}m,nr_inodes={num_inodes}",
+        "/tmp": f"{_TMPFS},exec,size=64m,nr_inodes=4096",
+    }
+    host = cast(dict[str, Json], settings["HostConfig"])
+    return {**settings, "HostConfig": {**host, "Tmpfs": folders, "PidsLimit": PROCESSES_PER_SESSION}}

@@ -19,7 +19,7 @@ from agentgym.sandbox import Limits, SandboxLost
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.job import Job
 from agentgym_sandboxes.docker.agent.limits import ChildLimits
-from agentgym_sandboxes.docker.agent.supervisor import memory_file
+from agentgym_sandboxes.docker.agent.frames import memory_file
 from agentgym_sandboxes.local.box import Box, End
 
 

@@ -7,9 +7,11 @@ import json
 import os
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple, Union
+from typing import Callable, NamedTuple, Union
 
-Field = Union[None, bool, int, float, str, list[int], list[str], dict[str, float], dict[str, int]]
+Field = Union[
+    None, bool, int, float, str, list[int], list[str], dict[str, float], dict[str, int], dict[str, str]
+]
 Header = dict[str, Field]
 Blob = Union[bytes, bytearray]
 
@@ -23,6 +25,9 @@ class Frame(NamedTuple):
 
     header: Header
     blobs: list[bytes]
+
+
+OnFrame = Callable[[Frame], None]
 
 
 class FrameError(ValueError):
@@ -111,6 +116,14 @@ def read_all(fd: int) -> bytes:
         if not piece:
             return b"".join(pieces)
         pieces.append(piece)
+
+
+def memory_file(data: bytes) -> int:
+    """A descriptor that holds `data`, at its beginning."""
+    fd = os.memfd_create("payload")
+    write_all(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def write_line(fd: int, value: object) -> None:

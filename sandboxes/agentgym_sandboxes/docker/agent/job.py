@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 from .limits import ChildLimits
+
+
+class Hit(NamedTuple):
+    """limit: the resource with its unit, as the host's LimitHit has it."""
+
+    limit: str
+    used: float
+    allowed: float
 
 
 class Job:
@@ -21,6 +30,7 @@ class Job:
         self.live = 0  # children that have not been reported as ended
         self.exits: dict[str, int] = {}  # wait statuses by operation
         self.reason: str | None = None
+        self.hit: Hit | None = None  # the limit behind the reason
         self.ending = False
         self.cpu_s = 0.0
         self.memory_kib = 0
@@ -59,6 +69,11 @@ class Job:
 
     def close(self, name: str) -> None:
         os.close(self.fds.pop(name))
+
+    @property
+    def wall_s(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.began_s
 
     @property
     def truncated(self) -> bool:

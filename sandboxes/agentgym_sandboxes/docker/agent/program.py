@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 
+from .claims import claim
 from .frames import write_line
 from .source import execute
 
@@ -15,7 +16,7 @@ FILENAME = "<program>"
 
 
 def run_program(payload: bytes, notes_fd: int) -> int:
-    """Run the source; its exit code. A line on notes_fd says when it was memory that ended it."""
+    """Run the source; its exit code. A line on notes_fd says what limit ended it, if one did."""
     code = payload.decode("utf-8", "surrogatepass")
     sys.argv = ["program"]
     exit_code = 0
@@ -23,12 +24,14 @@ def run_program(payload: bytes, notes_fd: int) -> int:
         execute(code, "__main__", FILENAME)
     except SystemExit as error:
         exit_code = _exit_code(error)
-    except MemoryError:
-        write_line(notes_fd, ["memory"])
-        print("MemoryError", file=sys.stderr)
-        exit_code = 1
     except BaseException as error:
-        _print_traceback(error, code)
+        claimed = claim(error)
+        if claimed is not None:
+            write_line(notes_fd, [claimed])
+        if claimed == "memory":
+            print("MemoryError", file=sys.stderr)
+        else:
+            _print_traceback(error, code)
         exit_code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for its threads, as an interpreter does
     atexit._run_exitfuncs()

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from typing import Callable, NoReturn, cast
 
 from . import frames
+from .claims import claim_in
+from .endings import count_oom_kills, hit_of, reason_of_failure
 from .job import Job
 from .limits import ChildLimits
 from .sweep import Sweeper
@@ -29,7 +31,6 @@ IDLE_S = 600.0  # the host pings every few seconds: it is gone
 ZYGOTE_GONE, BAD_FRAME = 70, 71
 FAMILIES = {"session": ".session", "proxy": ".proxy"}  # imported when an op `family.something` comes first
 
-OnFrame = Callable[[frames.Frame], None]
 OnEnd = Callable[[dict[str, float]], None]
 
 
@@ -46,7 +47,7 @@ class Supervisor:
         self._jobs: dict[int, Job] = {}
         self._children: dict[int, OnEnd] = {}
         self._frames = frames.FrameReader()
-        self._sweeper = Sweeper()
+        self.sweeper = Sweeper()
         self._num_oom_kills = count_oom_kills()
         self._poll = select.poll()
         self._watched: dict[int, Callable[[], None]] = {}
@@ -54,7 +55,7 @@ class Supervisor:
         self._serials = itertools.count()
         self._outgoing: collections.deque[memoryview] = collections.deque()
         self._heard_s = time.monotonic()
-        self.operations: dict[str, OnFrame] = {"ping": self._pong, "cancel": self._cancel}
+        self.operations: dict[str, frames.OnFrame] = {"ping": self._pong, "cancel": self._cancel}
         for op in ("program", "grade"):
             self.operations[op] = functools.partial(self._begin, op)
         os.set_blocking(STDOUT_FD, False)  # the host may be busy writing: neither waits for the other
@@ -94,6 +95,13 @@ class Supervisor:
         self._outgoing.append(memoryview(frames.prefix(header, blobs)))
         self._outgoing.extend(memoryview(blob) for blob in blobs if blob)
         self._write()
+
+    def take_uid(self) -> int:
+        """One that no process has."""
+        return self._uids.popleft()
+
+    def give_uid(self, uid: int) -> None:
+        self._uids.append(uid)
 
     @property
     def num_unsent(self) -> int:
@@ -157,14 +165,14 @@ class Supervisor:
         judged = len(frame.blobs) > 1 and op == "grade"
         uids = [self._uids.popleft() for _ in range(2 if judged else 1)]
         job = self._jobs[number] = Job(number, limits, uids)
-        payload = memory_file(frame.blobs[0])
+        payload = frames.memory_file(frame.blobs[0])
         if op == "program":
-            fds = [payload, self._pipe(job, "notes"), memory_file(frame.blobs[1])]
+            fds = [payload, self._pipe(job, "notes"), frames.memory_file(frame.blobs[1])]
             self._spawn(job, "program", uids[0], [*fds, self._pipe(job, "stdout"), self._pipe(job, "stderr")])
         elif judged:
             solution, tests = socket.socketpair()
             self._spawn(job, "serve", uids[0], [payload, self._pipe(job, "answers"), solution.detach()])
-            fds = [memory_file(frame.blobs[1]), self._pipe(job, "verdict"), tests.detach()]
+            fds = [frames.memory_file(frame.blobs[1]), self._pipe(job, "verdict"), tests.detach()]
             self._spawn(job, "judge", uids[1], fds)
         else:
             self._spawn(job, "serve", uids[0], [payload, self._pipe(job, "answers")])
@@ -180,8 +188,11 @@ class Supervisor:
         self.spawn(order, fds, functools.partial(self._ended, job, op))
 
     def spawn(self, order: dict[str, object], fds: list[int], on_end: OnEnd) -> None:
-        """Have the zygote fork a child that owns `fds`. on_end gets its `status`, `cpu_s` and `memory_kib`,
-        or its `fork_error`."""
+        """Have the zygote fork a child that owns `fds`.
+
+        on_end gets its `pid` first, when the order names a `keeper`; then its `status`, `cpu_s` and
+        `memory_kib`, or its `fork_error`.
+        """
         key = next(self._serials)
         self._children[key] = on_end
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
@@ -194,7 +205,8 @@ class Supervisor:
         if not data:
             os._exit(ZYGOTE_GONE)
         end = json.loads(data)
-        self._children.pop(end["key"])(end)
+        on_end = self._children[end["key"]] if "pid" in end else self._children.pop(end["key"])
+        on_end(end)
 
     def _ended(self, job: Job, op: str, end: dict[str, float]) -> None:
         job.live -= 1
@@ -205,18 +217,30 @@ class Supervisor:
         job.exits[op] = status
         job.cpu_s += end["cpu_s"]
         job.memory_kib = max(job.memory_kib, int(end["memory_kib"]))
-        if os.WIFSIGNALED(status) and not job.ending:
-            self._end(job, self._why_killed(job, os.WTERMSIG(status)))
+        if job.ending:
+            return
+        if status:
+            self._end(job, self._why_failed(job, op, status))
         elif not job.live or op == "judge":
             self._end(job, None)
 
-    def _why_killed(self, job: Job, number: int) -> str:
-        """A signal that we did not send: its CPU time, the container's memory, or its own doing."""
+    def _why_failed(self, job: Job, op: str, status: int) -> str | None:
+        """Its CPU time, the container's memory, another limit that a program ran into, or its own doing."""
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         num_oom_kills = count_oom_kills()
         grew, self._num_oom_kills = num_oom_kills > self._num_oom_kills, num_oom_kills
         if number in (signal.SIGKILL, signal.SIGXCPU) and job.cpu_s >= job.limits.cpu_s - 0.5:
             return "timeout"
-        return "oom" if grew else "signal"
+        if grew and (number is not None or op == "program"):
+            return "oom"
+        if op == "program":
+            self._pump(job, "notes")
+            claimed = claim_in(bytes(job.output["notes"]))
+            reason, claimed = reason_of_failure(status, claimed, b"", alone=False)
+            if reason is not None:
+                job.hit = hit_of(job, reason, claimed=claimed)
+                return reason
+        return "signal" if number is not None else None
 
     def _pump(self, job: Job, name: str) -> None:
         fd = job.fds.get(name)
@@ -229,6 +253,8 @@ class Supervisor:
     def _end(self, job: Job, reason: str | None) -> None:
         """Start to end a call; the first reason stands."""
         job.reason = job.reason or reason
+        if job.reason is not None and job.hit is None:
+            job.hit = hit_of(job, job.reason)
         if not job.ending:
             job.ending = True
             job.deadline_s = time.monotonic() + SWEEP_PATIENCE_S
@@ -241,12 +267,12 @@ class Supervisor:
                 return
             self._end(job, "timeout")
             late = False
-        busy = [uid for uid in job.uids if self._sweeper.has_processes(uid)]
+        busy = [uid for uid in job.uids if self.sweeper.has_processes(uid)]
         for uid in busy:
-            self._sweeper.kill(uid)
+            self.sweeper.kill(uid)
         if (busy or job.live) and not late:
             return
-        clean = not busy and not job.live and all([self._sweeper.wipe(uid) for uid in job.uids])
+        clean = not busy and not job.live and all([self.sweeper.wipe(uid) for uid in job.uids])
         if not clean:
             job.reason = "dirty"
         self._finish(job)
@@ -268,28 +294,9 @@ class Supervisor:
             "truncated": job.truncated,
             "cpu_s": job.cpu_s,
             "memory_mib": job.memory_kib / 1024,
-            "wall_s": time.monotonic() - job.began_s,
+            "wall_s": job.wall_s,
             "names": list(job.output),
         }
+        if job.hit is not None:
+            header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
         self.say(header, list(job.output.values()))
-
-
-def count_oom_kills() -> int:
-    """How many processes of this container the kernel killed for memory so far (control groups v2, v1)."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            with open(path) as file:
-                for line in file:
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        except OSError:
-            continue
-    return 0
-
-
-def memory_file(data: bytes) -> int:
-    """A descriptor that holds `data`, at its beginning."""
-    fd = os.memfd_create("payload")
-    frames.write_all(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

@@ -44,6 +44,16 @@ class Sweeper:
         finally:
             os.seteuid(0)
 
+    def signal(self, uid: int, pid: int, number: int) -> None:
+        """Signal one process, if it is there and of `uid`."""
+        os.seteuid(uid)
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+        finally:
+            os.seteuid(0)
+
     def wipe(self, uid: int) -> bool:
         """Remove the files of `uid`; whether nothing is left. Its processes must be gone."""
         try:

@@ -81,6 +81,8 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     for _, _, packed in ancillary:
         fds.frombytes(packed)
     order = json.loads(data)
+    if "keeper" in order:
+        from . import session_child  # noqa: F401  # here, once, and not in every child
     try:
         pid = os.fork()
     except OSError as error:
@@ -88,10 +90,21 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     else:
         if pid == 0:
             limits = ChildLimits.of(order["limits"])
-            run_child(order["op"], list(fds), lambda: drop_rights(order["uid"], limits))
+            run_child(order["op"], list(fds), lambda: _confine(order, limits))
         keys[pid] = order["key"]
+        if "keeper" in order:
+            control.send(json.dumps({"key": order["key"], "pid": pid}).encode())
     for fd in fds:
         os.close(fd)
+
+
+def _confine(order: dict[str, int], limits: ChildLimits) -> None:
+    if "keeper" in order:
+        from .session_child import confine_session
+
+        confine_session(order["uid"], order["keeper"], limits)
+    else:
+        drop_rights(order["uid"], limits)
 
 
 def _report_ends(control: socket.socket, keys: dict[int, int]) -> None:
@@ -116,6 +129,10 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _close_all_but(fds)
         confine()
+        if op in ("repl", "exec", "files"):
+            from .session_child import run_session_child
+
+            os._exit(run_session_child(op, fds))
         payload = _payload(fds[0])
         if op == "serve":
             exit_code = serve(payload, fds[1], fds[2] if len(fds) > 2 else None)

@@ -1,0 +1,35 @@
+"""The limit that an uncaught exception speaks of: untrusted code says so, so it only tells failures apart."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+CLAIMS = {"memory": "oom", "disk": "disk_limit", "file": "disk_limit", "processes": "process_limit"}
+
+
+def claim(error: BaseException) -> str | None:
+    """memory, disk (no room), file (it grew too large), processes, or None. Never raises."""
+    try:
+        if isinstance(error, MemoryError):
+            return "memory"
+        if isinstance(error, OSError):
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return "disk"
+            if error.errno == errno.EFBIG:
+                return "file"
+            return "processes" if error.errno == errno.EAGAIN else None
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return "processes"
+    except BaseException:
+        pass
+    return None
+
+
+def claim_in(notes: bytes) -> str | None:
+    """The claim in what a child said: a line of JSON, if foreign code did not write there too."""
+    try:
+        claimed = json.loads(notes.partition(b"\n")[0])[0]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return claimed if isinstance(claimed, str) and claimed in CLAIMS else None

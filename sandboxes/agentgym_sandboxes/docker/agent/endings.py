@@ -1,0 +1,111 @@
+"""Why a call ended: the limit that it hit, what it used of it, and what was allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from .claims import CLAIMS
+from .job import Hit, Job
+from .limits import MIB
+
+FOLDERS = ("/work", "/tmp")
+_NO_PROCESS = re.compile(
+    rb"[Cc]annot fork|fork: .*[Rr]esource temporarily unavailable|[Cc]an't fork|can't start new thread"
+    rb"|BlockingIOError: \[Errno 11\]"
+)
+_CGROUP = "/sys/fs/cgroup"
+
+
+def hit_of(job: Job, reason: str, *, claimed: str | None = None) -> Hit | None:
+    """The limit behind a reason; None when it is no limit's."""
+    limits = job.limits
+    if reason == "timeout":
+        if job.cpu_s >= limits.cpu_s - 0.5 and job.wall_s < limits.wall_s:
+            return Hit("cpu_s", job.cpu_s, limits.cpu_s)
+        return Hit("wall_s", job.wall_s, limits.wall_s)
+    if reason == "oom":
+        return Hit("memory_mib", job.memory_kib / 1024, limits.memory_mib)
+    if reason == "output_limit":
+        for name in ("stdout", "stderr"):
+            if job.num_bytes.get(name, 0) > limits.flood_bytes:
+                return Hit("output_bytes", job.num_bytes[name], limits.flood_bytes)
+        most = max(job.num_bytes.values(), default=0)
+        return Hit("answer_mib", most / MIB, limits.answer_mib)
+    if reason == "disk_limit":
+        full = full_disk()
+        if claimed == "file" or full is None:
+            return Hit("file_mib", limits.file_mib, limits.file_mib) if claimed == "file" else disk_size()
+        return full
+    if reason == "process_limit":
+        return Hit("processes", limits.processes, limits.processes)
+    return None
+
+
+def reason_of_failure(
+    exit_status: int, claimed: str | None, stderr: bytes, *, alone: bool
+) -> tuple[str | None, str | None]:
+    """The limit's reason that a failed call ended by itself for, if any, and the claim that tells its resource.
+
+    alone: nothing else uses the container, so that a full disk is the call's doing.
+    """
+    if os.WIFSIGNALED(exit_status) and os.WTERMSIG(exit_status) == signal.SIGXFSZ:
+        return "disk_limit", "file"
+    if claimed in CLAIMS:
+        return CLAIMS[str(claimed)], claimed
+    if alone and full_disk() is not None:
+        return "disk_limit", "disk"
+    if alone and _NO_PROCESS.search(stderr[-4096:]):
+        return "process_limit", "processes"
+    return None, None
+
+
+def full_disk() -> Hit | None:
+    """The folder for files that has no room, or no inode, left."""
+    for folder in FOLDERS:
+        info = os.statvfs(folder)
+        if info.f_blocks and not info.f_bfree:
+            size = info.f_blocks * info.f_frsize / MIB
+            return Hit("disk_mib", size, size)
+        if info.f_files and not info.f_ffree:
+            return Hit("files", info.f_files, info.f_files)
+    return None
+
+
+def disk_size() -> Hit:
+    """How full the folder for work is now: a program that removed its files again says that it was full."""
+    info = os.statvfs(FOLDERS[0])
+    size = info.f_blocks * info.f_frsize / MIB
+    return Hit("disk_mib", size, size)
+
+
+def container_memory(job: Job) -> Hit:
+    """When all of a container's processes together were too large: its memory, at its highest."""
+    for peak, most in (
+        ("memory.peak", "memory.max"),
+        ("memory/memory.max_usage_in_bytes", "memory/memory.limit_in_bytes"),
+    ):
+        try:
+            return Hit("memory_mib", _number(peak) / MIB, _number(most) / MIB)
+        except (OSError, ValueError):
+            continue
+    return Hit("memory_mib", job.memory_kib / 1024, job.limits.memory_mib)
+
+
+def count_oom_kills() -> int:
+    """How many processes of this container the kernel killed for memory so far (control groups v2, v1)."""
+    for path in ("memory.events", "memory/memory.oom_control"):
+        try:
+            with open(f"{_CGROUP}/{path}") as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except OSError:
+            continue
+    return 0
+
+
+def _number(path: str) -> int:
+    with open(f"{_CGROUP}/{path}") as file:
+        return int(file.read())

@@ -1,0 +1,336 @@
+"""A session, seen from the supervisor: its Python, its commands and files, under a uid of their own.
+
+Its calls take turns. A call that ends leaves what it started in the background; one that is stopped takes along
+what it started, and nothing older. Imported when the first operation of a session comes.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import os
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, Callable, cast
+
+from . import frames, repl
+from .claims import CLAIMS
+from .frames import memory_file
+from .job import Job
+from .limits import WORK, ChildLimits
+from .turn import Turn
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+HOME = f"{WORK}/home"  # the same in every container: agents see it, and are trained on what they see
+MAX_PROCESSES = 96
+SWEEP_PATIENCE_S = 3.0
+FILES_WALL_S = 60.0
+MAX_DRAINED = 64
+End = dict[str, float]
+
+
+def register(supervisor: Supervisor) -> None:
+    session = Session(supervisor)
+    supervisor.operations.update(
+        {
+            "session.open": session.open,
+            "session.run": functools.partial(session.enqueue, session.run),
+            "session.exec": functools.partial(session.enqueue, session.exec),
+            "session.files": functools.partial(session.enqueue, session.files),
+            "session.reset": functools.partial(session.enqueue, session.reset),
+            "session.cancel": session.cancel,
+        }
+    )
+
+
+class Interpreter:
+    """The session's Python, from the supervisor's side. pid: 0 until the zygote has told it."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control: socket.socket | None = control
+        self.pid = 0
+
+
+class Session:
+    """The one session of a container."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._uid = supervisor.take_uid()
+        self._keeper = supervisor.take_uid()
+        self._env: dict[str, str] = {}
+        self._most: dict[str, float] = {}
+        self._interpreter: Interpreter | None = None
+        self._python_lost = False  # while no call was under way
+        self._turn: Turn | None = None
+        self._busy = False
+        self._waiting: collections.deque[tuple[frames.OnFrame, frames.Frame]] = collections.deque()
+        self._drained: collections.deque[int] = collections.deque()
+
+    def open(self, frame: frames.Frame) -> None:
+        """`env`: of its processes. `memory_mib`, `file_mib`: what no call may exceed."""
+        self._env = {"HOME": HOME, **cast("dict[str, str]", frame.header["env"])}
+        self._most = {name: cast(float, frame.header[name]) for name in ("memory_mib", "file_mib")}
+        self._supervisor.say({"id": frame.header["id"], "home": HOME})
+
+    def enqueue(self, begin: frames.OnFrame, frame: frames.Frame) -> None:
+        """Begin when those before have ended."""
+        self._waiting.append((begin, frame))
+        self._next()
+
+    def _next(self) -> None:
+        if not self._busy and self._waiting:
+            begin, frame = self._waiting.popleft()
+            self._busy = True
+            begin(frame)
+
+    def _answer(self, header: frames.Header, blobs: tuple[frames.Blob, ...] = ()) -> None:
+        self._supervisor.say(header, blobs)
+        self._busy = False
+        self._next()
+
+    def cancel(self, frame: frames.Frame) -> None:
+        if self._turn is not None and self._turn.job.number == frame.header["id"]:
+            self._turn.stop("cancelled")
+
+    # Runs and commands
+
+    def run(self, frame: frames.Frame) -> None:
+        """Blobs: code, stdin."""
+        lost, self._python_lost = self._python_lost, False
+        if self._interpreter is not None and self._interpreter.control is None:
+            self._supervisor.sweeper.signal(self._uid, self._interpreter.pid, signal.SIGKILL)
+            self._interpreter, lost = None, True  # it closed what we speak through
+        interpreter = self._interpreter or self._start_interpreter()
+        assert interpreter.control is not None
+        turn = self._begin(frame, interpreter)
+        turn.state_lost = lost
+        fds = [memory_file(frame.blobs[0]), memory_file(frame.blobs[1]), *self._outputs(turn)]
+        order = {"number": turn.job.number, "limits": turn.job.limits._asdict()}
+        try:
+            repl.send(interpreter.control, order, fds)
+        except OSError:  # it does not read: the snippet before said that it had ended, and goes on
+            turn.stop("broken")
+        for fd in fds:
+            os.close(fd)
+
+    def exec(self, frame: frames.Frame) -> None:
+        """Blobs: JSON of `argv` and `folder`; stdin."""
+        turn = self._begin(frame, self._interpreter, is_exec=True)
+        request = {**json.loads(frame.blobs[0]), "work": HOME, "env": self._env}
+        fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1]), *self._outputs(turn)]
+        self._spawn("exec", self._uid, turn.job.limits, fds, functools.partial(self._command_ended, turn))
+
+    def _begin(self, frame: frames.Frame, interpreter: Interpreter | None, *, is_exec: bool = False) -> Turn:
+        limits = self._limits(cast("dict[str, float]", frame.header["limits"]))
+        job = Job(cast(int, frame.header["id"]), limits, [])
+        pid = interpreter.pid if interpreter is not None else 0
+        self._turn = turn = Turn(self._supervisor, job, self._uid, pid, is_exec=is_exec, finish=self._finish)
+        turn.begin()
+        return turn
+
+    def _limits(self, wire: dict[str, float]) -> ChildLimits:
+        limits = ChildLimits.of(wire)
+        return limits._replace(
+            memory_mib=min(limits.memory_mib, int(self._most["memory_mib"])),
+            file_mib=min(limits.file_mib, int(self._most["file_mib"])),
+            processes=min(limits.processes, MAX_PROCESSES),
+        )
+
+    def _outputs(self, turn: Turn) -> list[int]:
+        writes = []
+        for name in ("stdout", "stderr"):
+            writes.append(turn.job.pipe(name))
+            self._supervisor.watch(turn.job.fds[name], functools.partial(turn.pump, name))
+        return writes
+
+    def _command_ended(self, turn: Turn, end: End) -> None:
+        if "fork_error" in end:
+            turn.reason = "no_process"
+        elif "status" in end:
+            turn.exit_status = int(end["status"])
+            turn.job.cpu_s += end["cpu_s"]
+            turn.job.memory_kib = max(turn.job.memory_kib, int(end["memory_kib"]))
+        else:
+            return  # its pid
+        turn.child_ended()
+
+    def _finish(self, turn: Turn) -> None:
+        """Answer; what the call left running keeps its pipes, so that it does not die of writing to them."""
+        for name, fd in list(turn.job.fds.items()):
+            while turn.job.pump(name):
+                pass
+            if name in turn.job.fds:
+                self._drain(turn.job.fds.pop(name))
+            else:
+                self._supervisor.unwatch(fd)
+        self._turn = None
+        header = turn.ending()
+        self._answer(header, tuple(turn.job.output.values()))
+
+    def _drain(self, fd: int) -> None:
+        """Read and drop what comes. The oldest go when there are many: descriptors are few."""
+        self._supervisor.watch(fd, functools.partial(self._drop, fd))
+        self._drained.append(fd)
+        if len(self._drained) > MAX_DRAINED:
+            self._undrain(self._drained[0])
+
+    def _drop(self, fd: int) -> None:
+        try:
+            if os.read(fd, 1 << 16):
+                return
+        except BlockingIOError:
+            return
+        self._undrain(fd)
+
+    def _undrain(self, fd: int) -> None:
+        self._drained.remove(fd)
+        self._supervisor.unwatch(fd)
+        os.close(fd)
+
+    # The interpreter
+
+    def _start_interpreter(self) -> Interpreter:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        interpreter = self._interpreter = Interpreter(ours)
+        limits = ChildLimits(
+            0, 0, int(self._most["memory_mib"]), int(self._most["file_mib"]), MAX_PROCESSES, 0, 0
+        )
+        request = json.dumps({"work": HOME, "env": self._env}).encode()
+        fds = [memory_file(request), theirs.detach()]
+        self._spawn("repl", self._uid, limits, fds, functools.partial(self._interpreter_ended, interpreter))
+        self._supervisor.watch(ours.fileno(), functools.partial(self._hear, interpreter))
+        return interpreter
+
+    def _hear(self, interpreter: Interpreter) -> None:
+        """A snippet ended; or foreign code says so, which is as good as its end."""
+        control = interpreter.control
+        if control is None:
+            return
+        try:
+            data = control.recv(repl.MAX_PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(interpreter)  # closed: the process ends, or will be ended at its limit
+            return
+        turn = self._turn
+        try:
+            said = json.loads(data)
+            number, exit_code, claimed = said["number"], int(said["exit"]) & 255, said["claim"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return
+        if turn is None or turn.is_exec or number != turn.job.number or self._interpreter is not interpreter:
+            return
+        turn.exit_status = exit_code << 8
+        turn.claimed = claimed if isinstance(claimed, str) and claimed in CLAIMS else None
+        turn.child_ended()
+
+    def _interpreter_ended(self, interpreter: Interpreter, end: End) -> None:
+        if "pid" in end:
+            interpreter.pid = int(end["pid"])
+            if self._turn is not None and not self._turn.is_exec:
+                self._turn.interpreter_pid = interpreter.pid
+            return
+        self._forget(interpreter)
+        if self._interpreter is not interpreter:
+            return  # a reset came first
+        self._interpreter = None
+        turn = self._turn
+        if turn is None or turn.is_exec or turn.ended:
+            self._python_lost = True
+        if turn is not None and not turn.is_exec:
+            turn.state_lost = True
+            if not turn.ended:
+                turn.exit_status = int(end["status"]) if "status" in end else None
+                turn.child_ended()
+
+    def _forget(self, interpreter: Interpreter) -> None:
+        if interpreter.control is not None:
+            self._supervisor.unwatch(interpreter.control.fileno())
+            interpreter.control.close()
+            interpreter.control = None
+
+    def _spawn(
+        self, op: str, keeper: int, limits: ChildLimits, fds: list[int], on_end: Callable[[End], None]
+    ) -> None:
+        order = {"op": op, "uid": self._uid, "keeper": keeper, "limits": limits._asdict()}
+        self._supervisor.spawn(order, fds, on_end)
+
+    # Files and reset
+
+    def files(self, frame: frames.Frame) -> None:
+        """Blobs: JSON of the request; data. Done by a child that the session's processes can't touch."""
+        limits = ChildLimits(FILES_WALL_S, 0, 0, 0, 0, 0, 80)
+        job = Job(cast(int, frame.header["id"]), limits, [])
+        request = {**json.loads(frame.blobs[0]), "work": HOME}
+        fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1])]
+        for name in ("reply", "data"):
+            fds.append(job.pipe(name))
+            self._supervisor.watch(job.fds[name], functools.partial(self._pump_file, job, name))
+        self._supervisor.at(job.deadline_s, functools.partial(self._file_late, job))
+        self._spawn("files", self._keeper, limits, fds, functools.partial(self._file_ended, job))
+
+    def _pump_file(self, job: Job, name: str) -> None:
+        fd = job.fds.get(name)
+        job.pump(name)
+        if name not in job.fds and fd is not None:
+            self._supervisor.unwatch(fd)
+
+    def _file_late(self, job: Job) -> None:
+        if not job.ending:
+            self._supervisor.sweeper.kill(self._keeper)
+
+    def _file_ended(self, job: Job, end: End) -> None:
+        if "pid" in end:
+            return
+        job.ending = True
+        for name, fd in list(job.fds.items()):
+            while job.pump(name):
+                pass
+            self._supervisor.unwatch(fd)
+            if name in job.fds:
+                job.close(name)
+        header: frames.Header = {"id": job.number, "reason": None, "refused": None}
+        lines = bytes(job.output["reply"]).splitlines()
+        if not lines or job.reason is not None:
+            header["reason"] = "failed"
+        else:
+            answer = json.loads(lines[0])
+            if answer[0] == "refused":
+                header["refused"] = answer[1]
+        self._answer(header, (job.output["data"],))
+
+    def reset(self, frame: frames.Frame) -> None:
+        """Kill all, wipe all, go on under another uid."""
+        interpreter, self._interpreter = self._interpreter, None
+        self._python_lost = False
+        if interpreter is not None:
+            self._forget(interpreter)
+        while self._drained:
+            self._undrain(self._drained[0])
+        self._sweep(cast(int, frame.header["id"]), time.monotonic() + SWEEP_PATIENCE_S)
+
+    def _sweep(self, number: int, deadline_s: float) -> None:
+        sweeper = self._supervisor.sweeper
+        busy = sweeper.has_processes(self._uid)
+        if busy:
+            sweeper.kill(self._uid)
+            if time.monotonic() < deadline_s:
+                self._supervisor.at(
+                    time.monotonic() + 0.002, functools.partial(self._sweep, number, deadline_s)
+                )
+                return
+        if busy or not sweeper.wipe(self._uid):
+            self._answer({"id": number, "reason": "dirty"})
+            return
+        self._supervisor.give_uid(self._uid)
+        self._uid = self._supervisor.take_uid()
+        self._answer({"id": number, "reason": None})

@@ -1,0 +1,155 @@
+"""Sessions in Docker: each leases a container of its own, which no other episode ever sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, cast
+
+from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, SandboxDirty, SandboxLost
+from agentgym_sandboxes.docker.agent.frames import Frame, Header
+from agentgym_sandboxes.docker.running import result_of, wire_limits
+
+BACKSTOP_S = 12.0  # past a call's wall limit: the agent has 1 s to interrupt, 3 s to kill
+FILES_TIMEOUT_S = 75.0
+MAX_BYTES = 64 << 20  # of one file or one snapshot
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_LIMITS = Limits()
+
+
+class SessionContainer(Protocol):
+    """What a session needs of its container."""
+
+    name: str
+    lost: str | None
+
+    @property
+    def usable(self) -> bool: ...
+
+    async def ask(
+        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
+    ) -> Frame: ...
+
+    def give_up(self, why: str) -> None: ...
+
+    async def ping(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+StartSessionContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[SessionContainer]]
+"""Starts a container for a session; it calls back when it is lost."""
+
+
+class DockerSession:
+    """A session in a leased container. Its calls take turns, in the order in which they were made."""
+
+    def __init__(self, container: SessionContainer, memory_mib: int) -> None:
+        self._container = container
+        self._memory_mib = memory_mib
+        self._turns = asyncio.Lock()
+        self._home = ""
+
+    async def open(self, disk_mib: int, env: Mapping[str, str], timeout_s: float) -> None:
+        """env: of its processes, besides HOME, PATH and LANG."""
+        header: Header = {
+            "memory_mib": self._memory_mib,
+            "file_mib": disk_mib,
+            "env": {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **env},
+        }
+        frame = await self._container.ask("session.open", header, (), timeout_s)
+        self._home = str(frame.header["home"])
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
+        """Run code in the session's Python."""
+        return await self._call("run", [_bytes(code), _bytes(stdin)], limits)
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str = "",
+        folder: str = ".",
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> RunResult:
+        """Run a command. One that is not there exits with 127, as in a shell."""
+        argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+        if not argv or any("\0" in part for part in [*argv, folder]):
+            raise FileRefused(f"{command!r} in {folder!r}: a command has a name, and no NUL byte")
+        return await self._call("exec", [_json({"argv": argv, "folder": folder}), _bytes(stdin)], limits)
+
+    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
+        """A regular file of at most max_bytes, and at most 64 MiB. Raises FileRefused."""
+        return await self._files({"do": "read", "path": path, "max_bytes": min(max_bytes, MAX_BYTES)})
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Make or replace a regular file of at most 64 MiB. Raises FileRefused."""
+        if len(data) > MAX_BYTES:
+            raise FileRefused(f"{path!r} has {len(data)} bytes; at most {MAX_BYTES} are written at a time")
+        await self._files({"do": "write", "path": path}, data)
+
+    async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
+        """All below a folder. Raises FileRefused."""
+        found = json.loads(await self._files({"do": "list", "path": path}))
+        return tuple(FileInfo(path=name, size=size, is_folder=folder) for name, size, folder in found)
+
+    async def reset(self) -> None:
+        """As new: no process, no name, no file is left. Raises SandboxDirty when that can't be had."""
+        async with self._turns:
+            await self._reset()
+
+    async def snapshot(self) -> bytes:
+        """The work folder as a tar archive of at most 64 MiB. Raises FileRefused."""
+        return await self._files({"do": "snapshot"})
+
+    async def restore(self, snapshot: bytes) -> None:
+        """Put a snapshot in place of all files. A bad one is refused before anything is removed."""
+        if len(snapshot) > MAX_BYTES + (1 << 20):
+            raise FileRefused(f"the snapshot has {len(snapshot)} bytes; at most {MAX_BYTES} are allowed")
+        async with self._turns:
+            await self._ask_files({"do": "check"}, snapshot)
+            await self._reset()
+            await self._ask_files({"do": "restore"}, snapshot)
+
+    async def _call(self, kind: str, blobs: Sequence[bytes], limits: Limits) -> RunResult:
+        async with self._turns:
+            frame = await self._ask(
+                f"session.{kind}",
+                {"limits": wire_limits(limits, self._memory_mib)},
+                blobs,
+                limits.wall_s + BACKSTOP_S,
+            )
+        return result_of(frame)
+
+    async def _files(self, request: Mapping[str, object], data: bytes = b"") -> bytes:
+        async with self._turns:
+            return await self._ask_files(request, data)
+
+    async def _ask_files(self, request: Mapping[str, object], data: bytes) -> bytes:
+        frame = await self._ask("session.files", {}, [_json(request), data], FILES_TIMEOUT_S)
+        if frame.header["refused"] is not None:
+            raise FileRefused(cast(str, frame.header["refused"]))
+        return frame.blobs[0]
+
+    async def _reset(self) -> None:
+        await self._ask("session.reset", {}, (), BACKSTOP_S)
+
+    async def _ask(self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float) -> Frame:
+        frame = await self._container.ask(op, header, blobs, timeout_s, cancel="session.cancel")
+        reason = frame.header["reason"]
+        if reason == "dirty":
+            self._container.give_up("a session left something that could not be removed")
+            raise SandboxDirty(f"container {self._container.name}: {self._container.lost}")
+        if reason in ("no_process", "failed"):
+            self._container.give_up("no process could be run in it")
+            raise SandboxLost(f"container {self._container.name}: {self._container.lost}")
+        return frame
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
