@@ -63,6 +63,7 @@ def drop_rights(uid: int, limits: ChildLimits) -> None:
     folder = home(uid)
     os.mkdir(folder, 0o700)
     os.chdir(folder)
+    os.environ["HOME"] = folder  # /work is everyone's: a neighbour could leave start-up files there
 
 
 def set_rlimits(limits: ChildLimits) -> None:

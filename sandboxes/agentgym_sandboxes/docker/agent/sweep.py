@@ -94,7 +94,6 @@ def _remove_tree(folder: str, uid: int) -> None:
 
     So no path gets long and nothing recurses, however deep the tree is.
     """
-    serial = 0
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     top = os.open(folder, flags)
     try:
@@ -115,8 +114,7 @@ def _remove_tree(folder: str, uid: int) -> None:
                         os.unlink(child, dir_fd=inner)
                     except OSError:
                         os.chmod(child, 0o700, dir_fd=inner)
-                        serial += 1
-                        moved = f".sweep-{uid}-{serial}"
+                        moved = f".sweep-{os.urandom(8).hex()}"  # a name that nobody can have taken first
                         os.rename(child, moved, src_dir_fd=inner, dst_dir_fd=top)
                         pending.append(moved)
             finally:
