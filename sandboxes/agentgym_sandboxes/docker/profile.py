@@ -70,6 +70,8 @@ def container_settings(
             "/work": f"{_TMPFS},noexec,size=64m,nr_inodes=4096",
             "/tmp": f"{_TMPFS},noexec,size=16m,nr_inodes=1024",
         },
+        # of a TCP buffer, at most: such memory is the host's, and no limit of a container's counts it
+        "Sysctls": {"net.ipv4.tcp_rmem": "4096 65536 262144", "net.ipv4.tcp_wmem": "4096 65536 262144"},
         "Memory": config.container_memory_mib * MIB,
         "MemorySwap": config.container_memory_mib * MIB,
         "NanoCpus": int(config.cpus * 1e9),
