@@ -145,4 +145,5 @@ def _no_objects(pairs: list[tuple[str, object]]) -> None:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")  # which `json.loads` undoes

@@ -10,6 +10,16 @@ from .frames import write_all
 _PIECE = 1 << 18
 
 
+def send(fd: int, message: object) -> None:
+    """A message on a line. Characters are written as they are: escapes would take three times their room."""
+    line = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    try:
+        data = line.encode()
+    except UnicodeEncodeError:  # half a pair in an exception's message
+        data = json.dumps(message, separators=(",", ":")).encode()
+    write_all(fd, data + b"\n")
+
+
 class TooMuch(Exception):
     """The other side said more than it may, all lines together."""
 
@@ -24,7 +34,7 @@ class Channel:
         self._searched = 0
 
     def send(self, message: object) -> None:
-        write_all(self._fd, json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+        send(self._fd, message)
 
     def receive(self) -> object:
         """The next message. Raises EOFError at the end, TooMuch, and ValueError for what is no JSON."""

@@ -6,6 +6,7 @@ import copy
 import operator
 from typing import Any, Callable
 
+TESTS_MODULE = "tests"
 UNARY: dict[str, Callable[..., object]] = {
     "iter": iter, "next": next, "len": len, "bool": bool, "str": str, "repr": repr, "hash": hash, "int": int,
     "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
@@ -90,6 +91,10 @@ def perform(held: object, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     return OPERATIONS[op](held, *args, **kwargs)
 
 
+_CALLING = frozenset(("call", "hash", "eq", "ne"))
+_READING = frozenset(("iter", "next", "len", "getitem", "contains", "reversed", "bool", "hash", "eq", "ne"))
+
+
 def lendable(value: object) -> frozenset[str] | None:
     """What a solution may do with an object of the tests; None: it does not cross.
 
@@ -100,15 +105,10 @@ def lendable(value: object) -> frozenset[str] | None:
     if kind.__module__ == TESTS_MODULE:
         return frozenset(OPERATIONS)
     if isinstance(value, type) and value.__module__ == TESTS_MODULE:
-        return frozenset(("call", "getattr", "isinstance", "issubclass", "repr", "str", "hash", "eq", "ne"))
+        return _CALLING | {"getattr", "isinstance", "issubclass", "repr", "str"}
     if kind.__module__ in ("builtins", "functools", "collections", "itertools", "operator", "array"):
-        if callable(kind):
-            return frozenset(("call", "hash", "eq", "ne"))
+        if callable(value):
+            return _CALLING
         if hasattr(kind, "__iter__"):
-            return frozenset(
-                ("iter", "next", "len", "getitem", "contains", "reversed", "bool", "hash", "eq", "ne")
-            )
+            return _READING
     return None
-
-
-TESTS_MODULE = "tests"

@@ -11,8 +11,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from . import values
-from .channel import Channel
-from .frames import write_line
+from .channel import Channel, send
 from .link import Link, lend_all
 from .source import describe, execute
 
@@ -32,11 +31,11 @@ def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
         namespace = execute(request["code"], "solution", FILENAME)
         entry, root = find_entry(namespace, request["entry"])
     except BaseException as error:
-        write_line(answers_fd, describe(error, FILENAME))
+        send(answers_fd, describe(error, FILENAME))
         return 1
-    write_line(answers_fd, ["ok"])
+    send(answers_fd, ["ok"])
     for question in request["calls"]:
-        write_line(answers_fd, answer(entry, question))
+        send(answers_fd, answer(entry, question))
     if questions_fd is not None:
         link = Link(Channel(questions_fd, MAX_HEARD_BYTES), lend_all, FILENAME)
         for value in (entry, _Names(namespace), root):  # the places that both sides know: ENTRY, NAMES, ROOT
