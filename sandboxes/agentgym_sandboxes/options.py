@@ -16,15 +16,29 @@ Config = TypeVar("Config")
 def from_options(kind: type[Config], backend: str, options: SandboxOptions) -> Config:
     """Build the config dataclass `kind`. Raises UserError for unknown keys and for values of a wrong type."""
     hints = typing.get_type_hints(kind)
+    values: dict[str, object] = {}
     for key, value in options.items():
         if key not in hints:
             raise UserError(f"sandbox {backend!r} has no option {key!r}.{nearest(key, hints)}")
-        allowed = typing.get_args(hints[key]) or (hints[key],)
-        if not _fits(value, allowed):
-            wanted = " or ".join("null" if t is NoneType else t.__name__ for t in allowed)
-            raise UserError(f"sandbox.options.{key} is {value!r}; it must be of type {wanted}")
-    fields = {f.name: options[f.name] for f in dataclasses.fields(kind) if f.name in options}  # type: ignore[arg-type]
+        values[key] = _converted(f"sandbox.options.{key}", value, hints[key])
+    fields = {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}  # type: ignore[arg-type]
     return kind(**fields)
+
+
+def _converted(where: str, value: object, hint: object) -> object:
+    """The value as the field takes it: a list becomes a tuple, all else stays."""
+    if typing.get_origin(hint) is tuple:
+        one = typing.get_args(hint)[0]
+        if not isinstance(value, (list, tuple)) or not all(_fits(item, (one,)) for item in value):
+            raise UserError(
+                f"{where} is {value!r}; it must be a list of {one.__name__}, as [a, b], also for only one"
+            )
+        return tuple(value)
+    allowed = typing.get_args(hint) or (hint,)
+    if not _fits(value, allowed):
+        wanted = " or ".join("null" if t is NoneType else t.__name__ for t in allowed)
+        raise UserError(f"{where} is {value!r}; it must be of type {wanted}")
+    return value
 
 
 def _fits(value: object, allowed: tuple[type, ...]) -> bool:

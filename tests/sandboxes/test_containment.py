@@ -149,7 +149,7 @@ async def test_trees_that_are_hard_to_remove_are_removed(docker: DockerBackend) 
     result = await run(docker, code)
     assert result.stdout == "made\n", result
     await assert_works_and_is_clean(docker)
-    assert docker.metrics()["sandbox/dirty_total"] == 0
+    assert docker.metrics()["sandbox/replaced_dirty_total"] == 0
 
 
 async def test_there_is_no_network(docker: DockerBackend) -> None:

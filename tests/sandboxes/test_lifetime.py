@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-
 from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable
+from agentgym_sandboxes.docker.profile import container_settings
+
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
-from agentgym_sandboxes.docker.profile import container_settings
 from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
@@ -27,7 +27,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
 async def main():
-    async with DockerBackend(DockerConfig(pool_size=2)) as backend:
+    async with DockerBackend(DockerConfig(pool_size=2, spares=0)) as backend:
         await backend.run("pass")
         while backend.metrics()["sandbox/containers_live"] < 2:
             await asyncio.sleep(0.05)
@@ -86,10 +86,11 @@ async def test_calls_under_way_when_their_container_is_killed_are_made_again(eng
 
 async def test_a_container_is_replaced_after_its_uses(engine: str) -> None:
     async with DockerBackend(DockerConfig(pool_size=1, max_uses=5)) as backend:
-        for number in range(17):
-            assert (await backend.grade(request(number))).passed
-        assert backend.metrics()["sandbox/replaced_total"] >= 3
-        assert backend.metrics()["sandbox/lost_total"] == 0
+        async with asyncio.timeout(30):
+            while backend.metrics()["sandbox/replaced_uses_total"] < 2:
+                assert (await backend.grade(request(1))).passed
+                assert backend.metrics()["sandbox/slots_total"] == 4
+        assert backend.metrics()["sandbox/replaced_lost_total"] == 0
 
 
 async def test_a_cancelled_call_gives_its_slot_back_soon(engine: str) -> None:
@@ -154,10 +155,10 @@ async def test_clean_removes_what_a_dead_owner_created_but_never_started(engine:
     backend = DockerBackend()
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    node = owner_label().split(":")[0]
+    host = owner_label().split(":")[0]
     docker = await Engine.connect(None, 10.0)
     try:
-        for owner in (f"{node}:{dead.pid}:1", owner_label()):
+        for owner in (f"{host}:{dead.pid}:1:backend", owner_label()):
             await docker.create(
                 container_settings(backend.config, backend._image, owner), f"test-{time.time_ns()}"
             )
@@ -193,9 +194,12 @@ async def test_a_missing_runtime_names_those_that_there_are(engine: str) -> None
 
 
 async def test_an_owner_is_a_process_and_not_just_its_number() -> None:
-    node, pid, began = owner_label().split(":")
-    assert not is_orphan(f"{node}:{pid}:{began}")
-    assert is_orphan(f"{node}:{pid}:{int(began) - 1}")
+    host, pid, began = owner_label().split(":")
+    assert not is_orphan(f"{host}:{pid}:{began}")
+    assert not is_orphan(f"{host}:{pid}:{began}:backend")
+    assert is_orphan(f"{host}:{pid}:{int(began) - 1}")
+    assert is_orphan(f"{host}:{pid}:{int(began) - 1}:backend")
+    assert not is_orphan(f"{host.split('/')[0]}/another-boot/1:{pid}:1")
     assert not is_orphan(f"elsewhere:{pid}:1")
     assert not is_orphan("")
     assert Path(f"/proc/{pid}").exists()

@@ -6,18 +6,18 @@ import subprocess
 import sys
 
 import pytest
-
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import SandboxSpec
-from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
-from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import container_settings, first_uid
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.config import MontyConfig
+
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.image import RECIPE
 
 
 @pytest.mark.parametrize("name", ["docker", "monty"])
@@ -36,6 +36,12 @@ def test_an_unknown_option_names_the_nearest(name: str) -> None:
         ({"slots": 0}, "allowed are pool_size >= 0 and 1 to 16 slots"),
         ({"memory_mib": 4096}, "its container at least as much"),
         ({"ping_every_s": 0}, "ping_every_s is 0; it must be more than 0"),
+        ({"engines": "tcp://a"}, "sandbox.options.engines is 'tcp://a'; it must be a list of str, as [a, b]"),
+        ({"engines": ["tcp://a", 5]}, "it must be a list of str"),
+        ({"engines": ["tcp://a", "tcp://a"]}, "name each engine once"),
+        ({"engines": ["tcp://a"], "engine": "tcp://b"}, "give one of the two"),
+        ({"tls_ca": "ca.pem"}, "only tls_ca is given; TLS takes all of tls_ca, tls_cert and tls_key"),
+        ({"spares": -1}, "spares is -1; it must be 0 or more"),
         ({"engine": "http://host"}, "give unix:///path/to/docker.sock, tcp://host:port or ssh://user@host"),
         ({"engine": "ssh://-oProxyCommand=x"}, "give unix:///path/to/docker.sock, tcp://"),
     ],
@@ -48,7 +54,9 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(options: dict[str, object
 
 def test_options_reach_the_config() -> None:
     config = DockerConfig.from_options({"pool_size": 3, "cpus": 2, "image": None, "runtime": "runsc"})
-    assert (config.num_containers, config.cpus, config.runtime) == (3, 2, "runsc")
+    assert (config.pool_size, config.cpus, config.runtime) == (3, 2, "runsc")
+    config = DockerConfig.from_options({"engines": ["tcp://a:2375", "ssh://me@b"]})
+    assert config.urls == ("tcp://a:2375", "ssh://me@b")
     assert MontyConfig.from_options({"workers": 3}).num_workers == 3
 
 

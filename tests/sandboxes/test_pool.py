@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
-
 from agentgym.errors import InfraError
-from agentgym.sandbox import Limits, SandboxDirty, SandboxLost, SandboxUnavailable
+from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.meter import CallMeter
+
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 
@@ -19,7 +21,7 @@ class FakeContainer:
     """Answers when told to; counts how many calls it serves at a time."""
 
     def __init__(self, name: str, on_change: Callable[[], None], max_uses: int) -> None:
-        self.name, self.reserved, self.lost = name, 0, None
+        self.name, self.reserved, self.lost, self.cause = name, 0, None, "lost"
         self.on_change, self.max_uses = on_change, max_uses
         self.uses = self.most_at_a_time = 0
         self.failures: list[InfraError] = []
@@ -28,8 +30,8 @@ class FakeContainer:
         self.closed = False
 
     @property
-    def usable(self) -> bool:
-        return self.lost is None and self.uses < self.max_uses
+    def worn(self) -> str:
+        return "uses" if self.uses >= self.max_uses else ""
 
     async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
         self.uses += 1
@@ -37,8 +39,11 @@ class FakeContainer:
         try:
             await self.go.wait()
             if self.failures:
-                self.lost = "lost"
-                raise self.failures.pop()
+                error = self.failures.pop()
+                if isinstance(error, SandboxDirty):
+                    self.cause = "dirty"
+                self.lost = str(error)
+                raise error
             return Frame({"by": self.name}, [])
         finally:
             self.reserved -= 1
@@ -54,35 +59,69 @@ class FakeContainer:
 class Factory:
     """Starts fake containers; the starts in `failing` fail."""
 
-    def __init__(self, max_uses: int = 1000, failing: Sequence[int] = ()) -> None:
+    def __init__(self, max_uses: int = 1000, failing: Mapping[int, InfraError] | None = None) -> None:
         self.made: list[FakeContainer] = []
         self.num_starts = 0
-        self.max_uses, self.failing = max_uses, failing
+        self.max_uses, self.failing = max_uses, failing or {}
+        self.go = asyncio.Event()
+        self.go.set()
 
     async def __call__(self, on_change: Callable[[], None]) -> FakeContainer:
         self.num_starts += 1
+        number = self.num_starts
         await asyncio.sleep(0)
-        if self.num_starts in self.failing:
-            raise InfraError(f"start {self.num_starts} failed")
-        container = FakeContainer(f"c{self.num_starts}", on_change, self.max_uses)
+        await self.go.wait()
+        if number in self.failing:
+            raise self.failing[number]
+        container = FakeContainer(f"c{number}", on_change, self.max_uses)
         self.made.append(container)
         return container
 
 
+class Fate:
+    """Says which lost containers went down with their engine."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    async def __call__(self, name: str) -> bool:
+        return name in self.names
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An answer; by: the container that gave it."""
+
+    by: str
+    status: RunStatus = RunStatus.OK
+
+
 @asynccontextmanager
-async def started(factory: Factory, **options: object) -> AsyncIterator[Pool]:
-    config = DockerConfig(**{"pool_size": 2, "slots": 2, "lease_timeout_s": 5.0, **options})  # type: ignore[arg-type]
-    pool = Pool(config, factory)
+async def started(factory: Factory, *, fate: Fate | None = None, **options: object) -> AsyncIterator[Pool]:
+    config = DockerConfig(**{"slots": 2, "spares": 0, "lease_timeout_s": 5.0, **options})  # type: ignore[arg-type]
+    pool = Pool(config, factory, config.pool_size or 2, CallMeter(), fate or Fate())
     await pool.start()
     try:
         yield pool
     finally:
+        factory.go.set()
         await pool.close()
         assert all(container.closed for container in factory.made)
 
 
 async def call(pool: Pool) -> str:
-    return str((await pool.call("grade", [b""], Limits())).header["by"])
+    seen = await pool.call("grade", [b""], Limits(), lambda frame: Seen(str(frame.header["by"])))
+    return seen.by
+
+
+def counted(pool: Pool, name: str) -> int:
+    return pool._meter.counts[name]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def settle() -> None:
@@ -99,7 +138,13 @@ async def test_no_more_calls_at_a_time_than_slots() -> None:
         calls = [asyncio.create_task(call(pool)) for _ in range(10)]
         await settle()
         assert [container.reserved for container in factory.made] == [2, 2]
-        assert pool.num_waiting == 6
+        assert pool.gauges() == {
+            "slots_used": 4,
+            "slots_total": 4,
+            "calls_waiting": 6,
+            "containers_live": 2,
+            "containers_spare": 0,
+        }
         for container in factory.made:
             container.go.set()
         await asyncio.gather(*calls)
@@ -149,17 +194,20 @@ async def test_a_caller_that_is_cancelled_while_waiting_takes_no_slot() -> None:
         assert factory.made[0].reserved == 0
 
 
-@pytest.mark.parametrize("kind", [SandboxLost, SandboxDirty])
-async def test_a_call_is_made_again_once_on_another_container(kind: type[InfraError]) -> None:
+@pytest.mark.parametrize(("kind", "cause"), [(SandboxLost, "lost"), (SandboxDirty, "dirty")])
+async def test_a_call_is_made_again_once_on_another_container(kind: type[InfraError], cause: str) -> None:
     factory = Factory()
     async with started(factory) as pool:
         await settle()
         factory.made[0].failures.append(kind("gone"))
         assert await call(pool) == "c2"
-        assert pool.counts["retries"] == 1
+        assert counted(pool, "retries_total") == 1
         await settle()
-        assert pool.num_live == 2 and len(factory.made) == 3
+        assert pool.gauges()["containers_live"] == 2 and len(factory.made) == 3
         assert factory.made[0].closed
+        assert counted(pool, f"replaced_{cause}_total") == 1
+        assert counted(pool, "leaks_total") == (cause == "dirty")
+        assert pool._meter.metrics()["sandbox/calls_total"] == 1  # one answer, however often it was tried
 
 
 async def test_a_call_that_fails_twice_is_the_callers_to_know() -> None:
@@ -170,30 +218,103 @@ async def test_a_call_that_fails_twice_is_the_callers_to_know() -> None:
             container.failures.append(SandboxLost("gone"))
         with pytest.raises(SandboxLost):
             await call(pool)
-        assert pool.counts["lost"] == 2
+        assert counted(pool, "replaced_lost_total") == 2
+        assert pool._meter.metrics()["sandbox/calls_total"] == 0
 
 
-async def test_a_used_up_container_is_replaced_when_its_calls_are_done() -> None:
-    factory = Factory(max_uses=3)
-    async with started(factory, pool_size=1, slots=2) as pool:
-        names = [await call(pool) for _ in range(9)]
+async def test_containers_that_went_down_with_their_engine_are_no_fault_of_the_call() -> None:
+    factory = Factory()
+    async with started(factory, fate=Fate("c1", "c2")) as pool:
         await settle()
+        for container in factory.made:
+            container.failures.append(SandboxLost("gone"))
+        assert await call(pool) == "c3"
+
+
+async def test_a_call_is_not_made_again_where_it_failed_unless_there_is_no_other() -> None:
+    class Refusing(FakeContainer):
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+            await super().call(op, blobs, limits)
+            raise SandboxLost("no process could be started in it")
+
+    factory = Factory()
+    async with started(factory) as pool:
+        await settle()
+        pool._live[0] = Refusing("full", factory.made[0].on_change, 1000)
+        await factory.made[0].close()
+        assert await call(pool) == "c2"
+
+
+async def test_a_worn_container_serves_until_another_is_ready() -> None:
+    factory = Factory(max_uses=3)
+    async with started(factory, pool_size=1) as pool:
+        factory.go.clear()
+        assert [await call(pool) for _ in range(5)] == ["c1"] * 5
+        await settle()
+        assert factory.num_starts == 2 and not factory.made[0].closed
+        assert pool.gauges()["slots_total"] == 2
+        factory.go.set()
+        await settle()
+        assert await call(pool) == "c2"
+        assert factory.made[0].closed and counted(pool, "replaced_uses_total") == 1
+
+
+async def test_a_spare_takes_over_at_once() -> None:
+    factory = Factory(max_uses=3)
+    async with started(factory, pool_size=1, spares=1) as pool:
+        await settle()
+        assert pool.gauges()["containers_spare"] == 1
+        names = []
+        for _ in range(9):
+            names.append(await call(pool))
+            await settle()
         assert names == ["c1"] * 3 + ["c2"] * 3 + ["c3"] * 3
-        assert [container.closed for container in factory.made] == [True, True, True, False]
+        factory.go.clear()  # nothing starts any more
+        factory.made[3].failures.append(SandboxLost("gone"))
+        assert await call(pool) == "c5"
+
+
+async def test_the_number_of_slots_never_drops_while_containers_wear_out() -> None:
+    factory = Factory(max_uses=2)
+    fewest = 99.0
+    async with started(factory, pool_size=3) as pool:
+        await settle()
+        for _ in range(40):
+            await asyncio.gather(*(call(pool) for _ in range(6)))
+            fewest = min(fewest, pool.gauges()["slots_total"])
+    assert fewest == 6
+    assert len(factory.made) > 20
+
+
+@pytest.mark.parametrize(("size", "spares"), [(1, 1), (10, 1), (11, 2), (40, 4)])
+async def test_a_tenth_of_the_pool_is_spare_and_at_least_one(size: int, spares: int) -> None:
+    factory = Factory()
+    async with started(factory, pool_size=size, spares=None) as pool:
+        await settle()
+        assert pool.gauges()["containers_spare"] == spares
+        assert len(factory.made) == size + spares
 
 
 async def test_starts_that_fail_are_tried_again() -> None:
-    factory = Factory(failing=[2])
+    factory = Factory(failing={2: InfraError("start 2 failed")})
     async with started(factory) as pool:
-        async with asyncio.timeout(5):
-            while pool.num_live < 2:
-                await asyncio.sleep(0.05)
-        assert pool.counts["start_failures"] == 1
+        await until(lambda: pool.gauges()["containers_live"] == 2)
+        assert factory.num_starts == 3
+
+
+@pytest.mark.parametrize("kind", [SandboxDiskFull, SandboxUnavailable])
+async def test_a_lease_that_fails_for_want_of_containers_says_why_none_start(kind: type[InfraError]) -> None:
+    factory = Factory(failing=dict.fromkeys(range(2, 100), kind("the disk of node-7 is full")))
+    async with started(factory, pool_size=1, lease_timeout_s=0.3) as pool:
+        factory.made[0].failures.append(SandboxLost("gone"))
+        with pytest.raises(kind, match=r"0 of 1 containers are up.*the disk of node-7 is full") as caught:
+            await call(pool)
+        assert type(caught.value) is kind
 
 
 async def test_a_first_start_that_fails_is_told_at_once() -> None:
     with pytest.raises(InfraError, match="start 1 failed"):
-        await Pool(DockerConfig(), Factory(failing=[1])).start()
+        await Pool(DockerConfig(), Factory(failing={1: InfraError("start 1 failed")}), 1, CallMeter()).start()
 
 
 async def test_closing_refuses_those_who_wait() -> None:

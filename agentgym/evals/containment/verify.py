@@ -108,4 +108,5 @@ class Examiner:
     def _losses(self) -> float:
         """How many sandboxes were thrown away so far: a retry hides that from the caller."""
         metrics = self._backend.metrics()
-        return metrics.get("sandbox/lost_total", 0.0) + metrics.get("sandbox/dirty_total", 0.0)
+        causes = ("lost", "dirty", "ping", "backstop")
+        return sum(metrics.get(f"sandbox/replaced_{cause}_total", 0.0) for cause in causes)

@@ -13,26 +13,39 @@ MAX_HEAD_BYTES = 1 << 16
 MAX_BODY_BYTES = 1 << 16
 
 
-class AttachRefused(Exception):
+class RequestRefused(Exception):
     """The engine answered something else; the message is what it said."""
 
 
 async def attach(
     endpoint: Endpoint, version: str, container: str, protocol_factory: Callable[[], asyncio.Protocol]
 ) -> asyncio.Transport:
-    """Connect the container's streams to a protocol. Raises AttachRefused, OSError.
+    """Connect the container's streams to a protocol. Raises RequestRefused, OSError.
 
     The protocol gets every byte from the first one on: attach before the start and nothing is missed.
     """
+    path = f"/v{version}/containers/{quote(container, safe='')}/attach?stream=1&stdin=1&stdout=1&stderr=1"
+    return await _request(endpoint, "POST", path, "Connection: Upgrade\r\nUpgrade: tcp\r\n", protocol_factory)
+
+
+async def ping(endpoint: Endpoint) -> None:
+    """Whether the engine answers at all, on a connection and without a thread of its own.
+
+    Raises RequestRefused, OSError.
+    """
+    transport = await _request(endpoint, "GET", "/_ping", "Connection: close\r\n", asyncio.Protocol)
+    transport.abort()
+
+
+async def _request(
+    endpoint: Endpoint, method: str, path: str, headers: str, protocol_factory: Callable[[], asyncio.Protocol]
+) -> asyncio.Transport:
     upgrade = _Upgrade(protocol_factory)
     transport = await endpoint.open(lambda: upgrade)
     try:
         host = "docker" if endpoint.path else f"{endpoint.host}:{endpoint.port}"
-        transport.write(
-            f"POST /v{version}/containers/{quote(container, safe='')}/attach"
-            "?stream=1&stdin=1&stdout=1&stderr=1 HTTP/1.1\r\n"
-            f"Host: {host}\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n".encode()
-        )
+        head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Length: 0\r\n\r\n"
+        transport.write(head.encode())
         await upgrade.done
     except BaseException:
         transport.abort()
@@ -89,7 +102,7 @@ class _Upgrade(asyncio.Protocol):
 
     def _refuse(self, why: str) -> None:
         if not self.done.done():
-            self.done.set_exception(AttachRefused(why))
+            self.done.set_exception(RequestRefused(why))
 
     def _said(self) -> str:
         message = self._message()

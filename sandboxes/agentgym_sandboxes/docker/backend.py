@@ -1,13 +1,12 @@
-"""The Docker sandbox: finds the engine, keeps a warm pool, grades and runs in it, cleans up."""
+"""The Docker sandbox: a warm pool of containers on one engine or several; grades and runs in it, cleans up."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import (
@@ -20,23 +19,21 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym.types import SandboxSpec
-from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.endpoint import check_url
-from agentgym_sandboxes.docker.engine import Engine, EngineFacts
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
-from agentgym_sandboxes.docker.image import RECIPE, build_image, pull_image
-from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
-from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 from agentgym_sandboxes.docker.running import result_of
 from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.meter import CallMeter
 from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
-log = logging.getLogger(__name__)
+from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engines import EngineGroup
+from agentgym_sandboxes.docker.image import RECIPE, ImageChoice, provide_image
+from agentgym_sandboxes.docker.pool import Pool
+from agentgym_sandboxes.docker.reaper import owner_label
 
 NOT_STARTED = "the sandbox is not started; use `async with` or await its start()"
-PROBE_TIMEOUT_S = 10.0
 DEFAULT_LIMITS = Limits()
 
 
@@ -50,15 +47,13 @@ class DockerBackend:
     ) -> None:
         self.config = config or DockerConfig()
         self._settings_of = settings_of
-        if self.config.engine is not None:
-            check_url(self.config.engine)
         self._image = self.config.image or RECIPE.reference
-        self._engine: Engine | None = None
+        self._owner = f"{owner_label()}:{uuid4().hex[:8]}"  # of this object, among others of this process
+        self._meter = CallMeter()
+        self._meter.counts.update(dict.fromkeys(counts.COUNTS, 0))
+        self._group: EngineGroup | None = None
         self._pool: Pool | None = None
         self._sessions: SessionPool | None = None
-        self._reaper: asyncio.Task[None] | None = None
-        self._last_start_s = 0.0
-        self._num_reaped = 0
 
     def supports(self, spec: SandboxSpec) -> bool:
         return (
@@ -68,26 +63,28 @@ class DockerBackend:
         )
 
     async def probe(self) -> Capabilities:
-        """What it enforces here. Raises SandboxUnavailable when no engine answers or the image is missing."""
-        engine = await Engine.connect(self.config.engine, PROBE_TIMEOUT_S)
+        """What it enforces here.
+
+        Raises SandboxUnavailable when no engine answers, the image is missing, or limits can't be enforced.
+        """
+        group = self._new_group(ImageChoice(self.config.image))
+        await group.open()
         try:
-            facts = await engine.facts()
-            self._check_runtime(facts)
-            image = await self._image_id(engine)
-        except InfraError as error:
-            raise SandboxUnavailable(str(error)) from error
+            facts = [member.facts for member in group.members if member.facts is not None]
+            places = [f"{m.facts.detail} at {m.url}" for m in group.members if m.facts is not None]
+            image_id = next(member.image_id for member in group.members if member.image_id)
         finally:
-            await engine.close()
+            await group.close()
         return Capabilities(
             backend=self.name,
-            detail=f"Docker Engine {facts.version} at {engine.url}, image {self._image} ({image[7:19]})",
+            detail=f"{'; '.join(places)}, image {self._image} ({image_id[7:19]})",
             isolated=True,
             full_python=True,
             network_off=True,
-            memory_limit=facts.memory_limit,
-            process_limit=facts.process_limit,
+            memory_limit=all(one.memory_limit for one in facts),
+            process_limit=all(one.process_limit for one in facts),
             per_call_uid=True,
-            seccomp=facts.seccomp,
+            seccomp=all(one.seccomp for one in facts),
             disk_limit=True,
             sessions=True,
         )
@@ -96,36 +93,17 @@ class DockerBackend:
         """Start the pool. Raises SandboxUnavailable with what to do."""
         if self._pool is not None:
             return self
-        engine = self._engine = await Engine.connect(self.config.engine, self.config.engine_timeout_s)
+        group = self._group = self._new_group(ImageChoice(self.config.image))
         try:
-            facts = await engine.facts()
-            self._check_runtime(facts)
-            image = await self._image_id(engine)
-            await self._reap(engine)
-            owner = owner_label()
-
-            async def start_container(
-                on_change: Callable[[], None], for_session: bool = False
-            ) -> Container:
-                container = await Container.start(
-                    engine,
-                    self.config,
-                    image,
-                    owner,
-                    remapped=facts.remapped,
-                    on_change=on_change,
-                    settings_of=self._settings_of,
-                    for_session=for_session,
-                )
-                self._last_start_s = container.start_s
-                return container
-
-            self._sessions = SessionPool(
-                self.config, lambda on_change: start_container(on_change, for_session=True)
-            )
-            self._pool = Pool(self.config, start_container)
+            await group.open()
+            await group.reap()
+            size = self.config.pool_size or group.default_pool_size
+            self._pool = Pool(self.config, group.start_container, size, self._meter, group.went_with_engine)
             await self._pool.start()
-            self._reaper = asyncio.create_task(self._reap_again(engine))
+            self._sessions = SessionPool(
+                self.config, lambda on_change: group.start_container(on_change, session=True)
+            )
+            group.watch()
         except BaseException as error:
             await self.close()
             if isinstance(error, InfraError) and not isinstance(error, SandboxUnavailable):
@@ -135,31 +113,28 @@ class DockerBackend:
 
     async def close(self) -> None:
         """Remove every container of ours; safe to call twice."""
-        reaper, self._reaper = self._reaper, None
         sessions, self._sessions = self._sessions, None
         pool, self._pool = self._pool, None
-        engine, self._engine = self._engine, None
-        if reaper is not None:
-            reaper.cancel()
-            await asyncio.gather(reaper, return_exceptions=True)
+        group, self._group = self._group, None
         if sessions is not None:
             await sessions.close()
         if pool is not None:
             await pool.close()
-        if engine is not None:
-            await engine.close()
+        if group is not None:
+            await group.close()
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the sandbox, not the program, failed."""
         blobs = [code.encode("utf-8", "surrogatepass"), stdin.encode("utf-8", "surrogatepass")]
-        return result_of(await self._started().call("program", blobs, limits))
+        return await self._started().call("program", blobs, limits, result_of)
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution: in one round trip, or a program a case. Raises InfraError when the sandbox failed."""
         if judges_programs(request):
             return await grade_programs(request, self.run, self.config.slots)
-        frame = await self._started().call("grade", grade_blobs(request), request.limits)
-        return verdict_of(frame, request)
+        return await self._started().call(
+            "grade", grade_blobs(request), request.limits, lambda frame: verdict_of(frame, request)
+        )
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         """A container leased for an episode."""
@@ -168,43 +143,29 @@ class DockerBackend:
         return self._sessions.session(network)
 
     def metrics(self) -> dict[str, float]:
-        pool = self._pool
-        if pool is None:
-            return {}
-        calls = max(1, pool.counts["calls"])
-        return {
-            "sandbox/calls_total": float(pool.counts["calls"]),
-            "sandbox/retries_total": float(pool.counts["retries"]),
-            "sandbox/lost_total": float(pool.counts["lost"]),
-            "sandbox/dirty_total": float(pool.counts["dirty"]),
-            "sandbox/replaced_total": float(pool.counts["replaced"]),
-            "sandbox/start_failures_total": float(pool.counts["start_failures"]),
-            "sandbox/failed_pings_total": float(pool.counts["failed_pings"]),
-            "sandbox/reaped_total": float(self._num_reaped),
-            "sandbox/containers_live": float(pool.num_live),
-            "sandbox/calls_waiting": float(pool.num_waiting),
-            "sandbox/wait_mean_s": pool.wait_s / calls,
-            "sandbox/call_mean_s": pool.call_s / calls,
-            "sandbox/start_last_s": self._last_start_s,
-        }
+        """Counts and times since the start, under the names in `counts.py` and `meter.py`."""
+        gauges = dict.fromkeys(counts.GAUGES, 0.0)
+        if self._pool is not None and self._group is not None:
+            gauges |= self._pool.gauges() | self._group.gauges()
+        return self._meter.metrics(gauges)
 
     async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:
-        """Pull the image by digest, or build it with debootstrap; its id."""
-        engine = await Engine.connect(self.config.engine, self.config.engine_timeout_s)
+        """Pull the image by digest, or build it with debootstrap, on every engine; its id."""
+        group = self._new_group(None)
+        await group.open()
         try:
-            if pull is not None:
-                return await pull_image(engine, pull, say)
-            return await build_image(engine, self.config.mirror, say)
+            return await provide_image(group.engines, self.config.mirror, pull, say)
         finally:
-            await engine.close()
+            await group.close()
 
     async def clean(self, say: Callable[[str], None]) -> int:
         """Remove the containers of dead owners; how many there were."""
-        engine = await Engine.connect(self.config.engine, self.config.engine_timeout_s)
+        group = self._new_group(None)
+        await group.open()
         try:
-            return await self._reap(engine, say)
+            return await group.reap(say)
         finally:
-            await engine.close()
+            await group.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -222,37 +183,5 @@ class DockerBackend:
             raise SandboxUnavailable(NOT_STARTED)
         return self._pool
 
-    async def _image_id(self, engine: Engine) -> str:
-        image = await engine.image_id(self._image)
-        if image is None:
-            raise SandboxUnavailable(
-                f"the Docker engine at {engine.url} has no image {self._image}. Run `agentgym sandbox build` once."
-            )
-        return image
-
-    def _check_runtime(self, facts: EngineFacts) -> None:
-        runtime = self.config.runtime
-        if runtime is not None and runtime not in facts.runtimes:
-            raise SandboxUnavailable(
-                f"the Docker engine has no runtime {runtime!r}; it has {', '.join(facts.runtimes)}. Install it, "
-                "or leave sandbox.options.runtime out."
-            )
-
-    async def _reap(self, engine: Engine, say: Callable[[str], None] = log.info) -> int:
-        """Remove containers whose owner is gone."""
-        count = 0
-        for owned in await engine.owned():
-            if is_orphan(owned.owner):
-                await engine.remove(owned.container_id)
-                say(f"removed container {owned.container_id[:12]} of {owned.owner}, which is gone")
-                count += 1
-        self._num_reaped += count
-        return count
-
-    async def _reap_again(self, engine: Engine) -> None:
-        while True:
-            await asyncio.sleep(self.config.reap_every_s)
-            try:
-                await self._reap(engine)
-            except InfraError as error:
-                log.warning("could not look for containers of dead owners: %s", error)
+    def _new_group(self, image: ImageChoice | None) -> EngineGroup:
+        return EngineGroup(self.config, image, self._owner, self._meter, self._settings_of)

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
+
+from agentgym_sandboxes.docker.endpoint import Tls, check_url
 from agentgym_sandboxes.options import from_options
-
-
-def _default_pool_size() -> int:
-    return max(1, min(4, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerConfig:
     """The defaults suit one machine.
 
-    engine: where the engine listens (unix:///path or tcp://host:port); None looks in the usual places.
+    engine, engines: where they listen (unix:///path, tcp://host:port, ssh://user@host); none looks in the
+    usual places. tls_*: PEM files for tcp:// engines. ssh_config: a file for OpenSSH in place of the user's.
     image: None is the image that `agentgym sandbox build` makes. runtime: another OCI runtime, as runsc.
-    pool_size: warm containers; 0 is one a core, at most 4. slots: calls at a time in each.
+    pool_size: containers that serve; 0 is one a core of each engine, at most 4 of each. spares: ready beside
+    them; None is a tenth, at least one. slots: calls at a time in each.
     memory_mib: what one call may use; a container may use container_memory_mib.
+    starts_per_s: of containers, on each engine. engine_failures: in a row, until an engine is left alone.
     max_sessions: at a time, each with a container of its own. spare_sessions: containers that wait for more of
     them, once there was one. session_disk_mib: what a session's files may take, of the container's memory.
+    allow_missing_limits: take an engine that can't limit memory or processes, or filter system calls.
     """
 
     engine: str | None = None
+    engines: tuple[str, ...] = ()
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    ssh_config: str | None = None
     image: str | None = None
     runtime: str | None = None
     pool_size: int = 0
+    spares: int | None = None
     slots: int = 4
     memory_mib: int = 512
     container_memory_mib: int = 1024
@@ -38,13 +45,16 @@ class DockerConfig:
     max_age_s: float = 1800.0
     lease_timeout_s: float = 120.0
     start_timeout_s: float = 60.0
+    starts_per_s: float = 20.0
     engine_timeout_s: float = 30.0
+    engine_failures: int = 3
     ping_every_s: float = 5.0
     ping_timeout_s: float = 5.0
     reap_every_s: float = 60.0
     max_sessions: int = 16
     spare_sessions: int = 1
     session_disk_mib: int = 256
+    allow_missing_limits: bool = False
     mirror: str = "http://deb.debian.org/debian"
 
     def __post_init__(self) -> None:
@@ -52,6 +62,8 @@ class DockerConfig:
             raise UserError(
                 f"pool_size {self.pool_size}, slots {self.slots}: allowed are pool_size >= 0 and 1 to 16 slots"
             )
+        if self.spares is not None and self.spares < 0:
+            raise UserError(f"spares is {self.spares}; it must be 0 or more, or null for a tenth of the pool")
         if not 16 <= self.memory_mib <= self.container_memory_mib:
             raise UserError(
                 f"memory_mib {self.memory_mib}, container_memory_mib {self.container_memory_mib}: a call needs "
@@ -62,15 +74,40 @@ class DockerConfig:
                 f"max_sessions {self.max_sessions}, spare_sessions {self.spare_sessions}, session_disk_mib "
                 f"{self.session_disk_mib}: allowed are at least 1 session, 0 spares, and 1 to 4096 MiB"
             )
-        for name in ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "engine_timeout_s",
-                     "ping_every_s", "ping_timeout_s", "reap_every_s"):  # fmt: skip
+        for name in ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "starts_per_s",
+                     "engine_timeout_s", "engine_failures", "ping_every_s", "ping_timeout_s",
+                     "reap_every_s"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be more than 0")
+        self._check_engines()
 
     @classmethod
     def from_options(cls, options: SandboxOptions) -> DockerConfig:
         return from_options(cls, "docker", options)
 
     @property
-    def num_containers(self) -> int:
-        return self.pool_size or _default_pool_size()
+    def urls(self) -> tuple[str | None, ...]:
+        """The engines that were named; one None when the usual places are to be looked into."""
+        return self.engines or (self.engine,)
+
+    @property
+    def tls(self) -> Tls | None:
+        if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
+            return None
+        return Tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key)
+
+    def _check_engines(self) -> None:
+        if self.engine is not None and self.engines:
+            raise UserError(
+                f"engine is {self.engine!r} and engines is {list(self.engines)}; give one of the two"
+            )
+        if len(set(self.engines)) < len(self.engines):
+            raise UserError(f"engines is {list(self.engines)}; name each engine once")
+        for url in self.urls:
+            if url is not None:
+                check_url(url)
+        given = [name for name in ("tls_ca", "tls_cert", "tls_key") if getattr(self, name) is not None]
+        if len(given) not in (0, 3):
+            raise UserError(
+                f"only {', '.join(given)} is given; TLS takes all of tls_ca, tls_cert and tls_key"
+            )

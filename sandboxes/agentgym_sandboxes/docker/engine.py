@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
-from agentgym_sandboxes.docker.attach import AttachRefused, attach
-from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
 from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
+
+from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping
+from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
+from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -33,26 +36,43 @@ class EngineError(InfraError):
     """The engine refused or did not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFacts:
-    """What the engine says about itself."""
+class NoEngineAnswers(SandboxUnavailable):
+    """Nothing listens where engines were looked for."""
 
-    version: str
-    memory_limit: bool
-    process_limit: bool
-    seccomp: bool
-    remapped: bool  # uids are mapped into a range of 65536
-    runtimes: tuple[str, ...]
+
+class EngineUnreachable(EngineError):
+    """The engine did not answer at all, or not in time."""
+
+
+class EngineDiskFull(EngineError):
+    """The engine has no room left where it keeps its containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedContainer:
+    """A sandbox container, whoever made it. age_s: since its creation, by this host's clock."""
+
     container_id: str
+    name: str
     owner: str
+    state: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image that an engine has. layers: hashes of its contents, the same on every engine."""
+
+    image_id: str
+    layers: tuple[str, ...]
+    digests: tuple[str, ...]
 
 
 class Engine:
-    """One engine. `connect` finds it; `close` releases the threads and connections."""
+    """One engine. `connect` finds it; `close` releases the threads and connections.
+
+    names: of the containers that were asked for and not yet removed. on_latency: told how long each call took.
+    """
 
     def __init__(
         self, client: APIClient, url: str, timeout_s: float, endpoint: Endpoint, tunnel: Tunnel | None
@@ -62,6 +82,9 @@ class Engine:
         self._timeout_s = timeout_s
         self._endpoint = endpoint
         self._tunnel = tunnel
+        self._ssh_config: str | None = None
+        self.names: set[str] = set()
+        self.on_latency: Callable[[float], None] = lambda seconds: None
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="docker-engine")
 
     @classmethod
@@ -71,7 +94,7 @@ class Engine:
         """The first engine that answers: the one named, or one in the usual places.
 
         tls: files for tcp:// addresses; by default those of Docker's own variables. ssh_config: a file for
-        OpenSSH instead of the user's own. Raises SandboxUnavailable with all that was tried.
+        OpenSSH instead of the user's own. Raises NoEngineAnswers with all that was tried.
         """
         try:
             import docker  # noqa: F401
@@ -86,31 +109,64 @@ class Engine:
                 if check_url(candidate).scheme == "ssh":
                     tunnel = await Tunnel.open(candidate, max(timeout_s, SSH_TIMEOUT_S), ssh_config)
                 endpoint = tunnel.endpoint if tunnel else endpoint_of(candidate, tls)
-                client = await asyncio.to_thread(_open, endpoint)
+                client = await asyncio.to_thread(_open, endpoint, timeout_s)
             except (_Refused, TunnelError) as error:
                 failures.append(f"{candidate} ({error})")
             else:
                 engine, tunnel = cls(client, candidate, timeout_s, endpoint, tunnel), None
+                engine._ssh_config = ssh_config
                 return engine
             finally:
                 if tunnel is not None:
                     await tunnel.close()
-        raise SandboxUnavailable(f"no Docker engine answers; tried {', '.join(failures)}. {_HOW_TO_START}")
+        raise NoEngineAnswers(f"no Docker engine answers; tried {', '.join(failures)}. {_HOW_TO_START}")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files are most likely this host's."""
+        return bool(self._endpoint.path) and self._tunnel is None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._tunnel is None or self._tunnel.alive
+
+    async def reconnect(self) -> None:
+        """Open the tunnel again when it has ended. Raises EngineUnreachable."""
+        if self._tunnel is None or self._tunnel.alive:
+            return
+        old_client, old_tunnel = self._client, self._tunnel
+        try:
+            tunnel = await Tunnel.open(self.url, max(self._timeout_s, SSH_TIMEOUT_S), self._ssh_config)
+        except TunnelError as error:
+            raise EngineUnreachable(self._failed_text("let itself be reached", error)) from error
+        try:
+            self._client = await asyncio.to_thread(_open, tunnel.endpoint, self._timeout_s)
+        except BaseException as error:
+            await tunnel.close()
+            if isinstance(error, _Refused):
+                raise EngineUnreachable(self._failed_text("let itself be reached", error)) from error
+            raise
+        self._tunnel, self._endpoint = tunnel, tunnel.endpoint
+        await asyncio.to_thread(old_client.close)
+        await old_tunnel.close()
 
     async def facts(self) -> EngineFacts:
-        info = await self._call("tell about itself", self._client.info)
-        options = " ".join(info.get("SecurityOptions") or ())
-        return EngineFacts(
-            version=str(info.get("ServerVersion")),
-            memory_limit=bool(info.get("MemoryLimit")),
-            process_limit=bool(info.get("PidsLimit")),
-            seccomp="name=seccomp" in options,
-            remapped="name=rootless" in options or "name=userns" in options,
-            runtimes=tuple(sorted(info.get("Runtimes") or ())),
-        )
+        return facts_of(await self._call("tell about itself", self._client.info))
 
-    async def image_id(self, reference: str) -> str | None:
-        """The image's id, or None when the engine does not have it."""
+    async def ping(self, timeout_s: float) -> None:
+        """Raises EngineUnreachable when it does not answer."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await ping(self._endpoint)
+        except TimeoutError as error:
+            raise EngineUnreachable(self._late_text("answer a ping", timeout_s)) from error
+        except (RequestRefused, OSError) as error:
+            raise EngineUnreachable(self._failed_text("answer a ping", error)) from error
+        self.on_latency(time.monotonic() - began_s)
+
+    async def image(self, reference: str) -> Image | None:
+        """The image of that name, id or digest, or None when the engine does not have it."""
         from docker.errors import ImageNotFound
 
         try:
@@ -119,9 +175,14 @@ class Engine:
             if isinstance(error.__cause__, ImageNotFound):
                 return None
             raise
-        return str(found["Id"])
+        return Image(
+            image_id=str(found["Id"]),
+            layers=tuple((found.get("RootFS") or {}).get("Layers") or ()),
+            digests=tuple(text.partition("@")[2] for text in found.get("RepoDigests") or ()),
+        )
 
     async def create(self, settings: dict[str, Json], name: str) -> str:
+        self.names.add(name)  # first: a create that times out may still be carried out
         create = functools.partial(self._client.create_container_from_config, settings, name)
         return str((await self._call("create a container", create))["Id"])
 
@@ -133,9 +194,11 @@ class Engine:
             async with asyncio.timeout(self._timeout_s):
                 return await attach(self._endpoint, self._client.api_version, container, protocol_factory)
         except TimeoutError as error:
-            raise EngineError(self._late_text("attach to a container", self._timeout_s)) from error
-        except (AttachRefused, OSError) as error:
+            raise EngineUnreachable(self._late_text("attach to a container", self._timeout_s)) from error
+        except RequestRefused as error:
             raise EngineError(self._failed_text("attach to a container", error)) from error
+        except OSError as error:
+            raise EngineUnreachable(self._failed_text("attach to a container", error)) from error
 
     async def start(self, container: str) -> None:
         await self._call("start a container", self._client.start, container)
@@ -151,6 +214,8 @@ class Engine:
             cause = error.__cause__
             if not (isinstance(cause, APIError) and cause.status_code in (404, 409)):
                 raise  # 404: gone; 409: being removed
+        finally:
+            self.names.discard(container)  # what is left of it in spite of this is found by the next sweep
 
     async def owned(self) -> list[OwnedContainer]:
         """Every sandbox container on the engine, anyone's, whatever its state."""
@@ -158,21 +223,51 @@ class Engine:
             "list containers",
             functools.partial(self._client.containers, all=True, filters={"label": [LABEL]}),
         )
+        now_s = time.time()
         return [
-            OwnedContainer(container_id=c["Id"], owner=(c.get("Labels") or {}).get(OWNER_LABEL, ""))
+            OwnedContainer(
+                container_id=c["Id"],
+                name=(c.get("Names") or [""])[0].lstrip("/"),
+                owner=(c.get("Labels") or {}).get(OWNER_LABEL, ""),
+                state=str(c.get("State")),
+                age_s=now_s - float(c.get("Created") or now_s),
+            )
             for c in found
         ]
 
     async def pull(self, reference: str, timeout_s: float) -> None:
-        await self._call(f"pull {reference}", self._client.pull, reference, timeout_s=timeout_s)
+        await self._call_long(f"pull {reference}", lambda client: client.pull(reference), timeout_s)
 
     async def tag(self, image: str, repository: str, tag: str) -> None:
         await self._call("tag an image", functools.partial(self._client.tag, image, repository, tag))
 
     async def import_archive(self, archive: Path, repository: str, tag: str, timeout_s: float) -> None:
         """Make an image of a tar file of a root file system."""
-        load = functools.partial(self._client.import_image, str(archive), repository=repository, tag=tag)
-        await self._call("import an image", load, timeout_s=timeout_s)
+        await self._call_long(
+            "import an image",
+            lambda client: client.import_image(str(archive), repository=repository, tag=tag),
+            timeout_s,
+        )
+
+    async def save(self, reference: str, archive: Path, timeout_s: float) -> None:
+        """Write an image into a file that `load` of another engine takes."""
+
+        def save(client: APIClient) -> None:
+            with archive.open("wb") as file:
+                for piece in client.get_image(reference):
+                    file.write(piece)
+
+        await self._call_long(f"save image {reference}", save, timeout_s)
+
+    async def load(self, archive: Path, timeout_s: float) -> None:
+        """Take an image with its names and its id as another engine saved it."""
+
+        def load(client: APIClient) -> None:
+            with archive.open("rb") as file:
+                for _ in client.load_image(file):
+                    pass
+
+        await self._call_long("load an image", load, timeout_s)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -180,22 +275,41 @@ class Engine:
         if self._tunnel is not None:
             await self._tunnel.close()
 
-    async def _call(
-        self, what: str, function: Callable[..., T], *args: object, timeout_s: float | None = None
-    ) -> T:
-        """Run an SDK call in a thread. Raises EngineError, its cause the SDK's, when it fails or takes too long."""
+    async def _call(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run an SDK call in a thread. Raises EngineError, its cause the SDK's."""
+        began_s = time.monotonic()
+        result = await self._in_thread(what, functools.partial(function, *args), self._timeout_s)
+        self.on_latency(time.monotonic() - began_s)
+        return result
+
+    async def _call_long(self, what: str, function: Callable[[APIClient], T], timeout_s: float) -> T:
+        """A call that takes minutes, on a connection with such a deadline."""
+
+        def call() -> T:
+            client = _open(self._endpoint, timeout_s)
+            try:
+                return function(client)
+            finally:
+                client.close()
+
+        return await self._in_thread(what, call, timeout_s)
+
+    async def _in_thread(self, what: str, function: Callable[[], T], timeout_s: float) -> T:
         import docker.errors
         import requests
 
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(limit_s):
-                return await loop.run_in_executor(self._threads, functools.partial(function, *args))
-        except TimeoutError as error:
-            raise EngineError(self._late_text(what, limit_s)) from error
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-            raise EngineError(self._failed_text(what, error)) from error
+            async with asyncio.timeout(timeout_s):
+                return await loop.run_in_executor(self._threads, function)
+        except (TimeoutError, requests.Timeout) as error:
+            raise EngineUnreachable(self._late_text(what, timeout_s)) from error
+        except docker.errors.APIError as error:
+            text = self._failed_text(what, error)
+            full = any(words in text.lower() for words in ("no space left on device", "disk quota exceeded"))
+            raise (EngineDiskFull if full else EngineError)(text) from error
+        except (docker.errors.DockerException, requests.RequestException, OSError, _Refused) as error:
+            raise EngineUnreachable(self._failed_text(what, error)) from error
 
     def _late_text(self, what: str, limit_s: float) -> str:
         return f"the Docker engine at {self.url} did not {what} within {limit_s:g} s"
@@ -208,7 +322,8 @@ class _Refused(Exception):
     """A candidate did not answer."""
 
 
-def _open(endpoint: Endpoint) -> APIClient:
+def _open(endpoint: Endpoint, timeout_s: float) -> APIClient:
+    """Connect. timeout_s: for later calls, so that an engine that hangs does not hold our threads for good."""
     import docker
     import requests
 
@@ -220,12 +335,12 @@ def _open(endpoint: Endpoint) -> APIClient:
         tls = docker.tls.TLSConfig(
             client_cert=(endpoint.tls.cert, endpoint.tls.key), ca_cert=endpoint.tls.ca, verify=True
         )
-    timeout_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
+    connect_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
     try:
-        client = docker.APIClient(base_url=endpoint.base_url, version="auto", timeout=timeout_s, tls=tls)
+        client = docker.APIClient(base_url=endpoint.base_url, version="auto", timeout=connect_s, tls=tls)
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
         raise _Refused(_short(error)) from error
-    client.timeout = None  # each call's deadline is ours
+    client.timeout = timeout_s
     return client
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentgym.errors import InfraError, UserError
-from agentgym_sandboxes.docker.engine import Engine
+from agentgym.sandbox import SandboxUnavailable
+
+from agentgym_sandboxes.docker.engine import Engine, Image
+
+log = logging.getLogger(__name__)
 
 REPOSITORY = "agentgym-sandbox"
 BUILD_TIMEOUT_S = 1200.0
@@ -40,6 +45,67 @@ class Recipe:
 
 
 RECIPE = Recipe()
+
+
+class ImageChoice:
+    """The image that a user asked for, or ours: the same one on every engine.
+
+    reference: a name, or better what can't move: an id (sha256:...) or a name with a digest.
+    """
+
+    def __init__(self, reference: str | None) -> None:
+        self.reference = reference or RECIPE.reference
+        self._first: tuple[str, Image] | None = None
+
+    async def on(self, engine: Engine) -> str:
+        """Its id on an engine. Raises SandboxUnavailable where it is missing, or is another one."""
+        found = await engine.image(self.reference)
+        if found is None:
+            raise SandboxUnavailable(
+                f"the Docker engine at {engine.url} has no image {self.reference}. Run `agentgym sandbox build` once."
+            )
+        digest = self.reference.rpartition("@")[2]
+        if digest.startswith("sha256:") and digest not in (found.image_id, *found.digests):
+            raise SandboxUnavailable(
+                f"the Docker engine at {engine.url} has an image {self.reference} with the id {found.image_id} and "
+                f"the digests {', '.join(found.digests) or 'none'}, so it is another one. Pull it again."
+            )
+        if self._first is None:
+            self._first = (engine.url, found)
+            if not digest.startswith("sha256:") and self.reference != RECIPE.reference:
+                log.warning(
+                    "image %s is a name, which can move; give its id: %s", self.reference, found.image_id
+                )
+        first_url, first = self._first
+        # The id alone can differ between two engines' ways of storing an image; its contents can't.
+        if found.image_id != first.image_id and found.layers != first.layers:
+            raise SandboxUnavailable(
+                f"image {self.reference} is not the same on all engines: {first.image_id} at {first_url}, "
+                f"{found.image_id} at {engine.url}. `agentgym sandbox build` gives all of them one."
+            )
+        return found.image_id
+
+
+async def provide_image(
+    engines: Sequence[Engine], mirror: str, pull: str | None, say: Callable[[str], None]
+) -> str:
+    """Pull the image on every engine, or build it once and give it to all; its id."""
+    if pull is not None:
+        pulled = [await pull_image(engine, pull, say) for engine in engines]
+        return pulled[0]
+    image = await build_image(engines[0], mirror, say)
+    if len(engines) > 1:
+        folder = Path(tempfile.mkdtemp(prefix="agentgym-image-"))
+        try:
+            archive = folder / "image.tar"
+            await engines[0].save(RECIPE.reference, archive, BUILD_TIMEOUT_S)
+            for engine in engines[1:]:
+                say(f"giving it to the engine at {engine.url}")
+                await engine.load(archive, BUILD_TIMEOUT_S)
+                await _built_id(engine, say)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, True)
+    return image
 
 
 async def pull_image(engine: Engine, reference: str, say: Callable[[str], None]) -> str:
@@ -91,11 +157,11 @@ async def build_image(engine: Engine, mirror: str, say: Callable[[str], None]) -
 
 
 async def _built_id(engine: Engine, say: Callable[[str], None]) -> str:
-    image = await engine.image_id(RECIPE.reference)
+    image = await engine.image(RECIPE.reference)
     if image is None:
         raise InfraError(f"the engine took the image but does not have {RECIPE.reference}; build it again")
-    say(f"built {RECIPE.reference} ({image})")
-    return image
+    say(f"the engine at {engine.url} has {RECIPE.reference} ({image.image_id})")
+    return image.image_id
 
 
 def _slim(root: Path) -> None:

@@ -1,34 +1,39 @@
-"""A pool of warm containers: bounded slots, waiting in turn, and replacements in the background."""
+"""A pool of warm containers: bounded slots, waiting in turn, spares, and replacements in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import Limits, SandboxDirty, SandboxLost, SandboxUnavailable
+from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.meter import CallMeter
+
+from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 10.0
+RETRY_START_S = 0.5
+MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 
 
 class PooledContainer(Protocol):
-    """What the pool needs of a container."""
+    """What the pool needs of a container. cause: of its loss, and worn: why it is to be replaced, as counted."""
 
     name: str
     reserved: int
     lost: str | None
+    cause: str
 
     @property
-    def usable(self) -> bool: ...
+    def worn(self) -> str: ...
 
     async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame: ...
 
@@ -37,27 +42,60 @@ class PooledContainer(Protocol):
     async def close(self) -> None: ...
 
 
+class Outcome(Protocol):
+    """What a call's answer means."""
+
+    @property
+    def status(self) -> RunStatus: ...
+
+
+Answer = TypeVar("Answer", bound=Outcome)
 StartContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[PooledContainer]]
 """Starts a container that calls back when a slot came free or it was lost."""
+WentWithEngine: TypeAlias = Callable[[str], Awaitable[bool]]
+"""Whether a lost container, by its name, went down with its engine."""
+
+
+async def _by_itself(name: str) -> bool:
+    return False
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    future: asyncio.Future[PooledContainer]
+    avoid: PooledContainer | None
 
 
 class Pool:
-    """`num_containers` x `slots` calls at a time; more wait in turn, at most `lease_timeout_s`."""
+    """`size` x `slots` calls at a time; more wait in turn, at most `lease_timeout_s`.
 
-    def __init__(self, config: DockerConfig, start_container: StartContainer) -> None:
+    A worn container serves until a spare takes its place, so that there are never fewer.
+    """
+
+    def __init__(
+        self,
+        config: DockerConfig,
+        start_container: StartContainer,
+        size: int,
+        meter: CallMeter,
+        went_with_engine: WentWithEngine = _by_itself,
+    ) -> None:
         self._config = config
         self._start_container = start_container
+        self._size = size
+        self._meter = meter
+        self._went_with_engine = went_with_engine
+        tenth = max(1, -(-size // 10))
+        self._num_spares = tenth if config.spares is None else config.spares
+        self._num_for_worn = max(self._num_spares, tenth)
         self._live: list[PooledContainer] = []
+        self._spare: list[PooledContainer] = []
         self._retired: list[PooledContainer] = []
-        self._waiting: collections.deque[asyncio.Future[PooledContainer]] = collections.deque()
+        self._waiting: collections.deque[_Waiter] = collections.deque()
         self._changed = asyncio.Event()
-        self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
         self._num_starting = 0
         self._keeper: asyncio.Task[None] | None = None
-        self._last_error = ""
-        self.counts: collections.Counter[str] = collections.Counter()
-        self.wait_s = 0.0
-        self.call_s = 0.0
+        self._last_error: InfraError | None = None
 
     async def start(self) -> None:
         """Return when the first container is ready; the others follow in the background."""
@@ -72,56 +110,75 @@ class Pool:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
         self._refuse_waiting("the sandbox was closed")
-        containers = [*self._live, *self._retired]
-        self._live, self._retired = [], []
+        containers = [*self._live, *self._spare, *self._retired]
+        self._live, self._spare, self._retired = [], [], []
         results = await asyncio.gather(*(c.close() for c in containers), return_exceptions=True)
         for container, result in zip(containers, results, strict=True):
             if isinstance(result, BaseException):  # it ends by itself: its input is closed
                 log.warning("container %s was not removed: %s", container.name, result)
 
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
-        """Make one call; once more on another container when the first is lost or dirty."""
-        began_s = time.monotonic()
-        container = await self._lease()
-        leased_s = time.monotonic()
-        self.wait_s += leased_s - began_s
-        self.counts["calls"] += 1
-        try:
+    async def call(
+        self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
+    ) -> Answer:
+        """Make one call; once more on another container when the first is lost or dirty.
+
+        A container that went down with its engine says nothing about the call, which then waits for another.
+        """
+        queue_s, num_failed, num_engine_losses = 0.0, 0, 0
+        container: PooledContainer | None = None
+        while True:
+            began_s = time.monotonic()
+            container = await self._lease(avoid=container)
+            leased_s = time.monotonic()
+            queue_s += leased_s - began_s
             try:
-                return await container.call(op, blobs, limits)
+                frame = await container.call(op, blobs, limits)
             except (SandboxLost, SandboxDirty) as error:
-                self._count(error)
+                if isinstance(error, SandboxDirty):
+                    self._meter.counts[counts.LEAKS] += 1
+                if num_engine_losses < MAX_ENGINE_LOSSES and await self._went_with_engine(container.name):
+                    num_engine_losses += 1
+                elif num_failed == 1:
+                    raise
+                else:
+                    num_failed += 1
                 log.info("%s; making the call again on another container", error)
-            container = await self._lease()
-            self.counts["retries"] += 1
-            try:
-                return await container.call(op, blobs, limits)
-            except (SandboxLost, SandboxDirty) as error:
-                self._count(error)
-                raise
-        finally:
-            self.call_s += time.monotonic() - leased_s
+                self._meter.counts[counts.RETRIES] += 1
+                continue
+            answer = answer_of(frame)
+            self._count(frame, answer.status)
+            self._meter.answered(answer.status, queue_s=queue_s, wall_s=time.monotonic() - leased_s)
+            return answer
 
-    @property
-    def num_live(self) -> int:
-        return sum(1 for container in self._live if container.usable)
+    def gauges(self) -> dict[str, float]:
+        """What is true now, by the names in `counts`."""
+        serving = [c for c in self._live if c.lost is None]
+        return {
+            counts.SLOTS_USED: sum(c.reserved for c in serving),
+            counts.SLOTS_TOTAL: len(serving) * self._config.slots,
+            counts.CALLS_WAITING: sum(1 for waiter in self._waiting if not waiter.future.done()),
+            counts.CONTAINERS_LIVE: len(serving),
+            counts.CONTAINERS_SPARE: sum(1 for c in self._spare if c.lost is None),
+        }
 
-    @property
-    def num_waiting(self) -> int:
-        return sum(1 for future in self._waiting if not future.done())
+    def _count(self, frame: Frame, status: RunStatus) -> None:
+        if status == RunStatus.OOM:
+            self._meter.counts[counts.OOM_KILLS] += 1
+        if frame.header.get("leaked"):
+            self._meter.counts[counts.LEAKS] += 1
 
-    def _count(self, error: SandboxLost | SandboxDirty) -> None:
-        self.counts["dirty" if isinstance(error, SandboxDirty) else "lost"] += 1
+    async def _lease(self, avoid: PooledContainer | None = None) -> PooledContainer:
+        """A container with a slot reserved for the caller. Raises SandboxUnavailable after the deadline.
 
-    async def _lease(self) -> PooledContainer:
-        """A container with a slot reserved for the caller. Raises SandboxUnavailable after the deadline."""
+        avoid: only when there is no other.
+        """
         if self._keeper is None:
             raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
         if self._keeper.done():
             raise SandboxUnavailable("the sandbox pool broke; its log says why")
         future: asyncio.Future[PooledContainer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._serve_waiting()
+        self._waiting.append(_Waiter(future, avoid))
+        self._on_change()
         try:
             async with asyncio.timeout(self._config.lease_timeout_s):
                 return await future
@@ -131,56 +188,94 @@ class Pool:
                 self._on_change()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise SandboxUnavailable(self._no_slot_text()) from None
+            raise self._no_slot() from None
 
-    def _no_slot_text(self) -> str:
-        last = f" The last error: {self._last_error}." if self._last_error else ""
-        return (
-            f"no sandbox slot came free within {self._config.lease_timeout_s:g} s: {self.num_live} of "
-            f"{self._config.num_containers} containers are up, each serves {self._config.slots} calls at a "
-            f"time.{last} Set sandbox.options.pool_size or slots higher, or run fewer episodes at a time."
+    def _no_slot(self) -> SandboxUnavailable:
+        gauges = self.gauges()
+        text = (
+            f"no sandbox slot came free within {self._config.lease_timeout_s:g} s: "
+            f"{gauges[counts.CONTAINERS_LIVE]} of {self._size} containers are up, each serves "
+            f"{self._config.slots} calls at a time."
         )
+        if self._last_error is None:
+            advice = " Set sandbox.options.pool_size or slots higher, or run fewer episodes at a time."
+            return SandboxUnavailable(text + advice)
+        kind = SandboxDiskFull if isinstance(self._last_error, SandboxDiskFull) else SandboxUnavailable
+        return kind(f"{text} No more could be started: {self._last_error}")
 
     def _serve_waiting(self) -> None:
         """Give free slots to those who wait, in turn, from the container that is least busy."""
         while self._waiting:
-            if self._waiting[0].done():
+            waiter = self._waiting[0]
+            if waiter.future.done():
                 self._waiting.popleft()
                 continue
-            free = [c for c in self._live if c.usable and c.reserved < self._config.slots]
+            free = [c for c in self._live if c.lost is None and c.reserved < self._config.slots]
             if not free:
                 return
-            container = min(free, key=lambda c: c.reserved)
+            container = min(free, key=lambda c: (c is waiter.avoid, c.worn != "", c.reserved))
             container.reserved += 1
-            self._waiting.popleft().set_result(container)
+            self._waiting.popleft()
+            waiter.future.set_result(container)
 
     def _refuse_waiting(self, why: str) -> None:
         while self._waiting:
-            future = self._waiting.popleft()
+            future = self._waiting.popleft().future
             if not future.done():
                 future.set_exception(SandboxUnavailable(why))
 
     def _on_change(self) -> None:
+        self._settle()
         self._serve_waiting()
-        if any(not container.usable for container in self._live) or self._retired:
+        if self._retired or self._num_wanted > 0:
             self._changed.set()
 
+    def _settle(self) -> None:
+        """Take out what was lost; fill up from the spares; let spares take the places of the worn."""
+        for container in [c for c in self._spare if c.lost is not None]:
+            self._spare.remove(container)
+            self._retire(container, container.cause)
+        for container in [c for c in self._live if c.lost is not None]:
+            self._live.remove(container)
+            self._retire(container, container.cause)
+        while self._spare and len(self._live) < self._size:
+            self._live.append(self._spare.pop(0))
+        for container in [c for c in self._live if c.worn]:
+            fresh = next((c for c in self._spare if not c.worn), None)
+            if fresh is None:
+                break
+            self._spare.remove(fresh)
+            self._live[self._live.index(container)] = fresh
+            self._retire(container, container.worn)
+        for container in [c for c in self._spare if c.worn]:
+            if len(self._spare) > self._num_spares:  # its replacement is here
+                self._spare.remove(container)
+                self._retire(container, container.worn)
+
+    def _retire(self, container: PooledContainer, cause: str) -> None:
+        self._retired.append(container)
+        self._meter.counts[f"replaced_{cause}_total"] += 1
+
+    @property
+    def _num_wanted(self) -> int:
+        """How many more containers to start."""
+        any_worn = any(c.worn for c in (*self._live, *self._spare))
+        num_fresh = sum(1 for c in self._spare if not c.worn)
+        num_spares = self._num_for_worn if any_worn else self._num_spares
+        return self._size - len(self._live) + num_spares - num_fresh - self._num_starting
+
     async def _keep(self) -> None:
-        """Replace what is used up or lost, until cancelled."""
+        """Replace what is worn or lost, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ping_all())
                 while True:
                     await self._changed.wait()
                     self._changed.clear()
-                    for container in [c for c in self._live if not c.usable]:
-                        self._live.remove(container)
-                        self._retired.append(container)
-                        self.counts["replaced"] += 1
                     for container in [c for c in self._retired if c.reserved == 0 or c.lost is not None]:
                         self._retired.remove(container)
                         tasks.create_task(self._discard(container))
-                    for _ in range(self._config.num_containers - len(self._live) - self._num_starting):
+                    for _ in range(self._num_wanted):
                         self._num_starting += 1
                         tasks.create_task(self._add())
         except Exception as error:
@@ -190,23 +285,24 @@ class Pool:
 
     async def _add(self) -> None:
         """Start one container, however often that takes."""
-        backoff_s = FIRST_BACKOFF_S
         try:
             while True:
                 try:
-                    async with self._starts:
-                        container = await self._start_container(self._on_change)
+                    container = await self._start_container(self._on_change)
                     break
                 except InfraError as error:
-                    self._last_error = str(error)
-                    self.counts["start_failures"] += 1
-                    log.warning("a container did not start, trying again in %.1f s: %s", backoff_s, error)
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                    news = str(error) != str(self._last_error)
+                    self._last_error = error
+                    log.log(
+                        logging.WARNING if news else logging.DEBUG, "a container did not start: %s", error
+                    )
+                await asyncio.sleep(
+                    RETRY_START_S
+                )  # engines that fail are left alone by their circuit breakers
         finally:
             self._num_starting -= 1
-        self._last_error = ""
-        self._live.append(container)
+        self._last_error = None
+        self._spare.append(container)
         self._on_change()
 
     async def _discard(self, container: PooledContainer) -> None:
@@ -218,6 +314,8 @@ class Pool:
     async def _ping_all(self) -> None:
         while True:
             await asyncio.sleep(self._config.ping_every_s)
-            results = await asyncio.gather(*(c.ping() for c in self._live), return_exceptions=True)
-            self.counts["failed_pings"] += sum(1 for result in results if isinstance(result, InfraError))
+            containers = (*self._live, *self._spare)
+            for result in await asyncio.gather(*(c.ping() for c in containers), return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, InfraError):
+                    raise result
             self._on_change()  # a container may have become too old

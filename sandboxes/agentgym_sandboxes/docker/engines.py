@@ -1,0 +1,245 @@
+"""Several Docker engines as one: containers go to the least loaded that is healthy, at a rate it can take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
+from agentgym_sandboxes.meter import CallMeter
+
+from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.breaker import Circuit
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine, EngineUnreachable, NoEngineAnswers
+from agentgym_sandboxes.docker.image import ImageChoice
+from agentgym_sandboxes.docker.member import Member
+from agentgym_sandboxes.docker.reaper import is_forgotten, is_orphan
+
+log = logging.getLogger(__name__)
+
+MAX_CONTAINERS_PER_ENGINE = 4  # by default
+PLACE_AGAIN_S = 0.1
+
+
+class EngineGroup:
+    """Places containers, looks after the engines, removes what dead owners left on them.
+
+    owner: the label of the containers that are ours.
+    """
+
+    def __init__(
+        self,
+        config: DockerConfig,
+        image: ImageChoice | None,
+        owner: str,
+        meter: CallMeter,
+        settings_of: SettingsOf = container_settings,
+    ) -> None:
+        self.members = [Member(url, config) for url in config.urls]
+        self._config = config
+        self._image = image
+        self._owner = owner
+        self._meter = meter
+        self._settings_of = settings_of
+        self._watch: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect to all. Raises SandboxUnavailable when none can be had, or when one lacks what we need.
+
+        An engine that does not answer is tried again later, as long as another does.
+        """
+        connections = (member.connect(self._image, self._meter) for member in self.members)
+        results = await asyncio.gather(*connections, return_exceptions=True)
+        failures: list[Exception] = []
+        for member, result in zip(self.members, results, strict=True):
+            if isinstance(result, Exception):
+                failures.append(result)
+                member.reach.failed(result)
+            elif isinstance(result, BaseException):
+                raise result
+        reached = [member for member in self.members if member.engine is not None]
+        for failure in failures:
+            if not reached or not isinstance(failure, NoEngineAnswers):  # all else is for a person to settle
+                await self.close()
+                if len(failures) == 1:
+                    raise failure
+                raise SandboxUnavailable("; ".join(str(one) for one in failures))
+            log.warning("going on without an engine: %s", failure)
+        identities = [member.facts.identity for member in reached if member.facts is not None]
+        if len(set(identities)) < len(identities):
+            log.warning(
+                "two of the engines %s have one identity; is it one engine?", [m.url for m in reached]
+            )
+
+    def watch(self) -> None:
+        """Begin to look after the engines, until closed."""
+        self._watch = asyncio.create_task(self._look_after_all())
+
+    async def close(self) -> None:
+        """Safe to call twice."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        engines = self.engines
+        for member in self.members:
+            member.engine = None
+        await asyncio.gather(*(engine.close() for engine in engines))
+
+    @property
+    def engines(self) -> list[Engine]:
+        return [member.engine for member in self.members if member.engine is not None]
+
+    @property
+    def default_pool_size(self) -> int:
+        """One container a core of each engine, at most so many."""
+        cores = (m.facts.cpus if m.facts else os.cpu_count() or 1 for m in self.members)
+        return sum(min(MAX_CONTAINERS_PER_ENGINE, num) for num in cores)
+
+    def gauges(self) -> dict[str, float]:
+        return {counts.ENGINES_OPEN: sum(member.is_open for member in self.members)}
+
+    async def start_container(
+        self,
+        on_change: Callable[[], None],
+        *,
+        session: bool = False,
+        wait_s: float = 0.0,
+    ) -> Container:
+        """Start a container on the least loaded engine that is healthy, as soon as its limits allow.
+
+        wait_s: how long to wait for an engine to come back.
+        Raises SandboxUnavailable with each engine's last error when there is none, InfraError when the start
+        failed.
+        """
+        member = await self._place(wait_s)
+        engine, facts = member.engine, member.facts
+        assert engine is not None and facts is not None
+        member.num_starting += 1
+        member.starts.begin()
+        try:
+            async with member.in_flight:
+                await member.limit.take()
+                container = await Container.start(
+                    engine,
+                    self._config,
+                    member.image_id,
+                    self._owner,
+                    remapped=facts.remapped,
+                    on_change=on_change,
+                    settings_of=self._settings_of,
+                    for_session=session,
+                )
+        except InfraError as error:
+            self._meter.counts[counts.START_FAILURES] += 1
+            typed = member.typed(error)
+            if isinstance(error, EngineUnreachable):
+                member.starts.abandoned()
+                member.reach.failed(typed)
+            else:
+                member.starts.failed(typed)
+            raise typed from error
+        except BaseException:
+            member.starts.abandoned()
+            raise
+        finally:
+            member.num_starting -= 1
+        member.starts.succeeded()
+        member.hold(container)
+        self._meter.start.add(container.start_s)
+        return container
+
+    async def went_with_engine(self, name: str) -> bool:
+        """Whether a lost container's engine is gone too."""
+        for member in self.members:
+            if member.engine is not None and name in member.engine.names:
+                try:
+                    await member.engine.ping(self._config.ping_timeout_s)
+                except EngineUnreachable as error:
+                    member.reach.failed(error)
+                    return True
+        return False
+
+    async def reap(self, say: Callable[[str], None] = log.info) -> int:
+        """Remove what dead owners left, and what we asked for and gave up; how many there were."""
+        count = 0
+        for engine in self.engines:
+            for owned in await engine.owned():
+                if owned.owner == self._owner:
+                    gone, why = owned.name not in engine.names, "which nobody waits for"
+                else:
+                    gone = is_orphan(owned.owner) or is_forgotten(owned.state, owned.age_s)
+                    why = f"of {owned.owner}, which is gone"
+                if gone:
+                    await engine.remove(owned.container_id)
+                    say(f"removed container {owned.container_id[:12]} {why}")
+                    count += 1
+        self._meter.counts[counts.REAPED] += count
+        return count
+
+    async def _place(self, wait_s: float) -> Member:
+        """The engine to start on."""
+        end_s = time.monotonic() + wait_s
+        while True:
+            ready = [member for member in self.members if member.is_ready]
+            if ready:
+                return min(ready, key=lambda member: member.load)
+            if time.monotonic() >= end_s:
+                raise self._none_ready()
+            await asyncio.sleep(PLACE_AGAIN_S)
+
+    def _none_ready(self) -> SandboxUnavailable:
+        troubles = [member.trouble for member in self.members]
+        full = all(isinstance(trouble, SandboxDiskFull) for trouble in troubles)
+        texts = [
+            f"{m.url}: {t or 'a start is being tried'}" for m, t in zip(self.members, troubles, strict=True)
+        ]
+        return (SandboxDiskFull if full else SandboxUnavailable)(
+            f"no Docker engine takes containers. {'; '.join(texts)}"
+        )
+
+    async def _look_after_all(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for member in self.members:
+                tasks.create_task(self._look_after(member))
+            tasks.create_task(self._reap_again())
+
+    async def _look_after(self, member: Member) -> None:
+        """Ping the engine, more often while it is silent; connect when it never was."""
+        while True:
+            await asyncio.sleep(
+                min(1.0, self._config.ping_every_s) if member.trouble else self._config.ping_every_s
+            )
+            if not member.reach.admits:
+                continue
+            was = member.reach.circuit
+            member.reach.begin()
+            try:
+                if member.engine is None:
+                    await member.connect(self._image, self._meter)
+                else:
+                    await member.engine.reconnect()
+                    await member.engine.ping(self._config.ping_timeout_s)
+            except (InfraError, ValueError) as error:
+                member.reach.failed(error)
+                if member.reach.circuit != was == Circuit.CLOSED:
+                    log.warning("nothing is started on the engine at %s: %s", member.url, error)
+            else:
+                member.reach.succeeded()
+                if was != Circuit.CLOSED:
+                    log.warning("the engine at %s answers again", member.url)
+
+    async def _reap_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.reap_every_s)
+            try:
+                await self.reap()
+            except InfraError as error:
+                log.warning("could not look for containers of dead owners: %s", error)

@@ -1,0 +1,105 @@
+"""One engine of a group: its connection, its limits, how it does, and what runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.meter import CallMeter
+
+from agentgym_sandboxes.docker.breaker import Breaker, Circuit, StartLimit
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine, EngineDiskFull
+from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, room_text
+from agentgym_sandboxes.docker.image import ImageChoice
+
+STARTS_PER_CORE = 2  # in flight: more only wait for each other
+REACH_BACKOFF_S = 2.0
+
+
+class Member:
+    """An engine that is reached, or will be.
+
+    reach: whether it answers; pings are its probes. starts: whether containers start on it.
+    """
+
+    def __init__(self, url: str | None, config: DockerConfig) -> None:
+        self.url = url or "the usual places"
+        self.engine: Engine | None = None
+        self.facts: EngineFacts | None = None
+        self.image_id = ""
+        self.reach = Breaker(config.engine_failures, REACH_BACKOFF_S)
+        self.starts = Breaker(config.engine_failures)
+        self.num_starting = 0
+        self.in_flight = asyncio.Semaphore(1)
+        self.limit = StartLimit(config.starts_per_s, 1)
+        self._asked_url = url
+        self._config = config
+        self._containers: list[Container] = []
+
+    async def connect(self, image: ImageChoice | None, meter: CallMeter) -> None:
+        """Reach it, and see that it can hold our containers. Raises SandboxUnavailable, UserError.
+
+        image: which each of them runs; None when no container is to be started.
+        """
+        config = self._config
+        engine = await Engine.connect(
+            self._asked_url, config.engine_timeout_s, tls=config.tls, ssh_config=config.ssh_config
+        )
+        try:
+            engine.on_latency = meter.engine.add
+            facts = await engine.facts()
+            if image is not None:
+                check_facts(facts, engine.url, config.runtime, config.allow_missing_limits)
+                self.image_id = await image.on(engine)
+        except BaseException as error:
+            await engine.close()
+            if isinstance(error, InfraError) and not isinstance(error, SandboxUnavailable):
+                raise SandboxUnavailable(str(error)) from error
+            raise
+        self.engine, self.facts, self.url = engine, facts, engine.url
+        burst = STARTS_PER_CORE * facts.cpus
+        self.in_flight, self.limit = asyncio.Semaphore(burst), StartLimit(config.starts_per_s, burst)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.engine is not None and self.reach.circuit == Circuit.CLOSED and self.starts.admits
+
+    @property
+    def is_open(self) -> bool:
+        return (
+            self.engine is None
+            or self.reach.circuit != Circuit.CLOSED
+            or self.starts.circuit != Circuit.CLOSED
+        )
+
+    @property
+    def load(self) -> tuple[bool, float]:
+        """By which engines are compared: after one that just failed, containers a core."""
+        self._containers = [container for container in self._containers if container.lost is None]
+        cores = self.facts.cpus if self.facts else 1
+        suspect = self.reach.is_suspect or self.starts.is_suspect
+        return suspect, (len(self._containers) + self.num_starting) / cores
+
+    @property
+    def trouble(self) -> Exception | None:
+        return self.reach.last_error or self.starts.last_error
+
+    def hold(self, container: Container) -> None:
+        self._containers.append(container)
+
+    def typed(self, error: InfraError) -> InfraError:
+        """A failed start, with what a person can do about it."""
+        if isinstance(error, EngineDiskFull) and self.facts is not None and self.engine is not None:
+            room = room_text(self.facts.data_root, self.engine.is_local)
+            return SandboxDiskFull(
+                f"the Docker engine at {self.url} has no room for a container in {room}. Free some there: "
+                f"`docker system df` shows what takes it. It said: {error}"
+            )
+        if self.facts is not None and self.facts.remapped and "Invalid argument" in str(error):
+            return InfraError(
+                f"{error}. The engine maps too few user ids: give its user 65536 in /etc/subuid and /etc/subgid"
+            )
+        return error
