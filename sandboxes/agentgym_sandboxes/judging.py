@@ -16,7 +16,7 @@ from agentgym.sandbox import AssertCase, CallCase, Case, CaseResult, LimitHit, R
 from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.values import Tree
 from agentgym_sandboxes.trees import MAX_VALUE_CHARS, render, same
-from agentgym_sandboxes.wording import NOT_REACHED, Raised, cut, error_text, raised_text
+from agentgym_sandboxes.wording import NOT_REACHED, Raised, error_text, one_line, raised_text
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -80,7 +80,7 @@ def judge_call(case: CallCase, answer: Answer) -> CaseResult:
 def _difference(verb: str, answer: Returned | NoValue, expected: Tree, tolerance: float) -> str:
     """'returned 3, expected 4'; empty when there is none."""
     if isinstance(answer, NoValue):
-        return f"{verb} <{cut(answer.kind, MAX_VALUE_CHARS)}>, expected {render(expected)}"
+        return f"{verb} <{one_line(answer.kind, MAX_VALUE_CHARS)}>, expected {render(expected)}"
     try:
         if same(answer.tree, expected, tolerance):
             return ""
@@ -97,7 +97,7 @@ def judge_assert(case: AssertCase, raised: Raised | None) -> CaseResult:
         return CaseResult(passed=False, error=raised_text(raised))
     lines = case.source.splitlines()
     said = raised.message or (lines[raised.line - 1] if 0 < raised.line <= len(lines) else "")
-    said = cut(" ".join(said.split()), MAX_VALUE_CHARS)
+    said = one_line(said, MAX_VALUE_CHARS)
     return CaseResult(passed=False, error=f"assertion failed: {said}" if said else "assertion failed")
 
 

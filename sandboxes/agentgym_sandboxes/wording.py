@@ -62,8 +62,8 @@ def error_text(raised: Raised) -> str:
             message = pattern.sub(words, message, count=1)
     if raised.kind in _SYNTAX_ERRORS and raised.line:
         message = f"{message} (line {raised.line})"
-    message = cut(message, MAX_MESSAGE_CHARS)
-    return f"{raised.kind}: {message}" if message else raised.kind
+    kind, message = one_line(raised.kind, MAX_MESSAGE_CHARS), one_line(message, MAX_MESSAGE_CHARS)
+    return f"{kind}: {message}" if message else kind
 
 
 def last_line_text(line: str) -> str:
@@ -84,6 +84,12 @@ def exit_text(code: int) -> str:
         return f"its process was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"its process was ended by signal {-code}"
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """Untrusted words as they may go to a model and into files: on one line, half characters escaped, cut."""
+    text = " ".join(text.split())
+    return cut(text.encode("utf-8", "backslashreplace").decode(), max_chars)
 
 
 def cut(text: str, max_chars: int) -> str:

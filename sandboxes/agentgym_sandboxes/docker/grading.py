@@ -117,6 +117,8 @@ def _answer(line: Tree) -> Answer:
 
 def _left(line: Tree) -> Returned | NoValue | None:
     """How the arguments were left."""
+    if not isinstance(line, list) or len(line) != 2:  # one that is nested again and again is garbage, too
+        return None
     answer = _answer(line)
     return answer if isinstance(answer, (Returned, NoValue)) else None
 
