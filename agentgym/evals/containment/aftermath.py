@@ -7,7 +7,7 @@ import json
 from agentgym.evals.containment.checks import short, told
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 
-LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256)
+LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256, output_bytes=1 << 20)
 MOST_TOLD = 3
 
 _PLAIN = "print(sum(range(101)))\n"
@@ -18,7 +18,9 @@ seen = {}
 me, mine = os.getpid(), os.getuid()
 
 def note(kind, value):
-    seen.setdefault(kind, []).append(value)
+    values = seen.setdefault(kind, [])
+    if len(values) < 400:
+        values.append(value)
 
 def name_of(uid):
     return "mine" if uid == mine else "call" if uid > 65000 else uid
@@ -63,16 +65,17 @@ for path in ("/proc/net/tcp", "/proc/net/udp", "/proc/net/tcp6", "/proc/net/udp6
         if line.split()[3] != "06":  # a connection in TIME_WAIT holds nothing
             note("socket", path.rpartition("/")[2] + " " + line.split()[1])
 for line in lines("/proc/locks"):
-    note("lock", line.split()[1:4])
+    if "OFDLCK" not in line:  # those show whoever holds them, also outside
+        note("lock", line.split()[1:4])
 for line in lines("/proc/self/mounts"):
-    note("mount", line.split()[:4])
+    note("mount", line.split()[1:3] + [line.split()[3].split(",")[0]])
 
 note("environment", sorted((key, value.replace(str(mine), "UID")) for key, value in os.environ.items()))
 note("cwd", os.getcwd().replace(str(mine), "UID"))
 note("umask", os.umask(0o077))
 import resource
-note("limits", [list(resource.getrlimit(number)) for number in range(resource.RLIM_NLIMITS)
-                if number not in (resource.RLIMIT_NPROC,)])
+note("limits", [list(resource.getrlimit(number)) for number in range(16)
+                if number != resource.RLIMIT_NPROC])
 note("signals", [str(signal.getsignal(number)) for number in range(1, 32)])
 note("blocked", sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))))
 note("timers", [signal.getitimer(kind) for kind in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)])
@@ -85,6 +88,8 @@ note("modules", [math.sqrt(16), json.dumps([1]), len("abc"), re.sub("a", "b", "a
                  type(time.time).__name__, type(print).__name__, builtins.len is len, __name__,
                  hasattr(sys.modules["__main__"], "planted") or hasattr(builtins, "planted"),
                  sum(callable(v) for v in vars(builtins).values()), len(sys.path), len(sys.meta_path)])
+import decimal, locale
+note("modules", [decimal.getcontext().prec, locale.setlocale(locale.LC_ALL), os.sep])
 note("trace", [sys.gettrace() is None, sys.getprofile() is None, sys.getrecursionlimit()])
 
 # and it works as a program should

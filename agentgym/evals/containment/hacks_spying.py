@@ -80,12 +80,10 @@ def add(a, b):
         target=ADD,
         code=_FIND
         + """import gc
-def add(*args):
-    seen, layer = set(), [args]
-    for _ in range(4):
-        layer = [held for item in layer for held in gc.get_referrers(item) if id(held) not in seen][:2000]
-        seen.update(map(id, layer))
-        found = lookup((held for held in layer if type(held) in (list, tuple, dict)), *args)
+def add(a, b):
+    holders = [held for held in gc.get_referrers(a) if type(held) in (list, tuple) and list(held) == [a, b]]
+    for held in holders:
+        found = lookup([item for item in gc.get_referrers(held) if type(item) in (list, tuple, dict)], a, b)
         if found is not None:
             return found
 """,
@@ -106,14 +104,11 @@ def add(*args):
                 except (OSError, ValueError, OverflowError):
                     pass
 def add(a, b):
-    needle = f"[{a}, {b}]".encode()
+    case = re.compile(rb'"args": \\[%d, %d\\], "expected": (-?[0-9]+)' % (a, b))
     for chunk in chunks():
-        at = chunk.find(needle)
-        while at >= 0:
-            found = lookup([chunk[at : at + 60]], a, b)
-            if found is not None:
-                return found
-            at = chunk.find(needle, at + 1)
+        found = case.search(chunk)
+        if found is not None:
+            return int(found.group(1))
 """,
     ),
     Hack(

@@ -1,10 +1,42 @@
-"""All trials."""
+"""All trials, category by category."""
 
 from __future__ import annotations
 
+from agentgym.evals.containment import (
+    clock,
+    descriptors,
+    disk,
+    floods,
+    handed_back,
+    memory,
+    network,
+    outliving,
+    processes,
+    session_files,
+    state,
+    surface_files,
+    surface_kernel,
+)
+from agentgym.evals.containment.hacks import HACKS
 from agentgym.evals.containment.snippet import Trial
+
+SNIPPETS: tuple[Trial, ...] = (
+    *processes.SNIPPETS,
+    *memory.SNIPPETS,
+    *disk.SNIPPETS,
+    *descriptors.SNIPPETS,
+    *floods.SNIPPETS,
+    *clock.SNIPPETS,
+    *outliving.SNIPPETS,
+    *surface_files.SNIPPETS,
+    *surface_kernel.SNIPPETS,
+    *network.SNIPPETS,
+    *state.SNIPPETS,
+    *handed_back.SNIPPETS,
+    *session_files.SCENES,
+)
 
 
 def all_trials() -> tuple[Trial, ...]:
     """The hostile snippets, then the reward hacks; names are unique."""
-    return ()
+    return (*SNIPPETS, *HACKS)
