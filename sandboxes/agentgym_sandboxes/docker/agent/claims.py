@@ -1,11 +1,24 @@
-"""The limit that an uncaught exception speaks of: untrusted code says so, so it only tells failures apart."""
+"""The limit that a failed call says it ran into: untrusted code says so, so it only tells failures apart."""
 
 from __future__ import annotations
 
 import errno
 import json
+import re
 
 CLAIMS = {"memory": "oom", "disk": "disk_limit", "file": "disk_limit", "processes": "process_limit"}
+
+_TEXTS = (
+    ("memory", rb"\bMemoryError\b|Cannot allocate memory|memory exhausted|std::bad_alloc|[Oo]ut of memory"),
+    ("file", rb"File too large|File size limit exceeded"),
+    ("disk", rb"No space left on device|Disk quota exceeded"),
+    (
+        "processes",
+        rb"[Cc]an(no|')t fork|fork: .*[Rr]esource temporarily unavailable|can't start new thread"
+        rb"|BlockingIOError: \[Errno 11\]",
+    ),
+)
+_MAX_TEXT_BYTES = 4096
 
 
 def claim(error: BaseException) -> str | None:
@@ -33,3 +46,11 @@ def claim_in(notes: bytes) -> str | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return claimed if isinstance(claimed, str) and claimed in CLAIMS else None
+
+
+def claim_in_text(stderr: bytes) -> str | None:
+    """What the end of a failed command's words speaks of."""
+    for claimed, pattern in _TEXTS:
+        if re.search(pattern, stderr[-_MAX_TEXT_BYTES:]):
+            return claimed
+    return None

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 
-from .claims import CLAIMS
+from .claims import CLAIMS, claim_in_text
 from .job import Hit, Job
 from .limits import MIB
 
 FOLDERS = ("/work", "/tmp")
-_NO_PROCESS = re.compile(
-    rb"[Cc]annot fork|fork: .*[Rr]esource temporarily unavailable|[Cc]an't fork|can't start new thread"
-    rb"|BlockingIOError: \[Errno 11\]"
-)
 _CGROUP = "/sys/fs/cgroup"
 
 
@@ -44,20 +39,21 @@ def hit_of(job: Job, reason: str, *, claimed: str | None = None) -> Hit | None:
 
 
 def reason_of_failure(
-    exit_status: int, claimed: str | None, stderr: bytes, *, alone: bool
+    exit_status: int, claimed: str | None, stderr: bytes = b"", *, alone: bool
 ) -> tuple[str | None, str | None]:
     """The limit's reason that a failed call ended by itself for, if any, and the claim that tells its resource.
 
-    alone: nothing else uses the container, so that a full disk is the call's doing.
+    alone: nothing else uses the container, so that a full disk is the call's doing. stderr: of a command, which
+    has no other way to say what failed.
     """
-    if os.WIFSIGNALED(exit_status) and os.WTERMSIG(exit_status) == signal.SIGXFSZ:
+    signals = (signal.SIGXFSZ, 128 + signal.SIGXFSZ)  # its own, or that of a command of a shell
+    if exit_status in (signals[0], signals[1] << 8):
         return "disk_limit", "file"
-    if claimed in CLAIMS:
-        return CLAIMS[str(claimed)], claimed
+    claimed = claimed or claim_in_text(stderr)
+    if claimed is not None:
+        return CLAIMS[claimed], claimed
     if alone and full_disk() is not None:
         return "disk_limit", "disk"
-    if alone and _NO_PROCESS.search(stderr[-4096:]):
-        return "process_limit", "processes"
     return None, None
 
 

@@ -30,6 +30,7 @@ MAX_PROCESSES = 96
 SWEEP_PATIENCE_S = 3.0
 FILES_WALL_S = 60.0
 MAX_DRAINED = 64
+MAX_STALE = 1000  # packets that fit into a socket, and more
 End = dict[str, float]
 
 
@@ -111,6 +112,11 @@ class Session:
         turn.state_lost = lost
         fds = [memory_file(frame.blobs[0]), memory_file(frame.blobs[1]), *self._outputs(turn)]
         order = {"number": turn.job.number, "limits": turn.job.limits._asdict()}
+        try:
+            for _ in range(MAX_STALE):
+                interpreter.control.recv(repl.MAX_PACKET_BYTES)  # said before it was asked
+        except OSError:
+            pass
         try:
             repl.send(interpreter.control, order, fds)
         except OSError:  # it does not read: the snippet before said that it had ended, and goes on

@@ -236,7 +236,7 @@ class Supervisor:
         if op == "program":
             self._pump(job, "notes")
             claimed = claim_in(bytes(job.output["notes"]))
-            reason, claimed = reason_of_failure(status, claimed, b"", alone=False)
+            reason, claimed = reason_of_failure(status, claimed, alone=False)
             if reason is not None:
                 job.hit = hit_of(job, reason, claimed=claimed)
                 return reason
