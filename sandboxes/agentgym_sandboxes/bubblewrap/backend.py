@@ -37,15 +37,10 @@ class BubblewrapBackend(LocalBackend):
 
     async def probe(self) -> Capabilities:
         """What it enforces here, tried in a sandbox. Raises SandboxUnavailable with the way to get it."""
-        trial = BubblewrapBackend(dataclasses.replace(self.config, spares=1, slots=1))
+        trial = BubblewrapBackend(dataclasses.replace(self.config, spares=2, slots=2))
         async with trial:
             setting = trial._ready()
-            group_mib = 256 + setting.work_mib + setting.tmp_mib
-            await try_walls(
-                lambda code, limits: trial.run(code, limits=limits),
-                work_mib=setting.work_mib,
-                group_mib=group_mib,
-            )
+            await try_walls(trial.run, files_mib=setting.work_mib, most_mib=setting.most_memory_mib)
         return Capabilities(
             backend=self.name,
             detail=f"{setting.bwrap} with Python {setting.python.version_text} of {setting.python.path}, "

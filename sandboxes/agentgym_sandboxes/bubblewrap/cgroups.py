@@ -47,9 +47,8 @@ class Group:
 
     def __init__(self, parent: Parent, memory_mib: int, processes: int) -> None:
         """Make it. Raises OSError."""
-        _, pid, began = owner_label().split(":")
         self._parent = parent
-        self._name = f"{PREFIX}{pid}.{began}.{next(_SERIALS)}"
+        self._name = f"{PREFIX}{next(_SERIALS)}.{owner_label().replace('/', '+')}"
         try:
             for folder in self._folders:
                 folder.mkdir()
@@ -87,8 +86,17 @@ class Group:
         name = "memory.events" if self._parent.version == 2 else "memory.oom_control"
         return _counted(self._parent.memory / self._name / name, "oom_kill")
 
-    def num_refused_processes(self) -> int:
-        return _counted(self._parent.pids / self._name / "pids.events", "max")
+    def memory_mib(self) -> tuple[float, float] | None:
+        """The most it has used, and what it may; None when the kernel does not tell."""
+        memory = self._parent.memory / self._name
+        names = ("memory.peak", "memory.max")
+        if self._parent.version == 1:
+            names = ("memory.max_usage_in_bytes", "memory.limit_in_bytes")
+        try:
+            most, allowed = (int((memory / name).read_text()) for name in names)
+        except (OSError, ValueError):
+            return None
+        return most / MIB, allowed / MIB
 
     def kill(self) -> None:
         """SIGKILL to every process in it."""
@@ -131,9 +139,8 @@ def remove_stale(parent: Parent, say: Callable[[str], None]) -> int:
     removed: set[str] = set()
     for folder in parent.folders:
         for group in folder.glob(f"{PREFIX}*"):
-            pid, _, rest = group.name.removeprefix(PREFIX).partition(".")
-            began = rest.partition(".")[0]
-            if is_orphan(f"{os.uname().nodename}:{pid}:{began}"):
+            label = group.name.removeprefix(PREFIX).partition(".")[2].replace("+", "/")
+            if is_orphan(label):
                 _kill_all(group)
                 if _remove(group):
                     removed.add(group.name)

@@ -36,6 +36,10 @@ class Setting:
     tmp_mib: int
     memory_mib: int
 
+    def most_memory_mib(self, memory_mib: int) -> int:
+        """Of a group: files in memory and the keeper come on top of what the code may use."""
+        return memory_mib + self.work_mib + self.tmp_mib + OVERHEAD_MIB
+
 
 class BubblewrapPlace:
     """One sandbox. A shell joins the control group and then becomes bubblewrap, so nothing runs outside it."""
@@ -43,7 +47,7 @@ class BubblewrapPlace:
     def __init__(self, setting: Setting) -> None:
         """Raises OSError when no group can be made."""
         self._setting = setting
-        self._group = Group(setting.parent, self._memory_mib(setting.memory_mib), 64)
+        self._group = Group(setting.parent, setting.most_memory_mib(setting.memory_mib), 64)
         self._data = [_file(data) for data in (setting.program, _PASSWD, _GROUP)]
 
     @property
@@ -84,15 +88,15 @@ class BubblewrapPlace:
     def limit(self, limits: Limits) -> None:
         self._close_data()
         try:
-            self._group.limit(self._memory_mib(limits.memory_mib), limits.processes + KEEPERS)
+            self._group.limit(self._setting.most_memory_mib(limits.memory_mib), limits.processes + KEEPERS)
         except OSError as error:
             raise SandboxLost(f"a sandbox could not be limited: {error}") from error
 
     def num_oom_kills(self) -> int:
         return self._group.num_oom_kills()
 
-    def num_refused_processes(self) -> int:
-        return self._group.num_refused_processes()
+    def memory_mib(self) -> tuple[float, float] | None:
+        return self._group.memory_mib()
 
     def kill(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -102,10 +106,6 @@ class BubblewrapPlace:
     def remove(self) -> bool:
         self._close_data()
         return self._group.remove()
-
-    def _memory_mib(self, memory_mib: int) -> int:
-        """Of the group: files in memory and the keeper come on top of what the code may use."""
-        return memory_mib + self._setting.work_mib + self._setting.tmp_mib + OVERHEAD_MIB
 
     def _close_data(self) -> None:
         """What bubblewrap has read by now."""

@@ -72,5 +72,5 @@ def _argument(library: Any, condition: dict[str, Any]) -> Any:
     ):  # `value` is the mask, and what must be left of it is valueTwo
         masked = condition.get("valueTwo", 0)
         return library.Arg(condition["index"], library.MASKED_EQ, condition["value"], masked)
-    assert condition["op"] == "SCMP_CMP_EQ", condition
-    return library.Arg(condition["index"], library.EQ, condition["value"])
+    operator = getattr(library, condition["op"].removeprefix("SCMP_CMP_"))  # EQ, NE, LT, LE, GT, GE
+    return library.Arg(condition["index"], operator, condition["value"])

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxUnavailable
 
-Run = Callable[[str, Limits], Awaitable[RunResult]]
+
+class Run(Protocol):
+    """A sandbox's `run`."""
+
+    async def __call__(self, code: str, *, limits: Limits) -> RunResult: ...
+
 
 PROCESSES = 16
-CHILD_MIB = 48
+MEMORY_MIB = 96
+CHILD_MIB = 40
 _LOOK = """
 import json, os, signal
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -55,19 +63,27 @@ print(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 """
 
 
-async def try_walls(run: Run, *, work_mib: int, group_mib: int) -> None:
-    """Raises SandboxUnavailable with what does not hold here. group_mib: what a call's processes may use
-    together when each may use 256 MiB."""
-    limits = Limits(wall_s=10.0, processes=PROCESSES, memory_mib=256)
-    looked = await run(f"WORK_MIB, PROCESSES = {work_mib}, {PROCESSES}\n{_LOOK}", limits)
+async def try_walls(run: Run, *, files_mib: int, most_mib: Callable[[int], int]) -> None:
+    """Raises SandboxUnavailable with what does not hold here.
+
+    files_mib: the room in the work folder. most_mib: what a call's processes may use together, by what each may.
+    """
+    children = most_mib(MEMORY_MIB) // CHILD_MIB + 2
+    looked, filled = await asyncio.gather(
+        run(
+            f"WORK_MIB, PROCESSES = {files_mib}, {PROCESSES}\n{_LOOK}",
+            limits=Limits(wall_s=10.0, processes=PROCESSES, memory_mib=MEMORY_MIB),
+        ),
+        run(
+            f"CHILDREN, CHILD_MIB = {children}, {CHILD_MIB}\n{_FILL}",
+            limits=Limits(wall_s=10.0, processes=children + 2, memory_mib=MEMORY_MIB),
+        ),
+    )
     if looked.status is not RunStatus.OK:
         raise SandboxUnavailable(
             f"a trial in the sandbox failed: {looked.status}, {looked.stderr.strip()[-500:]}"
         )
     held: dict[str, bool] = json.loads(looked.stdout)
-    children = group_mib // CHILD_MIB + 2
-    limits = Limits(wall_s=10.0, processes=children + 2, memory_mib=256)
-    filled = await run(f"CHILDREN, CHILD_MIB = {children}, {CHILD_MIB}\n{_FILL}", limits)
     held["a limit on memory"] = filled.status is RunStatus.OOM or filled.stdout == "True\n"
     broken = sorted(wall for wall, holds in held.items() if not holds)
     if broken:

@@ -26,11 +26,12 @@ from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.running import result_of
-from agentgym_sandboxes.local.box import Box
+from agentgym_sandboxes.local.box import Box, BoxGone
 from agentgym_sandboxes.local.call import Call, operations
 from agentgym_sandboxes.local.place import Place
 from agentgym_sandboxes.local.pool import Pool
 from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 DEFAULT_LIMITS = Limits()
 
@@ -84,13 +85,12 @@ class LocalBackend(ABC):
         async def start_box() -> Box:
             return await Box.start(self._new_place(), python, config.start_timeout_s)
 
-        num_cores = os.cpu_count() or 1
         pool = Pool(
             start_box,
             self._meter,
             num_spares=config.spares,
-            num_slots=config.slots or 2 * num_cores,
-            num_starts=2 * num_cores,
+            num_slots=self._num_slots,
+            num_starts=2 * (os.cpu_count() or 1),
             lease_timeout_s=config.lease_timeout_s,
         )
         await pool.start()
@@ -113,6 +113,8 @@ class LocalBackend(ABC):
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the sandbox, not the solution, failed."""
+        if judges_programs(request):
+            return await grade_programs(request, self.run, self._num_slots)
         frame, queue_s = await self._call("grade", grade_blobs(request), request.limits)
         verdict = verdict_of(frame, request)
         self._count(verdict.status, queue_s, verdict.wall_s)
@@ -141,23 +143,31 @@ class LocalBackend(ABC):
     ) -> None:
         await self.close()
 
+    @property
+    def _num_slots(self) -> int:
+        return self._config.slots or 2 * (os.cpu_count() or 1)
+
     async def _call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> tuple[Frame, float]:
-        """Make a call in boxes of its own, once more when one died under it."""
+        """Make a call in boxes of its own; once more when one died under it."""
         pool = self._pool
         if pool is None:
             raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
         limits = dataclasses.replace(limits, memory_mib=min(limits.memory_mib, self._config.memory_mib))
+        num_lost = num_gone = 0
         async with pool.slot() as queue_s:
-            try:
-                return await _call_once(pool, op, blobs, limits), queue_s
-            except SandboxLost:
-                self._meter.counts["lost_total"] += 1
-                self._meter.counts["retries_total"] += 1
-            try:
-                return await _call_once(pool, op, blobs, limits), queue_s
-            except SandboxLost:
-                self._meter.counts["lost_total"] += 1
-                raise
+            while True:
+                try:
+                    return await _call_once(pool, op, blobs, limits), queue_s
+                except BoxGone:
+                    num_gone += 1
+                    if num_gone > self._config.spares + 1:  # more than all that had died unnoticed
+                        raise
+                except SandboxLost:
+                    self._meter.counts["lost_total"] += 1
+                    num_lost += 1
+                    if num_lost > 1:
+                        raise
+                    self._meter.counts["retries_total"] += 1
 
     def _count(self, status: RunStatus, queue_s: float, wall_s: float) -> None:
         self._meter.answered(status, queue_s=queue_s, wall_s=wall_s)

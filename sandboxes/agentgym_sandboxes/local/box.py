@@ -12,9 +12,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from typing import TypedDict, cast
+from typing import TypedDict
 
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
+from agentgym_sandboxes.docker.agent.job import Hit
 from agentgym_sandboxes.docker.bundle import agent_argument
 from agentgym_sandboxes.local.place import Place
 
@@ -25,12 +26,20 @@ MAX_SAID_BYTES = 2000
 PATIENCE_S = 10.0  # to end: what still lives then makes the box dirty
 
 
+class BoxGone(SandboxLost):
+    """The box died while it waited: its call has not begun."""
+
+
 class End(TypedDict):
-    """How the process of a call ended. status: as wait gives it; None when it could not be made."""
+    """How the process of a call ended. status: as wait gives it; None when it could not be made.
+
+    disk: the limit on files that was at hand then, if there is one.
+    """
 
     status: int | None
     cpu_s: float
     memory_kib: int
+    disk: Hit | None
 
 
 class Box:
@@ -111,16 +120,16 @@ class Box:
     ) -> None:
         """Begin the call. on_end: called once, with None when the box died without a word.
 
-        Raises SandboxLost when the box has died already.
+        Raises BoxGone.
         """
         self._on_end = on_end
         if self._gone:
-            raise SandboxLost("the sandbox died before its call")
+            raise BoxGone("the sandbox died before its call")
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
         try:
             self._control.sendmsg([json.dumps({"op": op, "limits": limits}).encode()], [rights])
         except OSError as error:
-            raise SandboxLost(f"the sandbox did not take its call: {error}") from error
+            raise BoxGone(f"the sandbox did not take its call: {error}") from error
 
     async def end(self) -> bool:
         """Kill all of it and wait until it is gone; False when that took too long. May be called again."""
@@ -194,10 +203,11 @@ def _read_end(data: bytes) -> End | None:
     """The report of a call's end; None when there is none."""
     if not data:
         return None
-    said = cast("dict[str, float]", json.loads(data))
+    said = json.loads(data)
     if "fork_error" in said:
-        return End(status=None, cpu_s=0.0, memory_kib=0)
-    return End(status=int(said["status"]), cpu_s=said["cpu_s"], memory_kib=int(said["memory_kib"]))
+        return End(status=None, cpu_s=0.0, memory_kib=0, disk=None)
+    disk = Hit(*said["disk"]) if said["disk"] is not None else None
+    return End(status=said["status"], cpu_s=said["cpu_s"], memory_kib=said["memory_kib"], disk=disk)
 
 
 def _said(errors: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import os
 import signal
@@ -15,11 +14,13 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 
-from agentgym.sandbox import Limits, SandboxLost
-from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.agent.job import Job
+from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
+from agentgym_sandboxes.docker.agent.claims import claim_in
+from agentgym_sandboxes.docker.agent.endings import hit_of, reason_of_failure
+from agentgym_sandboxes.docker.agent.frames import Frame, memory_file
+from agentgym_sandboxes.docker.agent.job import Hit, Job
 from agentgym_sandboxes.docker.agent.limits import ChildLimits
-from agentgym_sandboxes.docker.agent.frames import memory_file
+from agentgym_sandboxes.docker.running import wire_limits
 from agentgym_sandboxes.local.box import Box, End
 
 
@@ -38,7 +39,7 @@ class Call:
         assert len(self._operations) == len(boxes)
         self._blobs = blobs
         self._boxes = dict(zip(self._operations, boxes, strict=True))
-        self._limits = dataclasses.asdict(limits)
+        self._limits = wire_limits(limits, limits.memory_mib)
         self._job = Job(0, ChildLimits.of(self._limits), [])
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -46,7 +47,10 @@ class Call:
             box.place.limit(limits)
 
     async def run(self) -> Frame:
-        """The answer, once nothing of the call is alive. Raises SandboxLost when a box died under it."""
+        """The answer, once nothing of the call is alive.
+
+        Raises SandboxLost when a box died under it, SandboxDirty when one could not be ended.
+        """
         try:
             deadline = self._loop.call_at(
                 self._loop.time() + self._job.limits.wall_s, lambda: self._end("timeout")
@@ -113,41 +117,62 @@ class Call:
         if end["status"] is None:
             self._end("no_process")
             return
-        job.exits[op] = end["status"]
+        status = job.exits[op] = end["status"]
         job.cpu_s += end["cpu_s"]
         job.memory_kib = max(job.memory_kib, end["memory_kib"])
-        if os.WIFSIGNALED(end["status"]):
-            self._end(self._why_killed(os.WTERMSIG(end["status"])))
+        if status:
+            self._end(self._why_failed(op, status, end["disk"]))
         elif op == "judge" or len(job.exits) == len(self._boxes):
             self._end(None)
 
-    def _why_killed(self, number: int) -> str:
-        """A signal that we did not send: its CPU time, its memory, or its own doing."""
-        if number in (signal.SIGKILL, signal.SIGXCPU) and self._job.cpu_s >= self._job.limits.cpu_s - 0.5:
+    def _why_failed(self, op: str, status: int, disk: Hit | None) -> str | None:
+        """Its CPU time, its memory, another limit that a program ran into, or its own doing."""
+        job = self._job
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        if number in (signal.SIGKILL, signal.SIGXCPU) and job.cpu_s >= job.limits.cpu_s - 0.5:
             return "timeout"
-        return "oom" if self._num_oom_kills() else "signal"
+        if self._num_oom_kills() and (number is not None or op == "program"):
+            return "oom"
+        if op == "program":
+            if "notes" in job.fds:
+                self._pump("notes")
+            reason, claimed = reason_of_failure(
+                status, claim_in(bytes(job.output["notes"])), b"", alone=False
+            )
+            if reason == "disk_limit":
+                most = job.limits.file_mib
+                job.hit = Hit("file_mib", most, most) if claimed == "file" else disk
+            return reason or ("signal" if number is not None else None)
+        return "signal" if number is not None else None
 
     def _num_oom_kills(self) -> int:
         return sum(box.place.num_oom_kills() for box in self._boxes.values())
 
     def _end(self, reason: str | None) -> None:
-        """The first reason stands."""
-        self._job.reason = self._job.reason or reason
+        """The first reason stands, and the limit behind it."""
+        job = self._job
+        job.reason = job.reason or reason
         if not self._ended.done():
+            if job.reason == "oom" and self._num_oom_kills():
+                memory = [
+                    used for box in self._boxes.values() if (used := box.place.memory_mib()) is not None
+                ]
+                job.hit = Hit("memory_mib", *max(memory)) if memory else None
+            if job.hit is None and job.reason is not None and job.reason != "disk_limit":
+                job.hit = hit_of(job, job.reason)
             self._ended.set_result(None)
 
     async def _finish(self) -> None:
-        """End the boxes, and take what is left in the pipes. Raises SandboxLost."""
+        """End the boxes, and take what is left in the pipes. Raises SandboxLost, SandboxDirty."""
         ended = await asyncio.gather(*(box.end() for box in self._boxes.values()))
         for name in list(self._job.fds):
-            fd = self._job.fds[name]
+            self._loop.remove_reader(self._job.fds[name])
             while self._job.pump(name):
                 pass
-            self._loop.remove_reader(fd)
         if self._job.reason in ("lost", "no_process"):
             raise SandboxLost("the sandbox died under its call")
         if not all(ended):
-            raise SandboxLost("the sandbox could not be ended after its call")
+            raise SandboxDirty("the sandbox could not be ended after its call")
 
     def _frame(self, wall_s: float) -> Frame:
         job = self._job
@@ -161,4 +186,6 @@ class Call:
             "wall_s": wall_s,
             "names": list(job.output),
         }
+        if job.hit is not None:
+            header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
         return Frame(header, [bytes(kept) for kept in job.output.values()])  # type: ignore[arg-type]

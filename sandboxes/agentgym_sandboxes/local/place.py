@@ -35,8 +35,8 @@ class Place(Protocol):
         """How many of its processes the kernel killed for memory."""
         ...
 
-    def num_refused_processes(self) -> int:
-        """How often one of its processes was refused another."""
+    def memory_mib(self) -> tuple[float, float] | None:
+        """What all its processes together have used at most, and what they may; None when nothing counts it."""
         ...
 
     def kill(self, pid: int) -> None:

@@ -42,8 +42,8 @@ class SubprocessPlace:
     def num_oom_kills(self) -> int:
         return 0
 
-    def num_refused_processes(self) -> int:
-        return 0
+    def memory_mib(self) -> None:
+        return None
 
     def kill(self, pid: int) -> None:
         """The process group: who left it lives on."""

@@ -15,7 +15,8 @@ import socket
 import sys
 from typing import NoReturn
 
-from .limits import ChildLimits, set_rlimits
+from .endings import disk_size, full_disk
+from .limits import WORK, ChildLimits, set_rlimits
 from .zygote import MAX_ORDER_BYTES, run_child, warm_up
 
 MAX_FDS = 6
@@ -86,9 +87,14 @@ def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
                     break
                 if pid == call:
                     spent = usage.ru_utime + usage.ru_stime
-                    end = {"status": status, "cpu_s": spent, "memory_kib": usage.ru_maxrss}
+                    end = {"status": status, "cpu_s": spent, "memory_kib": usage.ru_maxrss, "disk": _disk()}
                     control.send(json.dumps(end).encode())
                     _end()
+
+
+def _disk() -> object:
+    """The limit that is at hand when the call says that there was no room for a file."""
+    return (full_disk() or disk_size()) if os.path.ismount(WORK) else None
 
 
 def _end() -> NoReturn:
