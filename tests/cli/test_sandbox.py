@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from agentgym.cli.main import main
+from agentgym.cli.sandbox import verify
 from agentgym.cli.sandbox.program import limit_text, visible
 from agentgym.cli.shell import Shell
-from agentgym.sandbox import LimitHit
+from agentgym.evals.containment.findings import Category, Finding, Outcome, Report
+from agentgym.sandbox import Capabilities, LimitHit
 
 
 class Terminal(io.StringIO):
@@ -140,7 +143,7 @@ def test_doctor_shows_what_each_sandbox_enforces(cli) -> None:
         for line in end.out.splitlines()
         if "yes" in line or "no" in line
     }
-    assert lines["sessions"] == ["no", "no", "yes"] and lines["network off"] == ["yes", "yes", "yes"]
+    assert lines["sessions"] == ["no", "no", "yes"] and lines["isolated"] == ["yes", "no", "yes"]
     assert "Runs that execute code can use: echo, image, steady." in end.out
     found = {one["sandbox"]: one for one in json.loads(cli("sandbox", "doctor", "--json").out)}
     assert found["steady"]["sessions"] and found["steady"]["full"] and not found["echo"]["disk_limit"]
@@ -160,9 +163,7 @@ def test_doctor_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, columns:
         main(["sandbox", "doctor"], Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
     )
     table = [line for line in out.getvalue().splitlines() if line.startswith(("enforced", "sessions"))]
-    assert len(table) == (
-        6 if columns == 24 else 2
-    )  # one below the other where they don't fit beside each other
+    assert len(table) == (8 if columns == 24 else 2)  # one below the other where they are too wide
     assert max(map(len, table)) <= max(columns, 26)
 
 
@@ -193,3 +194,86 @@ def test_bench_says_what_it_would_measure(cli) -> None:
 def test_a_sandbox_that_answers_wrongly_is_not_timed(cli) -> None:
     end = cli("sandbox", "bench", "--sandbox", "steady", "--sandbox.options.wrong", "true", "--quick")
     assert end.code == 1 and "judged wrong" in end.err
+
+
+# verify
+
+
+def finding(name: str, outcome: Outcome, category: Category = Category.STATE) -> Finding:
+    return Finding(
+        name=name, category=category, tries="it tries", outcome=outcome, detail="a detail", wall_s=0.1
+    )
+
+
+def report(*findings: Finding) -> Report:
+    able = dict.fromkeys((field.name for field in fields(Capabilities)), True) | {
+        "backend": "b",
+        "detail": "d",
+    }
+    return Report(capabilities=Capabilities(**able), findings=findings, wall_s=3.0)
+
+
+def test_trials_are_listed_and_run_none(cli) -> None:
+    end = cli("sandbox", "verify", "--list")
+    assert end.code == 0 and "outliving" in end.out and end.out.rstrip().endswith("trials")
+    names = [one["name"] for one in json.loads(cli("sandbox", "verify", "--list", "--json").out)]
+    assert len(names) == len(set(names)) >= 80
+    some = json.loads(cli("sandbox", "verify", "--list", "--json", "--only", "state", names[0]).out)
+    assert {one["category"] for one in some if one["name"] != names[0]} == {"state"}
+
+
+def test_what_gives_no_evidence_fails(cli) -> None:
+    trial = json.loads(cli("sandbox", "verify", "--list", "--json", "--only", "surface").out)[0]["name"]
+    end = cli("sandbox", "verify", "--sandbox", "steady", "--only", trial)
+    assert end.code == 1 and "steady: it does not hold (1 trial," in end.out and trial in end.out
+    found = json.loads(cli("sandbox", "verify", "--sandbox", "steady", "--only", trial, "--json").out)
+    assert not found["holds"] and found["findings"][0]["name"] == trial
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--only", "no-such*"], "no trial fits 'no-such*'"),
+        (["--sandbox", "plain", "--only", "state"], "'plain' promises no isolation"),
+    ],
+)
+def test_verify_refuses_what_can_not_be_verified(cli, words, expected) -> None:
+    end = cli("sandbox", "verify", *words)
+    assert end.code == 2 and expected in end.err
+
+
+def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) -> None:
+    out = io.StringIO()
+    shell = Shell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins)
+    some = [finding("one", Outcome.CONTAINED), finding("two", Outcome.ESCAPED, Category.SURFACE)]
+    verify.show(report(*some, finding("three", Outcome.NOT_CLAIMED)), shell)
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines[1] == "category contained escaped not claimed unsupported broken"
+    assert {
+        "surface 0 1 0 0 0",
+        "state 1 0 1 0 0",
+        "all 1 1 1 0 0",
+        "two: it tries",
+        "three: it tries",
+    } <= set(lines)
+    assert "one: it tries" not in lines and lines[-1] == "b: it does not hold (3 trials, 3 s)"
+
+
+def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> None:
+    findings = [
+        finding("a", Outcome.CONTAINED),
+        finding("b", Outcome.CONTAINED),
+        finding("c", Outcome.ESCAPED),
+    ]
+    for err, expected in (
+        (io.StringIO(), "state  2 contained, 1 escaped\n"),
+        (Terminal(), "\r\x1b[Kstate  1 contained, 2 to go\r\x1b[Kstate  2 contained, 1 to go"
+                     "\r\x1b[Kstate  2 contained, 1 escaped\n"),
+    ):  # fmt: skip
+        progress = verify.Progress(
+            findings, Shell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins)
+        )
+        for one in findings:
+            progress.add(one)
+        progress.close()
+        assert err.getvalue() == expected

@@ -52,7 +52,7 @@ async def run(request: Request) -> int:
     name, able = await request.available()
     if not able.isolated:
         raise UserError(f"sandbox {name!r} promises no isolation, so no hostile program is run in it")
-    shell.warn(f"{len(trials)} trials in {name}: {able.detail}")
+    shell.warn(f"{_number(len(trials))} in {name}: {able.detail}")
     progress = Progress(trials, shell)
     async with _one_at_a_time(request, name) as backend:
         report = await verify(backend, only=[trial.name for trial in trials], on_finding=progress.add)
@@ -60,7 +60,7 @@ async def run(request: Request) -> int:
     if arguments.json:
         shell.say_json(_as_mapping(report))
     else:
-        _show(report, shell)
+        show(report, shell)
     return 0 if report.holds else 1
 
 
@@ -97,7 +97,7 @@ def _list_trials(trials: Sequence[Trial], shell: Shell, *, as_json: bool) -> Non
     shell.say_table(
         ("category", "name", "tries"), [(trial.category.value, trial.name, trial.tries) for trial in trials]
     )
-    shell.say(f"\n{len(trials)} trials")
+    shell.say(f"\n{_number(len(trials))}")
 
 
 class Progress:
@@ -145,7 +145,7 @@ def _counts_text(findings: Sequence[Finding], left: int) -> str:
     return ", ".join([*parts, f"{left} to go"] if left else parts)
 
 
-def _show(report: Report, shell: Shell) -> None:
+def show(report: Report, shell: Shell) -> None:
     from agentgym.evals.containment.findings import Category, Outcome
 
     paint = shell.paint
@@ -171,8 +171,12 @@ def _show(report: Report, shell: Shell) -> None:
             shell.say(wrap(finding.detail, width_of(shell), "    "))
     verdict = paint.green("it holds") if report.holds else paint.red("it does not hold")
     shell.say(
-        f"\n{report.capabilities.backend}: {verdict} ({len(report.findings)} trials, {report.wall_s:.0f} s)"
+        f"\n{report.capabilities.backend}: {verdict} ({_number(len(report.findings))}, {report.wall_s:.0f} s)"
     )
+
+
+def _number(count: int) -> str:
+    return f"{count} trial{'s' if count != 1 else ''}"
 
 
 def _row(report: Report, category: Category | None) -> list[str]:
