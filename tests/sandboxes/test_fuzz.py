@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fuzz import frame_targets, network_targets, running
+from fuzz import frame_targets, network_targets, running, value_targets, verdict_targets
 from fuzz.running import Target
 
 SEED = 1
-QUICK = [*frame_targets.TARGETS, *network_targets.TARGETS]
+QUICK = [
+    *frame_targets.TARGETS,
+    *network_targets.TARGETS,
+    *value_targets.TARGETS,
+    *verdict_targets.TARGETS,
+]
 
 
 def check(report: running.Report) -> None:

@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import ipaddress
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 
 import pytest
+from websites import Site, client_hello, serve_site
 
 from agentgym.errors import UserError
+from agentgym_sandboxes.docker.session_network import proxy_environment
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address, is_public
 from agentgym_sandboxes.network.http_head import BadRequest, read_head
 from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
 from agentgym_sandboxes.network.streams import SocketStream
-
-
-class _Site(http.server.BaseHTTPRequestHandler):
-    """Answers with what it was asked, and keeps its connections open, as real servers do."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            body = b""
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-        else:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(body)
-
-    def do_GET(self) -> None:
-        self._answer(b"")
-
-    def _answer(self, body: bytes) -> None:
-        self.server.seen.append((self.command, self.path, dict(self.headers), body))  # type: ignore[attr-defined]
-        data = b"x" * int(self.path[7:]) if self.path.startswith("/bytes/") else b"hello " + body
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class Site:
-    """A web server of this machine. seen: (method, path, headers, body) of each request."""
-
-    def __init__(self, server: http.server.ThreadingHTTPServer) -> None:
-        self.port: int = server.server_address[1]
-        self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
-        server.seen = self.seen  # type: ignore[attr-defined]
-
-
-@contextmanager
-def serve_site() -> Iterator[Site]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Site)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield Site(server)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
@@ -123,21 +69,6 @@ async def talk(port: int, *said: bytes) -> bytes:
 
 def get(host: str, path: str = "/", extra: str = "", method: str = "GET") -> bytes:
     return f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{extra}\r\n".encode()
-
-
-def client_hello(name: str | None, extra: bytes = b"") -> bytes:
-    """What a TLS client would send first."""
-
-    def field(size: int, data: bytes) -> bytes:
-        return len(data).to_bytes(size) + data
-
-    extensions = extra
-    if name is not None:
-        entry = b"\x00" + field(2, name.encode())
-        extensions += b"\x00\x00" + field(2, field(2, entry))
-    hello = b"\x03\x03" + bytes(32) + field(1, b"") + field(2, b"\x13\x01") + field(1, b"\x00")
-    message = b"\x01" + field(3, hello + field(2, extensions))
-    return b"\x16\x03\x01" + field(2, message)
 
 
 @pytest.mark.parametrize(
@@ -412,3 +343,9 @@ def test_a_hello_that_is_cut_needs_more(size: int) -> None:
 def test_what_is_no_hello_is_no_tls(data: bytes) -> None:
     with pytest.raises(NotTls):
         server_name(data)
+
+
+def test_a_sessions_own_servers_are_reached_without_the_proxy() -> None:
+    assert proxy_environment(5, AllowList(["pypi.org"]))["NO_PROXY"] == "localhost,127.0.0.1,::1"
+    assert proxy_environment(5, AllowList(["127.0.0.1:80"]))["no_proxy"] == "localhost,::1"
+    assert proxy_environment(5, AllowList([]))["https_proxy"] == "http://127.0.0.1:5"

@@ -22,8 +22,10 @@ from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.running import result_of
+from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.docker.session_pool import SessionPool
 from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 from agentgym_sandboxes.docker import counts
@@ -56,11 +58,7 @@ class DockerBackend:
         self._sessions: SessionPool | None = None
 
     def supports(self, spec: SandboxSpec) -> bool:
-        return (
-            not spec.network
-            and spec.image in (None, self._image)
-            and spec.memory_mib <= self.config.memory_mib
-        )
+        return spec.image in (None, self._image) and spec.memory_mib <= self.config.memory_mib
 
     async def probe(self) -> Capabilities:
         """What it enforces here.
@@ -87,6 +85,7 @@ class DockerBackend:
             seccomp=all(one.seccomp for one in facts),
             disk_limit=True,
             sessions=True,
+            network_allow_list=True,
         )
 
     async def start(self) -> Self:
@@ -100,8 +99,11 @@ class DockerBackend:
             size = self.config.pool_size or group.default_pool_size
             self._pool = Pool(self.config, group.start_container, size, self._meter, group.went_with_engine)
             await self._pool.start()
+            networks = SessionNetworks(self.config.session_network_mib << 20, self._meter.counts)
             self._sessions = SessionPool(
-                self.config, lambda on_change: group.start_container(on_change, session=True)
+                self.config,
+                lambda on_change: group.start_container(on_change, session=True),
+                networks.open,
             )
             group.watch()
         except BaseException as error:
@@ -137,7 +139,8 @@ class DockerBackend:
         )
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
-        """A container leased for an episode."""
+        """A container leased for an episode. Raises UserError for a network that names no hosts."""
+        AllowList(network)
         if self._sessions is None:
             raise SandboxUnavailable(NOT_STARTED)
         return self._sessions.session(network)

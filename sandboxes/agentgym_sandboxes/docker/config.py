@@ -24,6 +24,7 @@ class DockerConfig:
     starts_per_s: of containers, on each engine. engine_failures: in a row, until an engine is left alone.
     max_sessions: at a time, each with a container of its own. spare_sessions: containers that wait for more of
     them, once there was one. session_disk_mib: what a session's files may take, of the container's memory.
+    session_network_mib: what a session with an allow list may send and receive.
     allow_missing_limits: take an engine that can't limit memory or processes, or filter system calls.
     """
 
@@ -54,6 +55,7 @@ class DockerConfig:
     max_sessions: int = 16
     spare_sessions: int = 1
     session_disk_mib: int = 256
+    session_network_mib: int = 1024
     allow_missing_limits: bool = False
     mirror: str = "http://deb.debian.org/debian"
 
@@ -75,8 +77,8 @@ class DockerConfig:
                 f"{self.session_disk_mib}: allowed are at least 1 session, 0 spares, and 1 to 4096 MiB"
             )
         for name in ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "starts_per_s",
-                     "engine_timeout_s", "engine_failures", "ping_every_s", "ping_timeout_s",
-                     "reap_every_s"):  # fmt: skip
+                     "engine_timeout_s", "engine_failures", "ping_every_s", "ping_timeout_s", "reap_every_s",
+                     "session_network_mib"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be more than 0")
         self._check_engines()

@@ -13,7 +13,14 @@ LEAKS = "leaks_total"  # calls that left something behind: it was swept, or the 
 REAPED = "reaped_total"  # containers of dead owners, or forgotten, that were removed
 START_FAILURES = "start_failures_total"  # containers that did not start
 REPLACED = tuple(f"replaced_{cause}_total" for cause in CAUSES)
-COUNTS = (RETRIES, OOM_KILLS, LEAKS, REAPED, START_FAILURES, *REPLACED)
+NETWORK = {  # of sessions with an allow list: connections by what became of them, and bytes
+    "allowed": "network_allowed_total",
+    "refused": "network_refused_total",
+    "failed": "network_failed_total",
+    "sent_bytes": "network_sent_bytes_total",
+    "received_bytes": "network_received_bytes_total",
+}
+COUNTS = (RETRIES, OOM_KILLS, LEAKS, REAPED, START_FAILURES, *REPLACED, *NETWORK.values())
 
 # True now.
 SLOTS_USED = "slots_used"

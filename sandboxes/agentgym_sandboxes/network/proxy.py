@@ -53,10 +53,19 @@ class _UsedUp(Exception):
 
 
 class Proxy:
-    """Serves the connections of one session. counts: allowed, refused, failed, sent_bytes, received_bytes."""
+    """Serves the connections of one session.
+
+    counts: of connections that were allowed, refused or failed; sent_bytes, received_bytes. count: is told each
+    change of them as well.
+    """
 
     def __init__(
-        self, name: str, allowed: AllowList, limits: ProxyLimits, resolve: Resolve | None = None
+        self,
+        name: str,
+        allowed: AllowList,
+        limits: ProxyLimits,
+        resolve: Resolve | None = None,
+        count: Callable[[str, int], None] = lambda what, number: None,
     ) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
         self._name = name
@@ -64,6 +73,7 @@ class Proxy:
         self._limits = limits
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="resolve")
         self._resolve = resolve or self._look_up
+        self._tell_count = count
         self._num_open = 0
 
     def close(self) -> None:
@@ -99,7 +109,7 @@ class Proxy:
         except _Refused as refused:
             status, why = refused.status, str(refused)
         except BadRequest as error:
-            self.counts["refused"] += 1
+            self._count("refused")
             status, why = error.status, f"request refused: {error}"
         log.info("%s: %d %s", self._name, status, why)
         await self._say(client, status, why)
@@ -117,10 +127,10 @@ class Proxy:
     def _check(self, head: Head) -> None:
         where = _shown(head.host, head.port)
         if self._num_bytes() >= self._limits.max_bytes:
-            self.counts["refused"] += 1
+            self._count("refused")
             raise _Refused(403, f"the session used up its {self._limits.max_bytes} bytes of network")
         if self._allowed.entry_for(head.host, head.port) is None:
-            self.counts["refused"] += 1
+            self._count("refused")
             raise _Refused(403, f"{where} is not on the allow list of this session: {self._allowed}")
 
     async def _connect(self, head: Head) -> ByteStream:
@@ -132,7 +142,7 @@ class Proxy:
                 found = [literal] if literal is not None else await self._resolve(head.host, head.port)
                 public = [a for a in found if self._allowed.permits_address(a, head.port)][:MAX_ADDRESSES]
                 if found and not public:
-                    self.counts["refused"] += 1
+                    self._count("refused")
                     raise _Refused(
                         403,
                         f"{where} leads to {found[0]}, which is not public and not on the allow list itself",
@@ -140,16 +150,16 @@ class Proxy:
                 for address in public:
                     with contextlib.suppress(OSError):
                         pair = await asyncio.open_connection(str(address), head.port, limit=PIECE_BYTES)
-                        self.counts["allowed"] += 1
+                        self._count("allowed")
                         log.info("%s: connected to %s at %s", self._name, where, address)
                         return SocketStream(*pair)
         except TimeoutError:
-            self.counts["failed"] += 1
+            self._count("failed")
             raise _Refused(504, f"{where} did not answer in time") from None
         except OSError as error:
-            self.counts["failed"] += 1
+            self._count("failed")
             raise _Refused(502, f"{where} could not be found: {_ascii(str(error))}") from error
-        self.counts["failed"] += 1
+        self._count("failed")
         raise _Refused(502, f"{where} could not be reached")
 
     async def _look_up(self, host: str, port: int) -> list[Address]:
@@ -168,7 +178,7 @@ class Proxy:
             try:
                 await copy_body(incoming, send, head.body_bytes)
             except BadRequest as error:  # too late for an answer: the response may be under way
-                self.counts["refused"] += 1
+                self._count("refused")
                 raise EOFError from error
 
         async with asyncio.timeout(self._limits.idle_timeout_s) as clock:
@@ -220,7 +230,7 @@ class Proxy:
                 raise NotTls("TLS for another host")
         except ValueError as error:
             if not entry.is_any_protocol or hello[:1] == b"\x16":
-                self.counts["refused"] += 1
+                self._count("refused")
                 log.info("%s: refused in a tunnel to %s: %s", self._name, _shown(head.host, head.port), error)
                 await client.write(_UNRECOGNIZED_NAME)
                 client.end()
@@ -234,7 +244,7 @@ class Proxy:
         """The write, counted against the session's limit, and a sign of life."""
 
         async def metered(data: bytes) -> None:
-            self.counts[count] += len(data)
+            self._count(count, len(data))
             if self._num_bytes() > self._limits.max_bytes:
                 log.info("%s: the session used up its bytes of network", self._name)
                 raise _UsedUp
@@ -243,6 +253,10 @@ class Proxy:
                 clock.reschedule(asyncio.get_running_loop().time() + self._limits.idle_timeout_s)
 
         return metered
+
+    def _count(self, what: str, number: int = 1) -> None:
+        self.counts[what] += number
+        self._tell_count(what, number)
 
     def _num_bytes(self) -> int:
         return self.counts["sent_bytes"] + self.counts["received_bytes"]

@@ -1,0 +1,50 @@
+"""Lets a session reach the hosts of its allow list, through a proxy of ours, and nothing else."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.outbound import Outbound
+from agentgym_sandboxes.docker.sessions import SessionContainer
+from agentgym_sandboxes.network.allow_list import AllowList
+from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class SessionNetworks:
+    """Opens the network of one session after another. metrics: where what they ask for is counted."""
+
+    def __init__(self, max_bytes: int, metrics: collections.Counter[str]) -> None:
+        self._limits = ProxyLimits(max_bytes=max_bytes)
+        self._metrics = metrics
+
+    async def open(
+        self, container: SessionContainer, hosts: Sequence[str], stack: AsyncExitStack
+    ) -> dict[str, str]:
+        """Serve a container until the stack is closed; the environment that tells programs of the proxy.
+
+        Raises UserError for a list of hosts that is none, SandboxLost when the container is gone.
+        """
+        allowed = AllowList(hosts)
+        proxy = Proxy(container.name, allowed, self._limits, count=self._count)
+        stack.callback(proxy.close)
+        outbound = Outbound(container, proxy.serve, self._limits.max_connections)
+        stack.push_async_callback(outbound.close)
+        return proxy_environment(await outbound.listen(), allowed)
+
+    def _count(self, what: str, number: int) -> None:
+        self._metrics[counts.NETWORK[what]] += number
+
+
+def proxy_environment(port: int, allowed: AllowList) -> dict[str, str]:
+    """The variables that clients look for. A session's own servers are reached without the proxy, unless the
+    list names the same address: then the host's is meant."""
+    url = f"http://127.0.0.1:{port}"
+    listed = {entry.host for entry in allowed.entries}
+    direct = ",".join(host for host in _LOOPBACK if host not in listed)
+    lower = {"http_proxy": url, "https_proxy": url, "no_proxy": direct}
+    return {**lower, **{name.upper(): value for name, value in lower.items()}}
