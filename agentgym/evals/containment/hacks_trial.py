@@ -52,10 +52,14 @@ class Hack:
         return await attack(backend, self)
 
 
-async def attack(sandbox: Sandbox, hack: Hack) -> Judgement:
-    """Grade it. An InfraError counts as an escape too: a masked grade is one that was not lost."""
+async def attack(sandbox: Sandbox, hack: Hack, *, brief: bool = False) -> Judgement:
+    """Grade it; brief: only once, with all cases together.
+
+    An InfraError counts as an escape too: a masked grade is one that was not lost.
+    """
     said = ""
-    for request in hack.requests():
+    requests = list(hack.requests())
+    for request in requests[-1:] if brief else requests:
         try:
             verdict = await _grade(sandbox, request)
         except InfraError as error:

@@ -357,7 +357,7 @@ SNIPPETS = (
         category=Category.RESOURCES,
         tries="fills all memory from small processes with low scores, so that the runner is the one to be killed",
         claim="memory_limit",
-        limits=Limits(wall_s=3.0, cpu_s=5, memory_mib=256),
+        limits=Limits(wall_s=6.0, cpu_s=6, memory_mib=256),
         check=ended(*RunStatus, after="begin"),
         code="""
             import marshal, subprocess, sys, time
@@ -378,12 +378,15 @@ SNIPPETS = (
                             os.write(kept[-1], bytes(1 << 20))
                 except OSError:
                     pass
-                time.sleep(4)
+                time.sleep(1)
             code = "import marshal, types; types.FunctionType(marshal.loads(%r), {})()" % marshal.dumps(inner.__code__)
             say("made", "begin")
+            read, write = os.pipe()
             for _ in range(8):
-                subprocess.Popen([sys.executable, "-I", "-S", "-E", "-c", code])
-            time.sleep(2.5)
+                subprocess.Popen([sys.executable, "-I", "-S", "-E", "-c", code], pass_fds=[write])
+            os.close(write)
+            import select
+            select.select([read], [], [], 5)  # ready when all have ended
         """,
     ),
 )

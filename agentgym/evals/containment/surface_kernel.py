@@ -275,7 +275,7 @@ SNIPPETS = (
         """
         for name, number in (("lookup_dcookie", (212, 18)), ("vmsplice", (278, 75)), ("nfsservctl", (180, 42)), ("uselib", (134, None)),
                              ("ustat", (136, None)), ("sysfs", (139, None)), ("vhangup", (153, 58)), ("_sysctl", (156, None)),
-                             ("get_kernel_syms", (177, None)), ("landlock_add_rule", 445)):
+                             ("get_kernel_syms", (177, None))):
             call(name, number, -1, 0, 0, 0)
     """,
     ),

@@ -13,6 +13,8 @@ from agentgym.evals.containment.snippet import Trial
 from agentgym.evals.containment.suite import all_trials
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxDirty, SandboxLost
 
+LOSSES = ("replaced_dirty_total", "replaced_backstop_total", "replaced_lost_total", "replaced_ping_total")
+
 
 async def verify(
     backend: SandboxBackend,
@@ -106,7 +108,6 @@ class Examiner:
         return judgement
 
     def _losses(self) -> float:
-        """How many sandboxes were thrown away so far: a retry hides that from the caller."""
+        """How many sandboxes were thrown away for what a call did: a retry hides that from the caller."""
         metrics = self._backend.metrics()
-        causes = ("lost", "dirty", "ping", "backstop")
-        return sum(metrics.get(f"sandbox/replaced_{cause}_total", 0.0) for cause in causes)
+        return sum(value for name, value in metrics.items() if name.endswith(LOSSES))

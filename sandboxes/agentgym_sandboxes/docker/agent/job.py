@@ -40,6 +40,9 @@ class Job:
     def pipe(self, name: str) -> int:
         """A new pipe for what a child says; returns the child's end."""
         read, write = os.pipe2(os.O_CLOEXEC)
+        os.fchmod(
+            write, 0o622
+        )  # a child may open /dev/stdout and /dev/stderr, which are another user's pipes
         os.set_blocking(read, False)
         self.fds[name] = read
         self.output[name] = bytearray()

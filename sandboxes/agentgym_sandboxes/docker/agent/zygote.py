@@ -13,6 +13,7 @@ import sys
 from typing import Callable, NoReturn
 
 from .judge import judge
+from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights
 from .program import run_program
 from .serve import serve
@@ -105,6 +106,7 @@ def _confine(order: dict[str, int], limits: ChildLimits) -> None:
         confine_session(order["uid"], order["keeper"], limits)
     else:
         drop_rights(order["uid"], limits)
+    restrict_writes(alone="keeper" not in order)
 
 
 def _report_ends(control: socket.socket, keys: dict[int, int]) -> None:
