@@ -55,7 +55,7 @@ def control_groups(name: str) -> Iterator[tuple[str, Path | None]]:
     folders = [ROOT / name] if version_2 else [ROOT / controller / name for controller in CONTROLLERS]
     try:
         if version_2:
-            (ROOT / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in CONTROLLERS))
+            _hand_down()
         for folder in folders:
             folder.mkdir()
             for path in (folder, *folder.glob("cgroup.*")):
@@ -64,6 +64,21 @@ def control_groups(name: str) -> Iterator[tuple[str, Path | None]]:
     finally:
         for folder in folders:
             _remove(folder)
+
+
+def _hand_down() -> None:
+    """Let groups below the root of version 2 limit; in a container, that root must hold no process then."""
+    control = ROOT / "cgroup.subtree_control"
+    if set(CONTROLLERS) <= set(control.read_text().split()):
+        return
+    try:
+        control.write_text(" ".join(f"+{c}" for c in CONTROLLERS))
+    except OSError:
+        (ROOT / "init").mkdir(exist_ok=True)
+        for pid in (ROOT / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):  # one of the kernel's, or gone
+                (ROOT / "init" / "cgroup.procs").write_text(pid)
+        control.write_text(" ".join(f"+{c}" for c in CONTROLLERS))
 
 
 def _remove(folder: Path) -> None:

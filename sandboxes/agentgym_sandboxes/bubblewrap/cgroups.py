@@ -45,14 +45,13 @@ class Parent:
 class Group:
     """The control group of one box."""
 
-    def __init__(self, parent: Parent, memory_mib: int, processes: int) -> None:
-        """Make it. Raises OSError."""
+    def __init__(self, parent: Parent) -> None:
+        """Make it, without limits as yet. Raises OSError."""
         self._parent = parent
         self._name = f"{PREFIX}{next(_SERIALS)}.{owner_label().replace('/', '+')}"
         try:
             for folder in self._folders:
                 folder.mkdir()
-            self.limit(memory_mib, processes)
         except OSError:
             self.remove()
             raise

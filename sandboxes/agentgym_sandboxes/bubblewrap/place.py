@@ -47,7 +47,12 @@ class BubblewrapPlace:
     def __init__(self, setting: Setting) -> None:
         """Raises OSError when no group can be made."""
         self._setting = setting
-        self._group = Group(setting.parent, setting.most_memory_mib(setting.memory_mib), 64)
+        self._group = Group(setting.parent)
+        try:
+            self._group.limit(setting.most_memory_mib(setting.memory_mib), 64)
+        except OSError:
+            self._group.remove()
+            raise
         self._data = [_file(data) for data in (setting.program, _PASSWD, _GROUP)]
 
     @property
