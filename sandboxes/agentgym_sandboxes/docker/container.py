@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import struct
 import time
@@ -10,6 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Self, cast
 
+from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
 from agentgym_sandboxes.docker.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
@@ -117,7 +119,8 @@ class Container:
             await asyncio.wait(
                 [creation], timeout=config.engine_timeout_s
             )  # else it would outlive its removal
-            await container.close()  # by its name: a create that timed out may have been carried out
+            with contextlib.suppress(InfraError):  # the first error is the one to tell
+                await container.close()  # by its name: a create that timed out may have been carried out
             if isinstance(error, TimeoutError):
                 raise EngineError(f"a container was not ready within {config.start_timeout_s:g} s") from error
             raise
@@ -192,6 +195,7 @@ class Container:
         except TimeoutError:
             cause = "ping" if op == "ping" else "backstop"
             self._lose(f"its agent did not answer {op!r} within {timeout_s:g} s", cause)
+            answer.exception()  # seen
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
         if "error" in frame.header:
             raise SandboxLost(f"container {self.name}: its agent refused {op!r}: {frame.header['error']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -64,6 +65,13 @@ class Endpoint:
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port}"
+
+    def knock(self, timeout_s: float) -> None:
+        """Whether anything listens at a unix socket. Raises OSError. The SDK leaks its own when nothing does."""
+        if self.path:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(timeout_s)
+                probe.connect(self.path)
 
     async def open(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """A new connection. Raises OSError."""

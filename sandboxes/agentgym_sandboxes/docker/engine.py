@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
-from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
-from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
-
 from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
+from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
+from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -278,7 +277,12 @@ class Engine:
     async def _call(self, what: str, function: Callable[..., T], *args: object) -> T:
         """Run an SDK call in a thread. Raises EngineError, its cause the SDK's."""
         began_s = time.monotonic()
-        result = await self._in_thread(what, functools.partial(function, *args), self._timeout_s)
+
+        def call() -> T:
+            self._endpoint.knock(self._timeout_s)
+            return function(*args)
+
+        result = await self._in_thread(what, call, self._timeout_s)
         self.on_latency(time.monotonic() - began_s)
         return result
 
@@ -327,8 +331,6 @@ def _open(endpoint: Endpoint, timeout_s: float) -> APIClient:
     import docker
     import requests
 
-    if endpoint.path and not Path(endpoint.path).exists():
-        raise _Refused("no such socket")
     tls: object = False
     if endpoint.tls is not None:
         endpoint.tls.check()
@@ -337,6 +339,7 @@ def _open(endpoint: Endpoint, timeout_s: float) -> APIClient:
         )
     connect_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
     try:
+        endpoint.knock(connect_s)
         client = docker.APIClient(base_url=endpoint.base_url, version="auto", timeout=connect_s, tls=tls)
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
         raise _Refused(_short(error)) from error
@@ -346,6 +349,8 @@ def _open(endpoint: Endpoint, timeout_s: float) -> APIClient:
 
 def _short(error: BaseException) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, FileNotFoundError):
+        return "no such socket"
     for known in ("Permission denied", "Connection refused", "timed out", "Name or service not known"):
         if known.lower() in text.lower():
             return known.lower()

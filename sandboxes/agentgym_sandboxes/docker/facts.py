@@ -48,7 +48,7 @@ def facts_of(info: Mapping[str, Json]) -> EngineFacts:
     enforces = driver != "none"  # a rootless engine without delegated control groups
     rootless = "name=rootless" in options
     return EngineFacts(
-        identity=str(info.get("ID") or ""),
+        identity=f"{info.get('ID')} {info.get('DockerRootDir')}",  # two engines of one host have one ID
         version=str(info.get("ServerVersion")),
         cpus=max(1, int(cast(int, info.get("NCPU") or 1))),
         memory_limit=enforces and bool(info.get("MemoryLimit")),

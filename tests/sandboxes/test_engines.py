@@ -1,0 +1,193 @@
+"""Engines that restart, hang, fill up or die under calls, on engines of the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentgym.sandbox import Limits, RunStatus, SandboxDiskFull, SandboxUnavailable
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need_private_engines()
+    path = tmp_path_factory.mktemp("image") / "image.tar"
+    save_image(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def one(archive: Path) -> Iterator[PrivateEngine]:
+    with private_engine(archive) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def two(archive: Path) -> Iterator[PrivateEngine]:
+    with private_engine(archive) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def started(*engines: PrivateEngine, **options: object) -> AsyncIterator[DockerBackend]:
+    """A backend on these engines that loses patience soon, with all its containers up."""
+    config = DockerConfig(
+        engines=tuple(engine.url for engine in engines),
+        **{
+            "pool_size": 2,
+            "spares": 0,
+            "engine_timeout_s": 5.0,
+            "engine_failures": 2,
+            "ping_every_s": 0.5,
+            "ping_timeout_s": 1.5,
+            "lease_timeout_s": 60.0,
+            **options,
+        },  # type: ignore[arg-type]
+    )
+    async with DockerBackend(config) as backend:
+        await until(lambda: gauge(backend, "containers_live") == config.pool_size, 30)
+        yield backend
+
+
+def gauge(backend: DockerBackend, name: str) -> float:
+    return backend.metrics()[f"sandbox/{name}"]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+async def answers(backend: DockerBackend, number: int, seconds: float = 0.0) -> None:
+    """A call whose answer no other call has."""
+    result = await backend.run(
+        f"import time; time.sleep({seconds}); print({number} * 1000003)", limits=Limits(wall_s=20.0)
+    )
+    assert (result.status, result.stdout) == (RunStatus.OK, f"{number * 1000003}\n")
+
+
+async def test_calls_outlast_a_restart_of_their_engine(one: PrivateEngine) -> None:
+    async with started(one) as backend:
+        under_way = [asyncio.create_task(answers(backend, number, 1.0)) for number in range(8)]
+        await until(lambda: gauge(backend, "slots_used") == 8, 10)
+        restart = asyncio.create_task(asyncio.to_thread(one.restart))
+        await asyncio.sleep(0.5)
+        new = [asyncio.create_task(answers(backend, number)) for number in range(8, 20)]
+        await restart
+        await asyncio.gather(*under_way, *new)
+        metrics = backend.metrics()
+        assert metrics["sandbox/calls_total"] == metrics["sandbox/calls_ok_total"] == 20
+        assert metrics["sandbox/retries_total"] >= 8
+        await until(lambda: gauge(backend, "containers_live") == 2 and not gauge(backend, "engines_open"), 30)
+
+
+async def test_an_engine_that_hangs_is_left_alone_until_it_answers(one: PrivateEngine) -> None:
+    async with started(one, lease_timeout_s=20.0) as backend:
+        one.signal(signal.SIGSTOP)
+        try:
+            calls = [asyncio.create_task(answers(backend, number)) for number in range(4)]
+            await until(lambda: gauge(backend, "engines_open") == 1, 30)
+            began_s = time.monotonic()
+            with pytest.raises(SandboxUnavailable, match=r"no Docker engine answers; tried .*timed out"):
+                await DockerBackend(DockerConfig(engine=one.url, lease_timeout_s=1.0)).start()
+            assert time.monotonic() - began_s < 10
+        finally:
+            one.signal(signal.SIGCONT)
+        await asyncio.gather(*calls)
+        await until(lambda: gauge(backend, "containers_live") == 2 and not gauge(backend, "engines_open"), 30)
+        await answers(backend, 5)
+
+
+async def test_a_call_on_engines_that_are_gone_names_each_and_its_error(one: PrivateEngine) -> None:
+    async with started(one, lease_timeout_s=4.0) as backend:
+        await asyncio.to_thread(one.stop)
+        try:
+            with pytest.raises(SandboxUnavailable) as caught:
+                await answers(backend, 1)
+        finally:
+            await asyncio.to_thread(one.start)
+        assert "0 of 2 containers are up" in str(caught.value) and one.url in str(caught.value)
+        await answers(backend, 2)
+
+
+async def test_a_full_disk_is_told_with_its_place_and_does_not_stop_what_runs(archive: Path) -> None:
+    with private_engine(archive, size_mib=300) as small:
+        ballast = small.data_root / "ballast"
+        async with started(small, pool_size=1, max_uses=20, lease_timeout_s=4.0) as backend:
+            fill(ballast)
+            for number in range(30):  # worn, but there is no other
+                await answers(backend, number)
+            await until(lambda: gauge(backend, "start_failures_total") > 0, 20)
+            await answers(backend, 30)
+            small.docker("kill", *small.docker("ps", "-q").split())
+            with pytest.raises(
+                SandboxDiskFull, match=rf"no room .* in {small.data_root}.*0\.\d of 300 MiB free"
+            ):
+                await answers(backend, 31)
+            with pytest.raises(SandboxDiskFull, match=str(small.data_root)):
+                await DockerBackend(backend.config).start()
+            ballast.unlink()
+            await until(lambda: gauge(backend, "containers_live") == 1, 40)
+            await answers(backend, 32)
+            assert gauge(backend, "calls_total") == 32
+
+
+def fill(path: Path) -> None:
+    with path.open("wb") as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+        except OSError:
+            pass
+
+
+async def test_containers_go_to_the_engine_that_has_fewest(one: PrivateEngine, two: PrivateEngine) -> None:
+    async with started(one, two, pool_size=4) as backend:
+        assert [len(engine.docker("ps", "-q").split()) for engine in (one, two)] == [2, 2]
+        async with backend.session(), backend.session():
+            await until(lambda: all(len(e.docker("ps", "-q").split()) >= 3 for e in (one, two)), 10)
+
+
+async def test_calls_go_on_when_one_of_two_engines_is_killed(one: PrivateEngine, two: PrivateEngine) -> None:
+    async with started(one, two) as backend:
+        calls = [asyncio.create_task(answers(backend, number, 1.0)) for number in range(8)]
+        await until(lambda: gauge(backend, "slots_used") == 8, 10)
+        two.signal(signal.SIGKILL)
+        try:
+            await asyncio.gather(*calls)
+            await until(lambda: gauge(backend, "containers_live") == 2, 20)
+            assert len(one.docker("ps", "-q").split()) == 2
+            assert gauge(backend, "engines_open") == 1
+            await asyncio.gather(*(answers(backend, number) for number in range(8, 30)))
+            assert gauge(backend, "calls_total") == 30
+        finally:
+            await asyncio.to_thread(two.restart)
+        await until(lambda: gauge(backend, "engines_open") == 0, 20)
+
+
+async def test_a_start_goes_on_without_an_engine_that_does_not_answer(one: PrivateEngine) -> None:
+    gone = "unix:///nowhere/docker.sock"
+    config = DockerConfig(engines=(gone, one.url), pool_size=1, spares=0)
+    async with DockerBackend(config) as backend:
+        await answers(backend, 1)
+        assert gauge(backend, "engines_open") == 1
+
+
+async def test_every_engine_must_have_the_image(one: PrivateEngine) -> None:
+    with private_engine(None) as empty:
+        backend = DockerBackend(DockerConfig(engines=(one.url, empty.url)))
+        with pytest.raises(SandboxUnavailable, match=rf"engine at {empty.url} has no image .*sandbox build"):
+            await backend.start()
