@@ -1,0 +1,247 @@
+"""Leases of sessions, with containers that only pretend; then one real container that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from agentgym.errors import InfraError, UserError
+from agentgym.sandbox import SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
+from agentgym_sandboxes.docker.agent.frames import Frame, Header
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine
+from agentgym_sandboxes.docker.session_pool import SessionPool
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OWNER = """
+import asyncio
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+
+async def main():
+    async with DockerBackend(DockerConfig(pool_size=1)) as backend, backend.session() as session:
+        await session.exec("sleep 1000 &")
+        print("ready", flush=True)
+        await session.run("while True: pass")
+
+asyncio.run(main())
+"""
+
+
+class FakeContainer:
+    """Answers every operation with an empty end; `answers` come first."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lost: str | None = None
+        self.closed = False
+        self.answers: list[Header] = []
+        self.asked: list[str] = []
+        self.num_pings = 0
+
+    @property
+    def usable(self) -> bool:
+        return self.lost is None
+
+    async def ask(
+        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
+    ) -> Frame:
+        if self.lost is not None:
+            raise SandboxLost(self.lost)
+        self.asked.append(op)
+        answer: Header = {"home": "/work/home", "reason": None, "refused": None}
+        return Frame({**answer, **(self.answers.pop(0) if self.answers else {})}, [b""])
+
+    def give_up(self, why: str) -> None:
+        self.lost = why
+
+    async def ping(self) -> None:
+        self.num_pings += 1
+
+    async def close(self) -> None:
+        self.lost, self.closed = "closed", True
+
+
+class Factory:
+    def __init__(self, failing: Sequence[int] = ()) -> None:
+        self.made: list[FakeContainer] = []
+        self.num_starts = 0
+        self.failing = failing
+
+    async def __call__(self, on_change: Callable[[], None]) -> FakeContainer:
+        self.num_starts += 1
+        await asyncio.sleep(0)
+        if self.num_starts in self.failing:
+            raise InfraError(f"start {self.num_starts} failed")
+        self.made.append(FakeContainer(f"c{self.num_starts}"))
+        return self.made[-1]
+
+
+@asynccontextmanager
+async def pooled(factory: Factory, **options: object) -> AsyncIterator[SessionPool]:
+    config = DockerConfig(**{"max_sessions": 2, "spare_sessions": 0, "lease_timeout_s": 5.0, **options})  # type: ignore[arg-type]
+    pool = SessionPool(config, factory)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        assert all(container.closed for container in factory.made)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_no_container_serves_two_sessions() -> None:
+    factory = Factory()
+    async with pooled(factory) as pool:
+        for _ in range(3):
+            async with pool.session() as session:
+                await session.reset()
+        await until(lambda: all(container.closed for container in factory.made))
+    assert [container.asked for container in factory.made] == [["session.open", "session.reset"]] * 3
+
+
+async def test_sessions_beyond_the_most_wait_for_their_turn() -> None:
+    factory, live, most = Factory(), 0, 0
+
+    async def episode(pool: SessionPool) -> None:
+        nonlocal live, most
+        async with pool.session():
+            live += 1
+            most = max(most, live)
+            await asyncio.sleep(0.01)
+            live -= 1
+
+    async with pooled(factory) as pool:
+        await asyncio.gather(*(episode(pool) for _ in range(8)))
+        assert (most, len(factory.made)) == (2, 8)
+
+
+async def test_one_that_waits_too_long_is_told_what_to_do() -> None:
+    async with pooled(Factory(), max_sessions=1, lease_timeout_s=0.1) as pool, pool.session():
+        with pytest.raises(
+            SandboxUnavailable, match=r"no session came free within 0.1 s.*max_sessions higher"
+        ):
+            async with pool.session():
+                pass
+
+
+async def test_spares_are_started_once_a_session_was_asked_for() -> None:
+    factory = Factory()
+    async with pooled(factory, spare_sessions=2) as pool:
+        assert factory.num_starts == 0
+        async with pool.session():
+            await until(lambda: len(factory.made) == 3)
+        async with pool.session():
+            assert factory.made[1].asked == ["session.open"]
+            await until(lambda: len(factory.made) == 4)
+
+
+async def test_a_dead_spare_is_thrown_away() -> None:
+    factory = Factory()
+    async with pooled(factory, spare_sessions=1) as pool:
+        async with pool.session():
+            await until(lambda: len(factory.made) == 2)
+        factory.made[1].lost = "died"
+        async with pool.session():
+            assert factory.made[2].asked == ["session.open"]
+        await until(lambda: factory.made[1].closed)
+
+
+async def test_all_are_pinged_so_that_their_agents_know_that_we_live() -> None:
+    factory = Factory()
+    async with pooled(factory, spare_sessions=1, ping_every_s=0.02) as pool, pool.session():
+        await until(lambda: len(factory.made) == 2 and all(c.num_pings > 1 for c in factory.made))
+
+
+async def test_a_start_that_fails_is_made_again() -> None:
+    factory = Factory(failing=[1, 2])
+    async with pooled(factory) as pool, pool.session():
+        assert factory.num_starts == 3
+
+
+async def test_starts_that_go_on_failing_are_told_with_their_error() -> None:
+    factory = Factory(failing=range(100))
+    async with pooled(factory, lease_timeout_s=0.3) as pool:
+        for _ in range(3):  # no place is lost by it
+            with pytest.raises(SandboxUnavailable, match=r"start \d+ failed"):
+                async with pool.session():
+                    pass
+
+
+async def test_a_closed_pool_gives_no_session() -> None:
+    factory = Factory()
+    async with pooled(factory) as pool:
+        await pool.close()
+        with pytest.raises(SandboxUnavailable, match="it was closed"):
+            async with pool.session():
+                pass
+
+
+async def test_what_can_not_be_removed_costs_the_container() -> None:
+    factory = Factory()
+    async with pooled(factory) as pool, pool.session() as session:
+        factory.made[0].answers = [{"reason": "dirty"}]
+        with pytest.raises(SandboxDirty, match="could not be removed"):
+            await session.reset()
+        with pytest.raises(SandboxLost):
+            await session.run("1")
+
+
+async def test_hosts_are_refused_where_there_is_no_network_for_sessions() -> None:
+    async with pooled(Factory()) as pool:
+        with pytest.raises(UserError, match=r"pypi\.org is asked for"):
+            async with pool.session(("pypi.org",)):
+                pass
+
+
+@pytest.mark.docker
+async def test_a_session_whose_container_dies_is_lost_and_never_answers_wrong(docker: SandboxBackend) -> None:
+    async with docker.session() as session:
+        await session.run("x = 1")
+        call = asyncio.create_task(session.run("import time; time.sleep(30); print('done')"))
+        await asyncio.sleep(0.3)
+        name = session._container.name  # type: ignore[attr-defined]
+        await asyncio.to_thread(
+            subprocess.run, ["docker", "kill", name], capture_output=True, timeout=30, check=True
+        )
+        with pytest.raises(SandboxLost):
+            await call
+        with pytest.raises(SandboxLost):
+            await session.read("f")
+    async with docker.session() as session:
+        assert (await session.run("1 + 1")).stdout == "2\n"
+
+
+@pytest.mark.docker
+async def test_a_session_whose_owner_dies_leaves_nothing(engine: str) -> None:
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, stdout=subprocess.PIPE)
+    try:
+        async with asyncio.timeout(60):
+            assert owner.stdout is not None
+            assert await owner.stdout.readline() == b"ready\n"
+        client = await Engine.connect(None, 10.0)
+        try:
+            mine = f":{owner.pid}:"
+            assert len([c for c in await client.owned() if mine in c.owner]) >= 2
+            owner.send_signal(signal.SIGKILL)
+            async with asyncio.timeout(10):
+                while [c for c in await client.owned() if mine in c.owner]:
+                    await asyncio.sleep(0.1)
+        finally:
+            await client.close()
+    finally:
+        if owner.returncode is None:
+            os.kill(owner.pid, signal.SIGKILL)
+        await owner.wait()
