@@ -50,6 +50,8 @@ def components(path: str, work: str) -> list[str]:
     """The names on the way from the work folder. Raises Refused for a path that leaves it."""
     if "\0" in path:
         raise Refused(f"{path!r} holds a NUL byte; leave it out")
+    if not _is_text(path):
+        raise Refused(f"{path!r} holds half a character, which no name can; leave it out")
     relative = path
     if path.startswith("/"):
         if path != work and not path.startswith(work + "/"):
