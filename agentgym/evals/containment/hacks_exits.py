@@ -154,9 +154,17 @@ def add(a, b):
     ),
     Hack(
         name="no memory left",
-        tries="takes memory without end, so that the grade is left out",
+        tries="takes memory to the last byte and keeps it, so that no verdict can be written",
         target=ADD,
-        code="def add(a, b):\n    held = []\n    while True:\n        held.append(bytearray(1 << 24))\n",
+        code="""held = []
+def add(a, b):
+    size = 1 << 24
+    while size:
+        try:
+            held.append(bytearray(size))
+        except MemoryError:
+            size >>= 1
+""",
     ),
     Hack(
         name="a result that the judge can't hold",

@@ -1,0 +1,99 @@
+"""Our own problems: every right solution is accepted, every wrong one refused, in every sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from problem_rows import OwnProblem, read_problems
+
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, RunStatus, SandboxBackend, StdioCase, Verdict
+from agentgym_sandboxes.docker.backend import DockerBackend
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
+
+PROBLEMS = read_problems()
+HUMANEVAL = Path(__file__).parent.parent.parent / "benchmarks" / "humaneval.py"
+SHAPED = Path(__file__).parent.parent / "data" / "humaneval_shaped.jsonl"
+NOTHING = "def {entry}(*arguments, **named):\n    return None\n"
+
+
+async def test_there_are_enough_problems_of_every_kind() -> None:
+    cases = [case for problem in PROBLEMS for case in problem.cases]
+    assert len(PROBLEMS) >= 40 and all(problem.wrong for problem in PROBLEMS)
+    assert any(isinstance(case, AssertCase) for case in cases)
+    assert any(isinstance(case, StdioCase) for case in cases)
+    calls = [case for case in cases if isinstance(case, CallCase)]
+    assert any(case.expected_args for case in calls) and any(case.as_list for case in calls)
+    assert any("." in problem.entry for problem in PROBLEMS)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+async def test_right_solutions_pass_and_wrong_ones_fail(backend: SandboxBackend, problem: OwnProblem) -> None:
+    full_python = (await backend.probe()).full_python
+    verdict = await backend.grade(problem.request(problem.canonical))
+    if not full_python and verdict.status is RunStatus.UNSUPPORTED:
+        pytest.skip(f"{backend.name}: {verdict.error}")
+    assert verdict.passed, verdict
+    nothing = (
+        "" if isinstance(problem.cases[0], StdioCase) else NOTHING.format(entry=problem.entry.split(".")[0])
+    )
+    for code in (*problem.wrong, nothing, ""):
+        verdict = await backend.grade(problem.request(code))
+        assert not verdict.passed, (code, verdict)
+        assert len(verdict.results) == len(problem.cases)
+        assert all(result.passed or 0 < len(result.error) < 1000 for result in verdict.results), verdict
+
+
+@pytest.mark.docker
+async def test_code_that_does_nothing_never_passes(docker: DockerBackend) -> None:
+    for problem in PROBLEMS:
+        for code in ("", "pass\n", NOTHING.format(entry=problem.entry.split(".")[0] or "main")):
+            verdict = await docker.grade(problem.request(code))
+            assert not verdict.passed, (problem.name, code)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+async def test_no_verdict_wavers_at_eight_at_once(docker: DockerBackend) -> None:
+    turns = asyncio.Semaphore(8)
+
+    async def one(request: GradeRequest) -> Verdict:
+        async with turns:
+            return await docker.grade(request)
+
+    requests = [problem.request(code) for problem in PROBLEMS for code in (problem.canonical, *problem.wrong)]
+    right = [
+        code == problem.canonical for problem in PROBLEMS for code in (problem.canonical, *problem.wrong)
+    ]
+    verdicts = [await asyncio.gather(*map(one, requests)) for _ in range(2)]
+    for verdicts_once in verdicts:
+        assert [verdict.passed for verdict in verdicts_once] == right
+    assert [verdict.results for verdict in verdicts[0]] == [verdict.results for verdict in verdicts[1]]
+
+
+@pytest.mark.docker
+async def test_the_humaneval_script_accepts_what_is_right_and_nothing_else(
+    tmp_path: Path, engine: str
+) -> None:
+    """On our own rows of that shape; the last one's solution is then made wrong."""
+
+    def grade(path: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(HUMANEVAL), str(path), "--json"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    done = grade(SHAPED)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 40
+    rows = [json.loads(line) for line in SHAPED.read_text().splitlines()]
+    rows[-1]["canonical_solution"] = "    return None\n"
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n".join(json.dumps(row) for row in rows))
+    done = grade(broken)
+    assert done.returncode == 1
+    assert [one["task_id"] for one in json.loads(done.stdout) if not one["right"]] == [rows[-1]["task_id"]]
+    assert grade(tmp_path / "missing.jsonl").returncode == 2
