@@ -9,6 +9,7 @@ from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256, output_bytes=1 << 20)
 MOST_TOLD = 3
+PASSING = ("process", "socket", "lock", "used")  # what may end by itself
 
 _PLAIN = "print(sum(range(101)))\n"
 
@@ -140,7 +141,7 @@ class NextCall:
                 before.remove(value) if value in before else after.append(value)
             if after:
                 found.append(f"{kind} {', '.join(after[:MOST_TOLD])}")
-            elif before:
+            elif before and kind not in PASSING:
                 found.append(f"{kind} no longer {', '.join(before[:MOST_TOLD])}")
         return short("; ".join(found))
 

@@ -26,15 +26,15 @@ def _runs_on(name: str, tries: str, code: str, *, plain: bool = False, limits: L
 
 SNIPPETS = (
     _runs_on(
-        "endless_loop", "counts for some seconds", "for n in range(80_000_000):\n    pass\n", plain=True
+        "endless_loop", "counts for some seconds", "for n in range(40_000_000):\n    pass\n", plain=True
     ),
-    _runs_on("big_power", "a power of a large number: one step of C code", "x = 7 ** 9_000_000 % 10 ** 50"),
+    _runs_on("big_power", "a power of a large number: one step of C code", "x = 7 ** 5_000_000 % 10 ** 50"),
     _runs_on(
         "backtracking",
         "a regular expression that tries all ways",
         """
 import re
-re.match(r"(a|a)*$", "a" * 25 + "b")
+re.match(r"(a|a)*$", "a" * 24 + "b")
 """,
     ),
     _runs_on(
@@ -51,7 +51,7 @@ for n in range(12000):
         "adds a billion numbers in one step, which no signal interrupts",
         """
 import itertools
-sum(itertools.repeat(1, 800_000_000))
+sum(itertools.repeat(1, 400_000_000))
 """,
     ),
     _runs_on(
@@ -66,7 +66,7 @@ class Slow:
 sorted(Slow() for _ in range(120))
 """,
     ),
-    _runs_on("sleep", "sleeps", "import time\ntime.sleep(4)"),
+    _runs_on("sleep", "sleeps", "import time\ntime.sleep(2.5)"),
     _runs_on(
         "ignored_signals",
         "ignores or handles every signal it can",
@@ -77,7 +77,7 @@ for number in range(1, 65):
         signal.signal(number, (lambda *a: None) if number % 2 else signal.SIG_IGN)
     except (OSError, ValueError):
         pass
-end = time.monotonic() + 4
+end = time.monotonic() + 2.5
 while time.monotonic() < end:
     pass
 """,
@@ -89,7 +89,7 @@ while time.monotonic() < end:
 import signal, time
 parent = os.getpid()
 if not os.fork():
-    time.sleep(3.5)
+    time.sleep(2.5)
     os.kill(parent, signal.SIGCONT)
     os._exit(0)
 os.kill(parent, signal.SIGSTOP)
@@ -102,7 +102,7 @@ os.kill(parent, signal.SIGSTOP)
 import threading
 lock = threading.Lock()
 lock.acquire()
-lock.acquire(timeout=4)
+lock.acquire(timeout=2.5)
 """,
     ),
     _runs_on(
@@ -110,7 +110,7 @@ lock.acquire(timeout=4)
         "takes its time at the very end",
         """
 import atexit, time
-atexit.register(lambda: (time.sleep(4), escaped("time", "exit handler done")))
+atexit.register(lambda: (time.sleep(2.5), escaped("time", "exit handler done")))
 raise SystemExit(0)
 """,
     ),
@@ -119,7 +119,7 @@ raise SystemExit(0)
         "leaves a thread that the interpreter waits for",
         """
 import threading, time
-threading.Thread(target=lambda: (time.sleep(4), escaped("time", "thread done"))).start()
+threading.Thread(target=lambda: (time.sleep(2.5), escaped("time", "thread done"))).start()
 raise SystemExit(0)
 """,
     ),
@@ -127,7 +127,7 @@ raise SystemExit(0)
         "other_program",
         "becomes another program, which sleeps",
         """
-os.execv("/bin/sh", ["sh", "-c", "sleep 4; echo escaped: time: slept"])
+os.execv("/bin/sh", ["sh", "-c", "sleep 2.5; echo escaped: time: slept"])
 """,
     ),
     _runs_on(
@@ -136,7 +136,7 @@ os.execv("/bin/sh", ["sh", "-c", "sleep 4; echo escaped: time: slept"])
         """
 import signal, select
 read, write = os.pipe()
-select.select([read], [], [], 4)
+select.select([read], [], [], 2.5)
 """,
     ),
     _runs_on(

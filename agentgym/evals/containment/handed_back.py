@@ -33,7 +33,7 @@ def _exactly(stdout: bytes, stderr: bytes = b"", exit_code: int = 0) -> Check:
         if early is not None:
             return early
         if result.exit_code != exit_code:
-            return broken(told(result))
+            return escaped(f"reads as {told(result)}")
         for name, wanted, got, text in (
             ("stdout", stdout, result.stdout_bytes, result.stdout),
             ("stderr", stderr, result.stderr_bytes, result.stderr),
@@ -58,6 +58,18 @@ def _as_a_program_could(*statuses: RunStatus) -> Check:
             return escaped(f"made itself {result.status.value}")
         if FORGED.decode() in result.stderr or any(FORGED.decode() in x for x in evidence(result, "held")):
             return escaped("what it wrote elsewhere came back as output")
+        return contained(told(result))
+
+    return check
+
+
+def _reads_as(exit_code: int) -> Check:
+    def check(result: RunResult) -> Judgement:
+        early = first_look(result)
+        if early is not None:
+            return early
+        if result.exit_code != exit_code or result.status is RunStatus.OK:
+            return escaped(f"reads as {told(result)}")
         return contained(told(result))
 
     return check
@@ -170,7 +182,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         "lone_surrogates",
         "prints text that is no Unicode",
         "import sys\nprint('\\ud800 \\udfff')\nsys.stderr.write('\\udc80')\nsys.stdout.flush()\nos._exit(3)\n",
-        lambda result: first_look(result) or contained(told(result)),
+        _reads_as(3),
     ),
     _hands_back(
         "cut_character",
@@ -263,10 +275,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         "no_output_at_all",
         "closes its output before it fails, so that nothing tells why",
         "os.close(1)\nos.close(2)\nraise SystemExit(5)\n",
-        lambda result: (
-            first_look(result)
-            or (contained(told(result)) if result.exit_code == 5 else escaped(f"reads as {told(result)}"))
-        ),
+        _reads_as(5),
     ),
     _hands_back(
         "exception_that_lies",
@@ -278,14 +287,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             __repr__ = __str__
         raise Liar()
         """,
-        lambda result: (
-            first_look(result)
-            or (
-                contained(told(result))
-                if result.exit_code not in (0, None)
-                else escaped(f"reads as {told(result)}")
-            )
-        ),
+        _reads_as(1),
     ),
     Scene(
         name="output_of_another_call",

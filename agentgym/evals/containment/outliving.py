@@ -332,18 +332,6 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         """,
     ),
     Snippet(
-        name="closed_descriptors",
-        category=Category.OUTLIVING,
-        tries="closes all that it was given, then goes on",
-        limits=LIMITS,
-        check=_kills_itself,
-        code="""
-            say("made", "begin")
-            os.closerange(0, 1024)
-            open("file", "w").close()
-        """,
-    ),
-    Snippet(
         name="urgent_priority",
         category=Category.OUTLIVING,
         tries="asks to run before all others, so that nothing can end it",

@@ -192,8 +192,8 @@ SNIPPETS = (
                                 "cgroup.kill", "notify_on_release", "cgroup.subtree_control"):
                         told += 1
                         attempt(path, lambda: os.open(path, os.O_WRONLY))
-            attempt("mkdir", lambda: os.mkdir("/sys/fs/cgroup/mine"))
-            attempt("mkdir", lambda: os.mkdir("/sys/fs/cgroup/memory/mine"))
+            for path in ("/sys/fs/cgroup/mine", "/sys/fs/cgroup/memory/mine"):
+                attempt("mkdir", lambda: (os.mkdir(path), os.rmdir(path)))
             held("files", told)
         """,
     ),

@@ -40,9 +40,7 @@ class Job:
     def pipe(self, name: str) -> int:
         """A new pipe for what a child says; returns the child's end."""
         read, write = os.pipe2(os.O_CLOEXEC)
-        os.fchmod(
-            write, 0o622
-        )  # a child may open /dev/stdout and /dev/stderr, which are another user's pipes
+        os.fchmod(write, 0o622)  # so that a child can open /dev/stdout: the pipe is another user's
         os.set_blocking(read, False)
         self.fds[name] = read
         self.output[name] = bytearray()
