@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +119,110 @@ def test_interpreters_are_brought_to_one_wording(kind: str, message: str, text: 
 def test_a_process_that_was_killed_is_named_by_its_signal() -> None:
     assert exit_text(-11) == "its process was ended by SIGSEGV"
     assert exit_text(3) == "its process ended with exit code 3 before it returned"
+
+
+def tree_answer(value: object, left: object = None) -> judging.Returned:
+    return Returned(values.encode(value), None if left is None else Returned(values.encode(left)))
+
+
+def test_arguments_are_compared_after_the_result() -> None:
+    case = CallCase(args=([2, 1],), expected=None, expected_args=([1, 2],))
+    assert judging.judge_call(case, tree_answer(None, ([1, 2],))).passed
+    assert judging.judge_call(case, tree_answer(None, ([2, 1],))).error == (
+        "left its arguments ([2, 1],), expected ([1, 2],)"
+    )
+    assert judging.judge_call(case, tree_answer(3, ([1, 2],))).error == "returned 3, expected None"
+    assert judging.judge_call(case, tree_answer(None)).error == (
+        "left its arguments <nothing>, expected ([1, 2],)"
+    )
+    unread = Returned(None, NoValue("socket"))
+    assert judging.judge_call(case, unread).error == "left its arguments <socket>, expected ([1, 2],)"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (range(0), range(1, 1), True),
+        (range(0, 3, 2), range(0, 4, 2), True),
+        (range(3), range(4), False),
+        (Decimal("1.0"), Decimal("1.00"), True),
+        (Decimal("NaN"), Decimal("NaN"), True),
+        (Decimal(1), Decimal(2), False),
+        (Decimal(1), 1, False),
+        (defaultdict(int, {1: 2}), defaultdict(list, {1: 2}), True),
+        (defaultdict(int, {1: 2}), {1: 2}, False),
+        (deque([1], 3), deque([1]), True),
+        (deque([1], 3), deque([2], 3), False),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1), False),
+        (Counter("ab"), Counter("ba"), True),
+        (Counter("ab"), Counter("abb"), False),
+        ({-0.0}, {0.0}, True),
+        ({(1, -0.0): 2}, {(1, 0.0): 2}, True),
+        ("\ud83d\ude00", "\U0001f600", False),
+        (bytearray(b"a"), b"a", False),
+    ],
+)
+def test_library_values_are_compared_as_python_does_but_for_their_type(
+    one: object, other: object, same: bool
+) -> None:
+    assert judging.same(values.encode(one), values.encode(other)) is same
+    assert judging.same(values.encode([other]), values.encode([one])) is same
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (range(3), "range(0, 3)"),
+        (Counter(a=2), "Counter({'a': 2})"),
+        (deque([1, 2]), "deque([1, 2])"),
+        (OrderedDict(a=1), "OrderedDict({'a': 1})"),
+        (defaultdict(int, {1: 2}), "defaultdict(None, {1: 2})"),
+        (Fraction(1, 3), "Fraction(1, 3)"),
+        (bytearray(b"x"), "bytearray(b'x')"),
+        (b"ab" * 1000, "b'" + "ab" * 37 + "a..."),
+        (Fraction(1, 10**5000), "<a long value>"),
+        (int, "<class 'int'>"),
+    ],
+)
+def test_library_values_are_shown_as_python_does(value: object, text: str) -> None:
+    assert judging.render(values.encode(value)) == text
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "tolerance", "same"),
+    [
+        ("4", "4\n", 0.0, True),
+        ("4 \r\n\n\n", "4", 0.0, True),
+        ("a\nb", "a\n\nb", 0.0, False),
+        (" 4", "4", 0.0, False),
+        ("1 2", "1  2", 0.0, False),
+        ("", "\n", 0.0, True),
+        ("0.333333", "0.3333334", 1e-6, True),
+        ("0.333333", "0.3333334", 0.0, False),
+        ("x = 1e-9,", "x = 0", 1e-6, False),
+        ("x 1e-9", "x  0", 1e-6, True),
+        ("nan", "1", 1.0, False),
+        ("1_0", "10", 0.1, False),
+        ("inf", "1e999", 0.1, False),
+        ("1 2", "1", 9.0, False),
+    ],
+)
+def test_outputs_are_compared_line_by_line(printed: str, expected: str, tolerance: float, same: bool) -> None:
+    assert judging.same_output(printed, expected, tolerance) is same
+    assert (judging.output_difference(printed, expected, tolerance) == "") is same
+
+
+@given(st.text(alphabet="a1. \n\t"), st.text(alphabet="a1. \n\t"))
+def test_outputs_are_the_same_when_their_stripped_lines_are(one: str, other: str) -> None:
+    def lines(text: str) -> str:
+        return "\n".join(line.rstrip() for line in text.split("\n")).rstrip("\n")
+
+    assert judging.same_output(one, other) is (lines(one) == lines(other))
+
+
+def test_the_first_line_that_differs_of_long_outputs_is_told() -> None:
+    lines = [str(number) for number in range(100)]
+    assert judging.output_difference("\n".join(lines[:50]), "\n".join(lines), 0.0) == (
+        "printed nothing more on line 51, expected '50'"
+    )
+    assert judging.output_difference("3", "4", 0.0) == "printed '3', expected '4'"

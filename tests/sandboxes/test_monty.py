@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunStatus
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunStatus, StdioCase
 from agentgym_sandboxes.monty.backend import MontyBackend
-from agentgym_sandboxes.monty.gaps import is_gap, syntax_error
+from agentgym_sandboxes.monty.gaps import is_gap, lazy_value, syntax_error
 from agentgym_sandboxes.wording import Raised
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -103,3 +103,59 @@ async def test_sleeping_takes_no_time(monty: MontyBackend) -> None:
     request = GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=1),))
     async with asyncio.timeout(5):
         assert (await monty.grade(request)).passed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return map(str, xs)",
+        "return (x for x in xs)",
+        "pairs = zip(xs, xs)\n    return list(pairs)",
+        "return reversed(xs)[0]",
+        "return len(enumerate(xs))",
+        "take = filter\n    return list(take(None, xs))",
+        "return [zip(xs)]",
+    ],
+)
+async def test_an_iterator_that_would_be_a_list_here_is_unsupported(monty: MontyBackend, body: str) -> None:
+    code = f"def f(xs):\n    {body}\n"
+    assert lazy_value(code)
+    verdict = await monty.grade(
+        GradeRequest(code=code, entry="f", cases=(CallCase(args=([1],), expected=["1"]),))
+    )
+    assert verdict.status is RunStatus.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return list(map(str, xs))",
+        "return sum(x for x in xs)",
+        "return ''.join(str(x) for x in xs)",
+        "for i, x in enumerate(reversed(xs)):\n        pass",
+        "return [a for a, b in zip(xs, xs)]",
+        "a, b = map(int, xs)",
+        "return any(x in map(abs, xs) for x in xs)",
+    ],
+)
+async def test_an_iterator_that_is_read_at_once_is_fine(body: str) -> None:
+    assert lazy_value(f"def f(xs):\n    {body}\n") == ""
+
+
+async def test_a_test_whose_argument_is_changed_is_unsupported_not_failed(monty: MontyBackend) -> None:
+    for end in ("", "    raise KeyError('k')\n"):
+        test = AssertCase(
+            source="xs = [2, 1]\ntry:\n    f(xs)\nexcept KeyError:\n    pass\nassert xs == [1, 2]"
+        )
+        verdict = await monty.grade(
+            GradeRequest(code=f"def f(xs):\n    xs.sort()\n{end}", entry="f", cases=(test,))
+        )
+        assert verdict.status is RunStatus.UNSUPPORTED
+
+
+async def test_a_program_that_hides_its_reading_is_unsupported(monty: MontyBackend) -> None:
+    code = "try:\n    n = int(input())\nexcept Exception:\n    n = 0\nprint(n)\n"
+    verdict = await monty.grade(
+        GradeRequest(code=code, entry="", cases=(StdioCase(stdin="5", expected="5"),))
+    )
+    assert verdict.status is RunStatus.UNSUPPORTED

@@ -24,6 +24,7 @@ from agentgym.sandbox import (
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.meter import CallMeter
 from agentgym_sandboxes.monty.config import MontyConfig
+from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty
@@ -94,6 +95,8 @@ class MontyBackend:
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the interpreter or the tests failed."""
+        if judges_programs(request):
+            return await grade_programs(request, self.run, self.config.num_workers)
         return await self._call(lambda interpreter: interpreter.grade(request))
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:

@@ -16,6 +16,15 @@ _NO_NAME_IN_MODULE = re.compile(
     r"(?:module|from) '([\w.]+)' has no attribute|cannot import name '\w+' from '([\w.]+)'"
 )
 _NO_ATTRIBUTE = re.compile(r"(?:type object )?'(\w+)'(?: object)? has no attribute '(\w+)'")
+_LAZY = frozenset(("map", "filter", "zip", "enumerate", "reversed"))
+_READERS = frozenset(
+    ["list", "tuple", "set", "frozenset", "dict", "sorted", "sum", "max", "min", "any", "all", "iter"]
+)  # of all that they are given, or as Python does: iter(map(...)) is no list in either
+_READING_METHODS = frozenset(("join", "extend", "update", "union", "fromkeys", "intersection", "difference"))
+_MAYBE_LAZY = re.compile(
+    r"\b(?:map|filter|zip|enumerate|reversed)\b|[^\s#].*\bfor\b|\(\s*\n.*\bfor\b", re.DOTALL
+)
+_INPUT = re.compile(r"\b(?:input|stdin|fileinput|open|eval|exec|readline|getattr|globals|__builtins__)\b")
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
 
 
@@ -36,6 +45,53 @@ def is_gap(raised: Raised) -> bool:
     if raised.kind == "NameError" and (found := _NO_NAME.search(message)):
         return hasattr(builtins, found[1])
     return False
+
+
+def lazy_value(code: str) -> str:
+    """The name of something that is an iterator in Python, and a list here, and is not read at once; or "".
+
+    Returned, kept or indexed it would behave otherwise. Code that does not parse has none.
+    """
+    if len(code) > MAX_PARSED_CHARS or not _MAYBE_LAZY.search(code):
+        return ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    read: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.comprehension)):
+            read.add(id(node.iter))
+        elif isinstance(node, ast.Starred) or (
+            isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Tuple, ast.List))
+        ):
+            read.add(id(node.value))
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], (ast.In, ast.NotIn)):
+            read.add(id(node.comparators[-1]))
+        elif isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if name in _LAZY:
+                read.add(id(node.func))  # called, so it is not handed on as a function
+            if name in _READERS or name in _LAZY or method in _READING_METHODS:
+                read.update(id(argument) for argument in node.args)
+    for node in ast.walk(tree):
+        if id(node) in read:
+            continue
+        if isinstance(node, ast.GeneratorExp):
+            return "a generator expression"
+        if isinstance(node, ast.Name) and node.id in _LAZY and isinstance(node.ctx, ast.Load):
+            return node.id
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LAZY:
+            return node.func.id
+    return ""
+
+
+def reads_input(code: str) -> bool:
+    """Whether a program may read its standard input, as far as its words tell."""
+    return _INPUT.search(code) is not None
 
 
 def syntax_error(code: str) -> Raised | None:

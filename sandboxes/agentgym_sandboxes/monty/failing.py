@@ -1,0 +1,90 @@
+"""How code ends in monty other than by an answer: it raised, ran out of something, or can't be run here."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING, cast
+
+from agentgym.sandbox import LimitHit, Limits, RunStatus, SandboxLost
+from agentgym_sandboxes import wording
+from agentgym_sandboxes.monty.gaps import is_gap, syntax_error
+from agentgym_sandboxes.wording import Raised
+
+if TYPE_CHECKING:
+    from pydantic_monty import MontyError
+
+UNSUPPORTED = "monty can't run it"
+
+
+class Unsupported(Exception):
+    """The interpreter can't run the code."""
+
+
+class Ended(Exception):
+    """The code was ended: it says nothing more."""
+
+    def __init__(self, status: RunStatus, text: str, limit: LimitHit | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.limit = limit
+
+
+def timed_out(limits: Limits) -> Ended:
+    hit = LimitHit(resource="wall_s", used=limits.wall_s, allowed=limits.wall_s)
+    return Ended(RunStatus.TIMEOUT, wording.timeout_text(limits.wall_s), hit)
+
+
+def raised_of(error: MontyError, limits: Limits, code: str) -> Raised:
+    """What the code raised. Raises Ended or Unsupported when it was no exception of the code's own."""
+    from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError
+
+    if isinstance(error, MontyCrashedError):
+        if error.timed_out:
+            raise timed_out(limits)
+        raise Unsupported("the interpreter crashed")
+    if isinstance(error, MontySyntaxError):
+        refused = syntax_error(code)
+        if refused is None:
+            raise Unsupported(str(error))
+        return refused
+    if not isinstance(error, MontyRuntimeError):
+        raise SandboxLost(f"monty failed: {error}")
+    exception = error.exception()
+    message = str(exception)
+    if isinstance(exception, TimeoutError) and message.startswith("feed time limit exceeded"):
+        raise timed_out(limits)
+    frames = error.traceback()
+    return Raised(type(exception).__name__, message, frames[-1].line if frames else 0)
+
+
+def refuse_gaps(raised: object) -> None:
+    for one in cast("list[Raised]", raised):
+        if is_gap(one):
+            raise Unsupported(wording.error_text(one))
+
+
+def refuse_unknown_name(raised: Raised) -> None:
+    """Elsewhere a test also sees the solution's other names."""
+    if raised.kind == "NameError":
+        raise Unsupported(wording.error_text(raised))
+
+
+def _key(message: str) -> object:
+    """A KeyError's message is its key as `repr` shows it."""
+    try:
+        return cast(object, ast.literal_eval(message))
+    except (ValueError, SyntaxError):
+        return message
+
+
+def builtin_exception(raised: Raised) -> Exception:
+    kind = getattr(builtins, raised.kind, None)
+    if (
+        isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and not issubclass(kind, (StopIteration, UnicodeError))
+    ):
+        return kind(_key(raised.message) if kind is KeyError else raised.message)
+    return RuntimeError(raised.message)

@@ -1,0 +1,166 @@
+"""A solution in an interpreter, and what it answers; what differs from Python there is refused, never guessed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from agentgym.sandbox import GradeRequest
+from agentgym_sandboxes import wording
+from agentgym_sandboxes.docker.agent import values
+from agentgym_sandboxes.docker.agent.values import Tree
+from agentgym_sandboxes.judging import Answer, NoValue, Returned
+from agentgym_sandboxes.monty.failing import (
+    Ended,
+    Unsupported,
+    builtin_exception,
+    raised_of,
+    refuse_gaps,
+    timed_out,
+)
+from agentgym_sandboxes.monty.gaps import lazy_value
+from agentgym_sandboxes.monty.inside import CALL, call_source
+from agentgym_sandboxes.monty.output import Output
+from agentgym_sandboxes.wording import Raised
+
+if TYPE_CHECKING:
+    from pydantic_monty import MontySession
+
+_BASIC = frozenset(("l", "t", "s", "z", "d", "i", "b", "c"))  # tags of the codec
+_RANGE = re.compile(r"range\((-?\d+), (-?\d+)(?:, (-?\d+))?\)")
+_TEXT_OF_OBJECT = re.compile(
+    r"<.* (?:object|at 0x)|<(?:class|function|module)|range\(|slice\(|dict_(?:keys|values|items)\("
+)
+_CROSSES_ELSEWHERE = frozenset((
+    "range", "slice", "bytearray", "Decimal", "Fraction", "datetime", "date", "time", "timedelta", "timezone",
+    "Counter", "OrderedDict", "defaultdict", "deque", "type", "ellipsis",
+))  # fmt: skip
+
+
+class Solution:
+    """A loaded solution and what is left of its time."""
+
+    def __init__(self, session: MontySession, request: GradeRequest, deadline_s: float) -> None:
+        self._session = session
+        self._request = request
+        self._deadline_s = deadline_s
+        self.end: Ended | Unsupported | None = None
+
+    def call(
+        self, args: tuple[object, ...], kwargs: dict[str, object], as_list: bool = False
+    ) -> tuple[Answer, Tree]:
+        """Call the entry; its answer, and the arguments after it. Raises Ended when the solution ran out of
+        time or crashed, Unsupported when it returned what crosses elsewhere."""
+        from pydantic_monty import MontyError
+
+        limits = self._request.limits
+        if time.monotonic() > self._deadline_s:
+            raise timed_out(limits)
+        inputs = {"__args": list(args), "__kwargs": kwargs, "__as_list": as_list}
+        source = CALL.format(call=call_source(self._request.entry))
+        try:
+            found = self._session.feed_run(source, inputs=inputs, print_callback=Output(0))
+        except MontyError as error:
+            return raised_of(error, limits, source), None
+        answer = answer_of((*found[0], found[1]))
+        if answer is None:
+            raise Unsupported("it changed how its answers are told")
+        left = (
+            answer.left.tree if isinstance(answer, Returned) and isinstance(answer.left, Returned) else None
+        )
+        return answer, left
+
+    def _arguments(self) -> Tree:
+        """The arguments of the call that raised."""
+        left = _told(*cast("tuple[object, object]", self._session.feed_run("__tell(__args, False)")))
+        return ["t", *cast("list[Tree]", left.tree)[1:]] if isinstance(left, Returned) else None
+
+    def proxy(self, *args: object, **kwargs: object) -> object:
+        """What the tests call. A solution that was ended stays ended, whatever the test catches."""
+        try:
+            if self.end is not None:
+                raise self.end
+            _refuse_texts((args, tuple(kwargs.values())))
+            answer, left = self.call(args, kwargs)
+            if isinstance(answer, Raised):
+                refuse_gaps([answer])
+                left = self._arguments()
+            if left is None or values.text(left) != values.text(values.encode(args)):
+                raise Unsupported("it changed an argument of a test's in place")
+            if isinstance(answer, NoValue):
+                raise Unsupported(f"it returned <{answer.kind}>, which only full Python hands to a test")
+        except (Ended, Unsupported) as error:
+            self.end = error
+            raise RuntimeError(str(error)) from None
+        if isinstance(answer, Returned):
+            return values.decode(answer.tree)
+        assert isinstance(answer, Raised)
+        raise builtin_exception(answer)
+
+
+def answer_of(item: object) -> Answer | None:
+    """An answer as the source inside tells it; None when it is none of ours."""
+    if type(item) is not tuple or len(item) != 3:
+        return None
+    tag, content, more = item
+    if tag == "x":
+        return Raised(content, more) if type(content) is str and type(more) is str else None
+    answer = _told(tag, content)
+    if not isinstance(answer, Returned) or more is None:
+        return answer
+    left = _told(*more) if type(more) is tuple and len(more) == 2 else None
+    if isinstance(left, Returned) and type(more[1]) is list:
+        left = Returned(values.encode(tuple(more[1])))
+    return None if left is None else Returned(answer.tree, left)
+
+
+def _told(tag: object, content: object) -> Returned | NoValue | None:
+    """Raises Unsupported for a value that crosses elsewhere."""
+    if tag == "r":
+        try:
+            return Returned(values.encode(content))
+        except values.NotPlain as error:
+            return NoValue(error.kind)
+    if type(content) is not str:
+        return None
+    if tag == "range" and (numbers := _RANGE.fullmatch(content)):
+        return Returned(values.encode(range(*(int(number) for number in numbers.groups() if number))))
+    if content in _CROSSES_ELSEWHERE:
+        raise Unsupported(f"it returned a {content}")
+    return NoValue(content)
+
+
+def refuse_what_differs(request: GradeRequest, questions: list[list[Tree]]) -> None:
+    """Raises Unsupported for what this interpreter would do otherwise than Python, without a word."""
+    if request.entry.count(".") > 1 or not all(part.isidentifier() for part in request.entry.split(".")):
+        raise Unsupported(f"the entry {request.entry!r}")
+    for question in questions:
+        for kind in _kinds(question):
+            if kind not in _BASIC:
+                raise Unsupported(f"a case passes what it has no type for: {kind}")
+    if name := lazy_value(request.code):
+        raise Unsupported(f"{name} is a list here, no iterator")
+
+
+def _kinds(tree: Tree) -> Iterator[str]:
+    if isinstance(tree, list):
+        if tree and isinstance(tree[0], str):
+            yield tree[0]
+        for item in tree[1:] if tree and isinstance(tree[0], str) else tree:
+            yield from _kinds(item)
+
+
+def _refuse_texts(value: object) -> None:
+    """Raises Unsupported for an argument out of a test that came as the text of what it was, or as no value."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            _refuse_texts(item)
+    elif isinstance(value, dict):
+        _refuse_texts(list(value.items()))
+    elif isinstance(value, str):
+        if _TEXT_OF_OBJECT.match(value):
+            raise Unsupported(f"a test passes what does not cross here: {wording.cut(value, 40)}")
+    elif type(value) not in (type(None), bool, int, float, bytes, complex):
+        raise Unsupported(f"a test passes what does not cross here: {type(value).__name__}")
