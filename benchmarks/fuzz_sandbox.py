@@ -16,7 +16,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sandboxes"))
 
-from fuzz import frame_targets, network_targets, running
+from fuzz import (
+    docker_targets,
+    file_targets,
+    frame_targets,
+    network_targets,
+    running,
+    value_targets,
+    verdict_targets,
+)
 from fuzz.running import Finding, Report, Target
 
 MEMORY_BYTES = 8 << 30  # a case that takes more is a finding, not the end of the machine
@@ -30,8 +38,11 @@ def main() -> int:
 
 async def _fuzz(arguments: argparse.Namespace) -> int:
     async with contextlib.AsyncExitStack() as stack:
-        targets = [*frame_targets.TARGETS, *network_targets.TARGETS]
+        modules = (frame_targets, value_targets, verdict_targets, file_targets, network_targets)
+        targets = [target for module in modules for target in module.TARGETS]
         targets.append(await stack.enter_async_context(network_targets.proxy_target()))
+        if arguments.docker:
+            targets += await stack.enter_async_context(docker_targets.docker_targets())
         if arguments.replay is not None:
             return await _replay(targets, Finding.read(arguments.replay))
         if arguments.only:

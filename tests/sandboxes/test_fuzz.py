@@ -6,7 +6,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzz import frame_targets, network_targets, running, value_targets, verdict_targets
+from fuzz import (
+    docker_targets,
+    file_targets,
+    frame_targets,
+    network_targets,
+    running,
+    value_targets,
+    verdict_targets,
+)
 from fuzz.running import Target
 
 SEED = 1
@@ -15,7 +23,9 @@ QUICK = [
     *network_targets.TARGETS,
     *value_targets.TARGETS,
     *verdict_targets.TARGETS,
+    *file_targets.TARGETS,
 ]
+DOCKER_CASES = {"agent-frames": 6, "session-arguments": 60}
 
 
 def check(report: running.Report) -> None:
@@ -25,7 +35,8 @@ def check(report: running.Report) -> None:
 
 @pytest.mark.parametrize("target", QUICK, ids=[target.name for target in QUICK])
 async def test_nothing_is_found(target: Target) -> None:
-    [report] = await running.run([target], SEED, num_cases=300)
+    num_cases = 60 if target in file_targets.TARGETS else 300  # those make and remove folders
+    [report] = await running.run([target], SEED, num_cases=num_cases)
     check(report)
 
 
@@ -33,6 +44,14 @@ async def test_nothing_is_found_in_the_proxy() -> None:
     async with network_targets.proxy_target() as target:
         [report] = await running.run([target], SEED, num_cases=100)
     check(report)
+
+
+@pytest.mark.docker
+async def test_nothing_is_found_with_docker(engine: str) -> None:
+    async with docker_targets.docker_targets() as targets:
+        for target in targets:
+            [report] = await running.run([target], SEED, num_cases=DOCKER_CASES.get(target.name, 30))
+            check(report)
 
 
 async def test_a_finding_can_be_made_again(tmp_path: Path) -> None:
