@@ -34,9 +34,15 @@ def need_private_engines() -> None:
 
 
 class PrivateEngine:
-    """A dockerd as a child of ours. size_mib: of the file system that its data root lies on."""
+    """A dockerd as a child of ours.
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), size_mib: int = 1024) -> None:
+    size_mib: of the file system that its data root lies on. subordinate_ids: what it sees in /etc/subuid and
+    /etc/subgid, which stay as they are.
+    """
+
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), size_mib: int = 1024, subordinate_ids: str = ""
+    ) -> None:
         self.folder = folder
         self.socket = folder / "docker.sock"
         self.data_root = folder / "data"
@@ -44,6 +50,7 @@ class PrivateEngine:
         self.log = folder / "log"
         self._options = options
         self._size_mib = size_mib
+        self._subordinate_ids = subordinate_ids
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -62,6 +69,7 @@ class PrivateEngine:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._prefix(),
                     "dockerd",
                     f"--host={self.url}",
                     f"--data-root={self.data_root}",
@@ -125,7 +133,20 @@ class PrivateEngine:
             subprocess.run(["umount", "-l", place], check=False, capture_output=True, timeout=30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _prefix(self) -> list[str]:
+        """What runs dockerd with other files of subordinate ids, in mounts of its own."""
+        if not self._subordinate_ids:
+            return []
+        file = self.folder / "subordinate_ids"
+        file.write_text(self._subordinate_ids + "\n")
+        Path("/etc/subuid").touch()  # something to mount over
+        Path("/etc/subgid").touch()
+        script = f'for f in /etc/subuid /etc/subgid; do mount --bind {file} $f || exit; done; exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", script, "sh"]
+
     def _answers(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise AssertionError(self._why_not())
         command = ["docker", "--host", self.url, "version"]
         return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
 
@@ -136,10 +157,12 @@ class PrivateEngine:
 
 @contextlib.contextmanager
 def private_engine(
-    image: Path | None, options: Sequence[str] = (), size_mib: int = 1024
+    image: Path | None, options: Sequence[str] = (), size_mib: int = 1024, subordinate_ids: str = ""
 ) -> Iterator[PrivateEngine]:
     """A running engine, with the image from an archive. Gone at the end, whatever happened to it."""
-    engine = PrivateEngine(Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp")), options, size_mib)
+    folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))  # short: sockets lie in it
+    folder.chmod(0o711)  # for users that ids are mapped to
+    engine = PrivateEngine(folder, options, size_mib, subordinate_ids)
     try:
         engine.start()
         if image is not None:

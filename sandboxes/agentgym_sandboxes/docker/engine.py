@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -337,20 +338,32 @@ def _open(endpoint: Endpoint, timeout_s: float) -> APIClient:
         tls = docker.tls.TLSConfig(
             client_cert=(endpoint.tls.cert, endpoint.tls.key), ca_cert=endpoint.tls.ca, verify=True
         )
+
+    def client_of(version: str, timeout_s: float) -> APIClient:
+        client = docker.APIClient(base_url=endpoint.base_url, version=version, timeout=timeout_s, tls=tls)
+        client.trust_env = False  # else REQUESTS_CA_BUNDLE would take the place of our authority
+        return client
+
     connect_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
     try:
         endpoint.knock(connect_s)
-        client = docker.APIClient(base_url=endpoint.base_url, version="auto", timeout=connect_s, tls=tls)
+        first = client_of(docker.constants.DEFAULT_DOCKER_API_VERSION, connect_s)
+        try:
+            version = str(first.version(api_version=False)["ApiVersion"])
+        finally:
+            first.close()
+        return client_of(version, timeout_s)
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
         raise _Refused(_short(error)) from error
-    client.timeout = timeout_s
-    return client
 
 
 def _short(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return "no such socket"
+    certificate = re.search(r"certificate verify failed: [^(')\"]*", text)
+    if certificate:
+        return certificate[0].strip()
     for known in ("Permission denied", "Connection refused", "timed out", "Name or service not known"):
         if known.lower() in text.lower():
             return known.lower()
