@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
 
@@ -161,3 +164,24 @@ async def test_a_full_disk_of_one_call_stops_no_other(docker: SandboxBackend) ->
     await docker.run("for n in range(2000): open(f'/tmp/{n}', 'w').close()")
     result = await docker.run("import os; open('f', 'w').write('x' * (1 << 20)); print(os.listdir('/tmp'))")
     assert (result.status, result.stdout) == (RunStatus.OK, "[]\n")
+
+
+async def test_a_call_that_others_left_no_disk_is_made_again_and_not_failed(engine: str) -> None:
+    """The calls of a container share its disk; who took less than its part has done nothing wrong."""
+    async with DockerBackend(DockerConfig(pool_size=2, slots=2)) as docker:
+        while docker.metrics()["sandbox/containers_live"] < 2:
+            await asyncio.sleep(0.05)
+        hog = (
+            "import os, time\n"
+            "fd = os.open('f', os.O_CREAT | os.O_WRONLY)\n"
+            "try:\n"
+            "    while os.write(fd, b'x' * (1 << 20)): pass\n"
+            "except OSError:\n"
+            "    time.sleep(3)\n"
+        )
+        first = asyncio.create_task(docker.run(hog, limits=Limits(file_mib=64)))
+        await asyncio.sleep(0.5)
+        small = "with open('g', 'wb') as f:\n    f.write(b'x' * (1 << 20))\nprint('written')\n"
+        results = await asyncio.gather(*(docker.run(small) for _ in range(3)))
+        assert [result.stdout for result in results] == ["written\n"] * 3
+        await first

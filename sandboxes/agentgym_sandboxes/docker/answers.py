@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from agentgym.sandbox import SandboxLost
 from agentgym_sandboxes.docker.agent.frames import Frame
+
+
+class Crowded(SandboxLost):
+    """The calls beside it took the memory or the disk that it was allowed: it may be made again elsewhere."""
 
 
 def blob(frame: Frame, name: str) -> bytes:

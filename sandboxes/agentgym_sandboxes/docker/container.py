@@ -14,6 +14,7 @@ from typing import Self, cast
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
 from agentgym_sandboxes.docker.agent import frames
+from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine, EngineError
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
@@ -164,6 +165,8 @@ class Container:
             raise SandboxDirty(f"container {self.name}: {self.lost}")
         if reason == "no_process":
             raise SandboxLost(f"container {self.name}: no process could be started in it")
+        if reason == "crowded":
+            raise Crowded(f"container {self.name}: calls beside it took the room that it was allowed")
         return frame
 
     async def ping(self) -> None:

@@ -16,11 +16,13 @@ from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.meter import CallMeter
 
 from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
 
 log = logging.getLogger(__name__)
 
 RETRY_START_S = 0.5
+MAX_CROWDED, FIRST_CROWDED_S = 5, 0.1  # of one call: whose neighbours took the room that it was allowed
 MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 
 
@@ -124,7 +126,7 @@ class Pool:
 
         A container that went down with its engine says nothing about the call, which then waits for another.
         """
-        queue_s, num_failed, num_engine_losses = 0.0, 0, 0
+        queue_s, num_failed, num_engine_losses, num_crowded = 0.0, 0, 0, 0
         container: PooledContainer | None = None
         while True:
             began_s = time.monotonic()
@@ -136,7 +138,10 @@ class Pool:
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
-                if num_engine_losses < MAX_ENGINE_LOSSES and await self._went_with_engine(container.name):
+                if isinstance(error, Crowded) and num_crowded < MAX_CROWDED:
+                    num_crowded += 1
+                    await asyncio.sleep(FIRST_CROWDED_S * 2**num_crowded)  # its neighbours end some time
+                elif num_engine_losses < MAX_ENGINE_LOSSES and await self._went_with_engine(container.name):
                     num_engine_losses += 1
                 elif num_failed == 1:
                     raise

@@ -1,0 +1,203 @@
+"""The one-shot calls under way: each under uids of its own, ended at its limits, swept after, answered."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, cast
+
+from . import frames
+from .claims import claim_in
+from .endings import count_oom_kills, full_disk, hit_of, reason_of_failure
+from .job import Job
+from .limits import MIB, ChildLimits
+from .processes import processes_of
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+SWEEP_PATIENCE_S = 3.0  # what can't be killed or wiped by then makes the container dirty
+CROWDED_BELOW = 0.9  # of its memory: a call killed with less had too little room beside others
+
+
+class Calls:
+    """Begun by the host's frames; `advance` is called whenever something may have happened."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.jobs: dict[int, Job] = {}
+        self._supervisor = supervisor
+        self._sweeper = supervisor.sweeper
+        self._num_oom_kills = count_oom_kills()
+
+    @property
+    def any_ending(self) -> bool:
+        return any(job.ending for job in self.jobs.values())
+
+    def advance(self) -> None:
+        for job in list(self.jobs.values()):
+            self._advance(job)
+
+    def cancel(self, frame: frames.Frame) -> None:
+        job = self.jobs.get(cast(int, frame.header["id"]))
+        if job is not None:
+            self._end(job, "cancelled")
+
+    def begin(self, op: str, frame: frames.Frame) -> None:
+        number = cast(int, frame.header["id"])
+        limits = ChildLimits.of(cast(dict[str, float], frame.header["limits"]))
+        if not self.jobs:
+            self._num_oom_kills = count_oom_kills()  # a program may have outlived the death of its child
+        judged = len(frame.blobs) > 1 and op == "grade"
+        uids = [self._supervisor.take_uid() for _ in range(2 if judged else 1)]
+        job = self.jobs[number] = Job(number, limits, uids)
+        payload = frames.memory_file(frame.blobs[0])
+        if op == "program":
+            fds = [payload, self._pipe(job, "notes"), frames.memory_file(frame.blobs[1])]
+            self._spawn(job, "program", uids[0], [*fds, self._pipe(job, "stdout"), self._pipe(job, "stderr")])
+        elif judged:
+            solution, tests = socket.socketpair()
+            self._spawn(job, "serve", uids[0], [payload, self._pipe(job, "answers"), solution.detach()])
+            fds = [frames.memory_file(frame.blobs[1]), self._pipe(job, "verdict"), tests.detach()]
+            self._spawn(job, "judge", uids[1], fds)
+        else:
+            self._spawn(job, "serve", uids[0], [payload, self._pipe(job, "answers")])
+
+    def _pipe(self, job: Job, name: str) -> int:
+        write = job.pipe(name)
+        self._supervisor.watch(job.fds[name], functools.partial(self._pump, job, name))
+        return write
+
+    def _spawn(self, job: Job, op: str, uid: int, fds: list[int]) -> None:
+        job.live += 1
+        order: dict[str, object] = {"op": op, "uid": uid, "limits": job.limits._asdict()}
+        self._supervisor.spawn(order, fds, functools.partial(self._ended, job, op))
+
+    def _ended(self, job: Job, op: str, end: dict[str, float]) -> None:
+        job.live -= 1
+        if "fork_error" in end:
+            self._end(job, "no_process")
+            return
+        status = int(end["status"])
+        job.exits[op] = status
+        job.cpu_s += end["cpu_s"]
+        job.memory_kib = max(job.memory_kib, int(end["memory_kib"]))
+        if job.ending:
+            return
+        reason = self._why_failed(job, op, status) if status else None
+        if reason is not None:
+            self._end(job, reason)
+        elif not job.live or op == "judge":
+            self._end(job, None)
+
+    def _why_failed(self, job: Job, op: str, status: int) -> str | None:
+        """Its CPU time, the container's memory, another limit that a program ran into, or its own doing."""
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        if number in (signal.SIGKILL, signal.SIGXCPU) and job.cpu_s >= job.limits.cpu_s - 0.5:
+            return "timeout"
+        if self._memory_ended(op, number):
+            return "crowded" if self._others_took_memory(job) else "oom"
+        if op == "program":
+            self._pump(job, "notes")
+            claimed = claim_in(bytes(job.output["notes"]))
+            reason, claimed = reason_of_failure(status, claimed, alone=False)
+            if claimed == "disk" and self._others_filled_disk(job):
+                return "crowded"
+            if reason is not None:
+                job.hit = hit_of(job, reason, claimed=claimed)
+                return reason
+        return "signal" if number is not None else None
+
+    def _memory_ended(self, op: str, number: int | None) -> bool:
+        """Whether the kernel killed for memory: this process, or one of a program that is alone.
+
+        The kernel counts only how often it did, so each of its kills is laid to one process that was killed.
+        """
+        num_oom_kills = count_oom_kills()
+        if num_oom_kills == self._num_oom_kills:
+            return False
+        if number == signal.SIGKILL:
+            self._num_oom_kills += 1
+            return True
+        if op == "program" and len(self.jobs) == 1:
+            self._num_oom_kills = num_oom_kills
+            return True
+        return False
+
+    def _others_took_memory(self, job: Job) -> bool:
+        """Whether a call that was killed for memory had used less than it may: the container was too full."""
+        if len(self.jobs) == 1:
+            return False
+        living = sum(p.memory_mib for uid in job.uids for p in processes_of(uid).values())
+        return living + job.memory_kib / 1024 < CROWDED_BELOW * job.limits.memory_mib
+
+    def _others_filled_disk(self, job: Job) -> bool:
+        """Whether a call that met a full disk had taken less than an equal share of it."""
+        full = full_disk()
+        if full is None or len(self.jobs) == 1:
+            return False
+        num_bytes, num_files = self._sweeper.disk_use(job.uids[0])
+        used = num_bytes / MIB if full.limit == "disk_mib" else num_files
+        return used < full.allowed / len(self.jobs)
+
+    def _pump(self, job: Job, name: str) -> None:
+        fd = job.fds.get(name)
+        job.pump(name)
+        if name not in job.fds and fd is not None:
+            self._supervisor.unwatch(fd)
+        if job.reason is not None:
+            self._end(job, job.reason)
+
+    def _end(self, job: Job, reason: str | None) -> None:
+        """Start to end a call; the first reason stands."""
+        job.reason = job.reason or reason
+        if job.reason is not None and job.hit is None:
+            job.hit = hit_of(job, job.reason)
+        if not job.ending:
+            job.ending = True
+            job.deadline_s = time.monotonic() + SWEEP_PATIENCE_S
+
+    def _advance(self, job: Job) -> None:
+        """End what is over its time; finish what has ended and is swept."""
+        late = time.monotonic() >= job.deadline_s
+        if not job.ending:
+            if not late:
+                return
+            self._end(job, "timeout")
+            late = False
+        busy = [uid for uid in job.uids if self._sweeper.has_processes(uid)]
+        for uid in busy:
+            self._sweeper.kill(uid)
+        if (busy or job.live) and not late:
+            return
+        clean = not busy and not job.live and all([self._sweeper.wipe(uid) for uid in job.uids])
+        if not clean:
+            job.reason = "dirty"
+        self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        for name, fd in list(job.fds.items()):
+            while job.pump(name):
+                pass
+            self._supervisor.unwatch(fd)
+            if name in job.fds:
+                job.close(name)
+        del self.jobs[job.number]
+        if job.reason != "dirty":
+            for uid in job.uids:
+                self._supervisor.give_uid(uid)
+        header: frames.Header = {
+            "id": job.number,
+            "reason": job.reason,
+            "exits": job.exits,
+            "truncated": job.truncated,
+            "cpu_s": job.cpu_s,
+            "memory_mib": job.memory_kib / 1024,
+            "wall_s": job.wall_s,
+            "names": list(job.output),
+        }
+        if job.hit is not None:
+            header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
+        self._supervisor.say(header, list(job.output.values()))
