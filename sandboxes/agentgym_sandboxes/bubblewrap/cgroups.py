@@ -15,6 +15,7 @@ from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 
 MIB = 1 << 20
+SOCKETS_MIB = 16
 CONTROLLERS = ("memory", "pids")
 PREFIX = "agentgym."
 OURS = "agentgym-host"  # of version 2: who makes groups in one must not stay in it
@@ -74,6 +75,8 @@ class Group:
             with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
                 _write(memory / "memory.swap.max", 0)
             return
+        with contextlib.suppress(FileNotFoundError):  # version 1 counts what sockets hold only when told to
+            _write(memory / "memory.kmem.tcp.limit_in_bytes", SOCKETS_MIB * MIB)
         limits = [memory / "memory.limit_in_bytes", memory / "memory.memsw.limit_in_bytes"]
         if memory_mib * MIB > int(limits[0].read_text()):
             limits.reverse()  # the limit with swap must never be below the one without

@@ -1,4 +1,4 @@
-"""The system call filter: the same allow list as the Docker sandbox's, compiled by libseccomp."""
+"""The system call filter: the Docker sandbox's allow list and a little less, compiled by libseccomp."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _ARCHITECTURES = {
     "s390x": "s390x",
     "ppc64le": "ppc64le",
 }
+_OURS = {"prlimit64": [{"index": 0, "op": "SCMP_CMP_EQ", "value": 0}]}
+"""Conditions besides: a call shares its uid with the keeper, whose limits it must not change."""
 
 
 @cache
@@ -43,7 +45,8 @@ def filter_program() -> bytes:
             number = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name)
             if number < 0:
                 continue  # not of this architecture, or newer than the library: refused by default
-            arguments = [_argument(pyseccomp, condition) for condition in rule.get("args", [])]
+            conditions = [*rule.get("args", []), *_OURS.get(name, [])]
+            arguments = [_argument(pyseccomp, condition) for condition in conditions]
             built.add_rule(_action(pyseccomp, rule), number, *arguments)
     with os.fdopen(os.memfd_create("filter"), "w+b") as file:
         built.export_bpf(file)

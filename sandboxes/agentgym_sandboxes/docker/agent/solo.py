@@ -9,6 +9,7 @@ import array
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -16,6 +17,7 @@ import sys
 from typing import NoReturn
 
 from .endings import disk_size, full_disk
+from .landlock import restrict_writes
 from .limits import WORK, ChildLimits, set_rlimits
 from .zygote import MAX_ORDER_BYTES, run_child, warm_up
 
@@ -61,11 +63,25 @@ def main(argv: list[str]) -> NoReturn:
 
 
 def _confine(limits: ChildLimits) -> None:
+    contained = os.getppid() == 1  # PID 1 is ours in a sandbox alone
+    if contained:
+        os.setsid()
+        _limit_processes(limits.processes)
     os.nice(19)  # a busy call must not starve whoever waits for it
     with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(b"1000")  # when memory ends, the call goes first, never its keeper
     os.umask(0o077)
     set_rlimits(limits)
+    if contained:
+        restrict_writes(alone=True)
+
+
+def _limit_processes(most: int) -> None:
+    """Besides the control group: only where the kernel counts a user's processes in each user namespace."""
+    major, minor = os.uname().release.split(".")[:2]
+    if (int(major), int(minor.split("-")[0])) >= (5, 14):
+        most += 1  # we are counted too
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
