@@ -69,9 +69,10 @@ SANDBOX_COUNTS = (
     ("sandbox/calls_oom", "out of memory"),
     ("sandbox/calls_unsupported", "unsupported"),
     ("sandbox/retries", "retried"),
-    ("sandbox/replaced", "replaced"),
+    ("sandbox/leaks", "left something"),
 )
 """What is told of a step's sandbox calls when there was any."""
+REPLACED = "sandbox/replaced_"  # by cause
 
 
 def sandbox_text(metrics: Mapping[str, float]) -> str:
@@ -87,6 +88,9 @@ def sandbox_text(metrics: Mapping[str, float]) -> str:
         if key in metrics:
             shown.append(f"{label} {1000 * metrics[key]:.3g} ms")
     shown += [f"{metrics[key]:.0f} {label}" for key, label in SANDBOX_COUNTS if metrics.get(key)]
+    replaced = sum(v for k, v in metrics.items() if k.startswith(REPLACED) and not k.endswith("_total"))
+    if replaced:
+        shown.append(f"{replaced:.0f} replaced")
     return ", ".join(shown)
 
 

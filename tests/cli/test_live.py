@@ -74,7 +74,17 @@ def test_a_run_with_a_sandbox_shows_its_calls(live: LiveReporter) -> None:
     live.step(1, 60, METRICS)
     assert "sandbox" not in screen(live)
     figures = {"sandbox/calls": 48.0, "sandbox/wall_p95_s": 0.0123, "sandbox/calls_waiting": 3.0}
-    live.step(2, 60, {**METRICS, **figures, "sandbox/replaced": 1.0, "sandbox/calls_oom": 0.0})
+    live.step(
+        2,
+        60,
+        {
+            **METRICS,
+            **figures,
+            "sandbox/replaced_uses": 1.0,
+            "sandbox/replaced_uses_total": 9.0,
+            "sandbox/calls_oom": 0.0,
+        },
+    )
     assert "sandbox   48 calls, p95 12.3 ms, 3 waiting, 1 replaced " in screen(live)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S, REMOTE_CONNECT_TIMEOUT_S, SSH_TIMEOUT_S = 1.5, 5.0, 15.0
+REMOVE_AGAIN_S = (0.1, 0.5, 2.0)
 _HOW_TO_START = (
     "Start Docker (`sudo systemctl start docker`, or open Docker Desktop), see that `docker info` answers for "
     "your user, then run `agentgym sandbox build` once."
@@ -209,11 +210,19 @@ class Engine:
 
         remove = functools.partial(self._client.remove_container, container, force=True, v=True)
         try:
-            await self._call("remove a container", remove)
-        except EngineError as error:
-            cause = error.__cause__
-            if not (isinstance(cause, APIError) and cause.status_code in (404, 409)):
-                raise  # 404: gone; 409: being removed
+            for wait_s in (*REMOVE_AGAIN_S, None):
+                try:
+                    await self._call("remove a container", remove)
+                    return
+                except EngineError as error:
+                    cause = error.__cause__
+                    status = cause.status_code if isinstance(cause, APIError) else None
+                    if status in (404, 409):  # gone; being removed
+                        return
+                    if status != 500 or wait_s is None:
+                        raise
+                    # Our removal met the engine's own, after the agent's end: that leaves a dead container.
+                    await asyncio.sleep(wait_s)
         finally:
             self.names.discard(container)  # what is left of it in spite of this is found by the next sweep
 
