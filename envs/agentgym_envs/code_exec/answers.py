@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -9,9 +10,15 @@ _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 def find_code(text: str, entry: str) -> str | None:
-    """The last fenced block that defines `entry`, or the bare text when it does; else None."""
+    """The last fenced block that defines `entry`, or the bare text when it does; else None.
+
+    A program (an empty entry) is the last fenced block, or a bare text that is Python.
+    """
     said = _THOUGHT.sub("", text)
     blocks: list[str] = _FENCE.findall(said)
+    if not entry:
+        program = (blocks or [said])[-1].strip("\n") + "\n"
+        return program if program.strip() and (blocks or _parses(program)) else None
     for block in reversed(blocks or [said]):
         if defines(block, entry):
             return block.strip("\n") + "\n"
@@ -19,5 +26,19 @@ def find_code(text: str, entry: str) -> str | None:
 
 
 def defines(code: str, entry: str) -> bool:
-    """Whether a line of the code begins the definition of `entry`; it need not compile."""
-    return re.search(rf"^\s*(?:async\s+)?def\s+{re.escape(entry)}\s*\(", code, re.MULTILINE) is not None
+    """Whether a line of the code begins the definition of `entry`, a function or a class; it need not compile.
+
+    Of `Solution.method` the class is looked for.
+    """
+    owner, dot, _ = entry.partition(".")
+    name = re.escape(owner)
+    begins = rf"class\s+{name}\b" if dot else rf"(?:(?:async\s+)?def\s+{name}\s*\(|class\s+{name}\b)"
+    return re.search(rf"^\s*{begins}", code, re.MULTILINE) is not None
+
+
+def _parses(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True

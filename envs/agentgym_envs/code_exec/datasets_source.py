@@ -1,4 +1,4 @@
-"""Tasks from MBPP- and HumanEval-shaped data: a hub name, a local JSONL file or a parquet file."""
+"""Tasks from rows of data, MBPP- and HumanEval-shaped or programs with inputs and outputs: a hub name or a file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from agentgym.errors import UserError
 from agentgym.sandbox import AssertCase, Case
 from agentgym.types import SandboxSpec, Split, Task
 from agentgym_envs.code_exec.problems import Problem, case_text
+from agentgym_envs.code_exec.programs import holds_program, program_problem
 
 Row = Mapping[str, object]
 _TEST_SHARE = 5  # one row in so many is a test where the data has no splits of its own
 _WRONG_EXAMPLES = ("median([-10, 4, 6, 1000, 10, 20])",)  # HumanEval/47 says 15.0, and its own tests 8.0
 _SANDBOX = SandboxSpec(allow_interpreters=("monty",))
+_PROGRAM_SANDBOX = SandboxSpec()  # an interpreter without standard input is of no use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +68,13 @@ def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
             ask, problem = _humaneval(row)
         elif "test_list" in row:
             ask, problem = _mbpp(row, visible)
+        elif holds_program(row):
+            ask, problem = program_problem(row, visible)
         else:
             raise ValueError(
                 f"it has {sorted(row)}; HumanEval rows have task_id, prompt, entry_point, test, "
-                "MBPP rows have task_id, text or prompt, code, test_list"
+                "MBPP rows have task_id, text or prompt, code, test_list, rows of programs have a prompt and inputs "
+                "with outputs"
             )
     except (ValueError, SyntaxError) as error:
         raise UserError(f"code_exec: row {row.get('task_id')!r} of {where}: {error}") from error
@@ -77,7 +82,7 @@ def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
         task_id=f"{Path(where).stem}/{row.get('task_id')}",
         prompt=({"role": "user", "content": ask},),
         answer=problem.to_json(),
-        sandbox=_SANDBOX,
+        sandbox=_SANDBOX if problem.entry else _PROGRAM_SANDBOX,
         split=split,
     )
 

@@ -6,6 +6,8 @@ from agentgym.sandbox import CallCase, Case, CaseResult, StdioCase, Verdict
 from agentgym.types import Json
 from agentgym_envs.code_exec.problems import Problem, call_text
 
+MAX_INPUT_CHARS = 80  # of a program's input that are repeated to the agent
+
 
 def feedback(problem: Problem, verdict: Verdict, limit: int) -> str | None:
     """The first visible failure, at most `limit` characters; None when all visible cases passed.
@@ -26,7 +28,9 @@ def case_feedback(entry: str, case: Case, result: CaseResult) -> str:
     if isinstance(case, CallCase):
         return f"{call_text(entry, case)} {error}"
     if isinstance(case, StdioCase):
-        return f"On input {case.stdin.rstrip()!r} the program {error}"
+        given = case.stdin.rstrip()
+        given = given if len(given) <= MAX_INPUT_CHARS else given[: MAX_INPUT_CHARS - 1] + "…"
+        return f"On input {given!r} the program {error}"
     if error.startswith("assertion failed"):  # the rest of that error repeats the source
         return f"{case.source.strip()} failed"
     return f"{case.source.strip()} {error}"
