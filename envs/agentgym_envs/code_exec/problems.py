@@ -13,7 +13,7 @@ from agentgym.types import Json
 class Problem:
     """What a solution must do. The agent may know `visible`; `hidden` and `solution` it never sees.
 
-    entry: the function's or class's name; empty for a program. prelude: source that the test side runs before the cases.
+    entry: the function's or class's name; empty for a program. prelude: source that the tests' side runs first.
     """
 
     entry: str
