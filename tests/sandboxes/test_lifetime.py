@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable
-from agentgym_sandboxes.docker.profile import container_settings
 
+from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Engine
+from agentgym_sandboxes.docker.engine import Engine, OwnedContainer
+from agentgym_sandboxes.docker.profile import container_settings
 from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
@@ -27,14 +27,17 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
 async def main():
-    async with DockerBackend(DockerConfig(pool_size=2, spares=0)) as backend:
-        await backend.run("pass")
+    config = DockerConfig(pool_size=2, spares=0, spare_sessions=0)
+    async with DockerBackend(config) as backend, backend.session() as session:
+        await session.exec("sleep 1000 &")
         while backend.metrics()["sandbox/containers_live"] < 2:
             await asyncio.sleep(0.05)
-        busy = asyncio.create_task(backend.run("while True: pass"))
-        await asyncio.sleep(0.2)
+        busy = [asyncio.create_task(backend.run("while True: pass")) for _ in range(4)]
+        busy.append(asyncio.create_task(session.run("while True: pass")))
+        while backend.metrics()["sandbox/slots_used"] < 4:
+            await asyncio.sleep(0.05)
         print("ready", flush=True)
-        await busy
+        await asyncio.gather(*busy)
 
 asyncio.run(main())
 """
@@ -57,6 +60,14 @@ async def owned_by(pid: int) -> list[str]:
         await engine.close()
 
 
+async def owned() -> list[OwnedContainer]:
+    engine = await Engine.connect(None, 10.0)
+    try:
+        return await engine.owned()
+    finally:
+        await engine.close()
+
+
 async def kill_containers(ids: list[str]) -> None:
     for one in ids:
         await asyncio.to_thread(
@@ -65,23 +76,78 @@ async def kill_containers(ids: list[str]) -> None:
 
 
 async def test_calls_under_way_when_their_container_is_killed_are_made_again(engine: str) -> None:
-    async with DockerBackend(DockerConfig(pool_size=2)) as backend:
+    """Eight calls on two containers, each with an answer that is no other's."""
+
+    async def answer(number: int) -> str:
+        code = f"import time; time.sleep(0.8); print({number} * 1000003)"
+        return (await backend.run(code, limits=Limits(wall_s=20.0))).stdout
+
+    async with DockerBackend(DockerConfig(pool_size=2, spares=0)) as backend:
         while backend.metrics()["sandbox/containers_live"] < 2:
             await asyncio.sleep(0.05)
-        calls = [asyncio.create_task(backend.grade(request(n, 0.8))) for n in range(6)]
-        await asyncio.sleep(0.3)
+        calls = [asyncio.create_task(answer(number)) for number in range(8)]
+        while backend.metrics()["sandbox/slots_used"] < 8:
+            await asyncio.sleep(0.01)
         mine = await owned_by(os.getpid())
-        used = [c for c in backend._pool._live if c.reserved]
-        assert len(used) == 2
-        await kill_containers([used[0].name])
-        verdicts = await asyncio.gather(*calls)
-        assert all(verdict.passed for verdict in verdicts)
-        assert backend.metrics()["sandbox/retries_total"] == 3
+        await kill_containers([backend._pool._live[0].name])
+        assert await asyncio.gather(*calls) == [f"{number * 1000003}\n" for number in range(8)]
+        metrics = backend.metrics()
+        assert metrics["sandbox/calls_ok_total"] == metrics["sandbox/calls_total"] == 8
+        assert metrics["sandbox/retries_total"] == 4
+        assert metrics["sandbox/replaced_lost_total"] == 1
         async with asyncio.timeout(20):
             while backend.metrics()["sandbox/containers_live"] < 2:
                 await asyncio.sleep(0.05)
         assert (await backend.grade(request(1))).passed
         assert set(await owned_by(os.getpid())) != set(mine)
+
+
+async def test_a_call_that_goes_on_past_its_limit_costs_its_container_and_is_made_again(engine: str) -> None:
+    """What an agent that hangs looks like from here: it is stopped by the freezer of control groups."""
+    async with DockerBackend(DockerConfig(pool_size=2, spares=0, ping_every_s=100.0)) as backend:
+        while backend.metrics()["sandbox/containers_live"] < 2:
+            await asyncio.sleep(0.05)
+        frozen = backend._pool._live[0]
+        await asyncio.to_thread(
+            subprocess.run, ["docker", "pause", frozen.name], check=True, capture_output=True, timeout=30
+        )
+        calls = [backend.run(f"print({number})", limits=Limits(wall_s=0.5)) for number in range(4)]
+        results = await asyncio.gather(*calls)
+        assert [result.stdout for result in results] == [f"{number}\n" for number in range(4)]
+        assert backend.metrics()["sandbox/replaced_backstop_total"] == 1
+        async with asyncio.timeout(20):
+            while frozen.name in {c.name for c in await owned()}:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_silent_container_is_replaced(engine: str) -> None:
+    config = DockerConfig(pool_size=1, spares=0, ping_every_s=0.3, ping_timeout_s=0.5)
+    async with DockerBackend(config) as backend:
+        name = backend._pool._live[0].name
+        await asyncio.to_thread(
+            subprocess.run, ["docker", "pause", name], check=True, capture_output=True, timeout=30
+        )
+        async with asyncio.timeout(20):
+            while not backend.metrics()["sandbox/replaced_ping_total"]:
+                await asyncio.sleep(0.05)
+        assert (await backend.grade(request(1))).passed
+
+
+async def test_a_container_that_nobody_waits_for_is_swept(engine: str) -> None:
+    async with DockerBackend(DockerConfig(pool_size=1, spares=0, reap_every_s=0.3)) as backend:
+        group = backend._group
+        assert group is not None
+        docker = group.engines[0]
+        name = f"test-{time.time_ns()}"
+        await docker.create(container_settings(backend.config, backend._image, backend._owner), name)
+        await asyncio.sleep(1.0)
+        assert name in {c.name for c in await docker.owned()}  # it may yet be started
+        docker.names.discard(name)  # as after a create that came too late
+        async with asyncio.timeout(10):
+            while name in {c.name for c in await docker.owned()}:
+                await asyncio.sleep(0.1)
+        assert backend.metrics()["sandbox/reaped_total"] >= 1
+        assert (await backend.grade(request(1))).passed
 
 
 async def test_a_container_is_replaced_after_its_uses(engine: str) -> None:
@@ -137,7 +203,7 @@ async def test_no_container_outlives_its_owner(engine: str, number: signal.Signa
         assert process.stdout is not None
         async with asyncio.timeout(60):
             assert await process.stdout.readline() == b"ready\n"
-        assert len(await owned_by(process.pid)) == 2
+        assert len(await owned_by(process.pid)) == 3
         process.send_signal(number)
         killed_s = time.monotonic()
         async with asyncio.timeout(20):

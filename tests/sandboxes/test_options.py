@@ -6,18 +6,18 @@ import subprocess
 import sys
 
 import pytest
+
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import SandboxSpec
+from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import container_settings, first_uid
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.config import MontyConfig
-
-from agentgym_sandboxes.docker.backend import DockerBackend
-from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.image import RECIPE
 
 
 @pytest.mark.parametrize("name", ["docker", "monty"])

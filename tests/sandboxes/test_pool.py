@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.meter import CallMeter
-
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
+from agentgym_sandboxes.meter import CallMeter
 
 
 class FakeContainer:

@@ -19,21 +19,20 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym.types import SandboxSpec
+from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.docker.image import RECIPE, ImageChoice, provide_image
+from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
+from agentgym_sandboxes.docker.reaper import owner_label
 from agentgym_sandboxes.docker.running import result_of
 from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.docker.session_pool import SessionPool
 from agentgym_sandboxes.meter import CallMeter
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.stdio import grade_programs, judges_programs
-
-from agentgym_sandboxes.docker import counts
-from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engines import EngineGroup
-from agentgym_sandboxes.docker.image import RECIPE, ImageChoice, provide_image
-from agentgym_sandboxes.docker.pool import Pool
-from agentgym_sandboxes.docker.reaper import owner_label
 
 NOT_STARTED = "the sandbox is not started; use `async with` or await its start()"
 DEFAULT_LIMITS = Limits()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
-
 from agentgym_sandboxes.docker.endpoint import Tls, check_url
 from agentgym_sandboxes.options import from_options
 

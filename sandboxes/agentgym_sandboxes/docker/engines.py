@@ -10,17 +10,16 @@ from collections.abc import Callable
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
-from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
-from agentgym_sandboxes.meter import CallMeter
-
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.breaker import Circuit
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine, EngineUnreachable, NoEngineAnswers
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.member import Member
+from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.reaper import is_forgotten, is_orphan
+from agentgym_sandboxes.meter import CallMeter
 
 log = logging.getLogger(__name__)
 

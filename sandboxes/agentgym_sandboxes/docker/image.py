@@ -15,7 +15,6 @@ from pathlib import Path
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
-
 from agentgym_sandboxes.docker.engine import Engine, Image
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,13 @@ import asyncio
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
-from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.meter import CallMeter
-
 from agentgym_sandboxes.docker.breaker import Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine, EngineDiskFull
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, room_text
 from agentgym_sandboxes.docker.image import ImageChoice
+from agentgym_sandboxes.meter import CallMeter
 
 STARTS_PER_CORE = 2  # in flight: more only wait for each other
 REACH_BACKOFF_S = 2.0
