@@ -80,6 +80,20 @@ ASKED_ODDLY = Target(
     ),
 )
 
+CAPITAL = Target(
+    name="add, with the name of a class",
+    entry="Add",
+    honest="def Add(a, b):\n    return a + b\n",
+    cases=_asserts(
+        "assert Add(2, 3) == 5",
+        "assert abs(Add(2, 3) - 5) < 1e-6",
+        "assert not candidate(2, 3) - 5",
+        "assert Add(2, 3) / 5 == 1",
+        "total = Add(2, 3)\nassert total <= 5 and total >= 5",
+        "assert divmod(Add(2, 3), 5) == (1, 0)",
+    ),
+)
+
 MEAN = Target(
     name="mean",
     entry="mean",
@@ -115,6 +129,26 @@ UPPER = Target(
         CallCase(args=("sand",), expected="SAND"),
         CallCase(args=("box",), expected="BOX"),
         *_asserts("assert upper('sand') == 'SAND'", "assert upper('box') == 'BOX'"),
+    ),
+)
+
+UPPER_ODDLY = Target(
+    name="upper case, asked in every way that tests ask",
+    entry="upper",
+    honest=UPPER.honest,
+    cases=_asserts(
+        "assert upper('sand').startswith('SAN')",
+        "assert upper('sand').endswith('ND')",
+        "assert 'AND' in upper('sand')",
+        "assert set(upper('sand')) == set('SAND')",
+        "assert set(upper('sand')).issubset('SAND') and len(upper('sand')) == 4 and upper('sand')[0] == 'S'",
+        "assert upper('sand').replace('S', 'B') == 'BAND'",
+        "import re\nassert re.fullmatch('S.N.', upper('sand'))",
+        "assert upper('sand') > 'SA' and upper('sand') < 'SB'",
+        "assert sorted([upper('sand'), 'A']) == ['A', 'SAND']",
+        "assert {'SAND': 1}[upper('sand')] == 1",
+        "assert [upper(word) for word in ('sand', 'box')] == ['SAND', 'BOX']",
+        "assert len({upper('sand'), 'SAND'}) == 1",
     ),
 )
 
@@ -224,9 +258,11 @@ AVERAGE = Target(
 TARGETS = (
     ADD,
     ASKED_ODDLY,
+    CAPITAL,
     MEAN,
     REVERSED,
     UPPER,
+    UPPER_ODDLY,
     COUNTS,
     SORT_IN_PLACE,
     SORTED,

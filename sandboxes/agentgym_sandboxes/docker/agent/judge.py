@@ -16,6 +16,7 @@ from .frames import write_line
 from .link import ENTRY, NAMES, ROOT, Gone, Link
 from .operations import TESTS_MODULE, lendable
 from .source import describe
+from .usage import makes_objects
 from .values import NotPlain
 
 FILENAME = "<test>"
@@ -31,7 +32,7 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
     """
     request = json.loads(payload)
     link = Link(Channel(solution_fd, request["answer_bytes"]), lendable, FILENAME)
-    tests = _Tests(link, request["entry"])
+    tests = _Tests(link, request["entry"], [request["prelude"], *request["sources"]])
     try:
         tests.run(request["prelude"], PRELUDE, tests.names)
     except Gone:
@@ -66,10 +67,11 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
 class _Tests:
     """The names that tests see, and the solution behind them."""
 
-    def __init__(self, link: Link, entry: str) -> None:
+    def __init__(self, link: Link, entry: str, sources: list[str]) -> None:
         self._link = link
         root, dot, _ = entry.partition(".")
-        proxy = link.proxy(ENTRY, entry, is_class=not dot and entry[:1].isupper())
+        is_class = not dot and entry[:1].isupper() and makes_objects(sources, {entry, "candidate"})
+        proxy = link.proxy(ENTRY, entry, is_class=is_class)
         whole = link.proxy(ROOT, root, is_class=root[:1].isupper()) if dot else proxy
         self.own: dict[str, object] = {root: whole, "candidate": proxy}
         self.names: dict[str, object] = {"__name__": TESTS_MODULE, **self.own}

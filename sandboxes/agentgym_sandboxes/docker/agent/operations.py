@@ -22,6 +22,11 @@ EXACT: dict[str, tuple[type, ...]] = {
     "issubclass": (bool,),
 }  # fmt: skip
 """Answers that have to be of just that type."""
+PREDICATES = frozenset((
+    "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "equals", "equal", "isclose", "allclose",
+    "almost_equal", "array_equal", "array_equiv", "approx",
+))  # fmt: skip
+"""Methods that are handed what is expected and say whether it is: a returned object could say yes to all."""
 
 
 def _run(awaitable: Any) -> object:
@@ -91,6 +96,9 @@ def perform(held: object, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     return OPERATIONS[op](held, *args, **kwargs)
 
 
+_POWERFUL = (
+    eval, exec, compile, open, getattr, setattr, delattr, vars, globals, locals, input, breakpoint, __import__,
+)  # fmt: skip
 _CALLING = frozenset(("call", "hash", "eq", "ne"))
 _READING = frozenset(("iter", "next", "len", "getitem", "contains", "reversed", "bool", "hash", "eq", "ne"))
 
@@ -107,6 +115,8 @@ def lendable(value: object) -> frozenset[str] | None:
     if isinstance(value, type) and value.__module__ == TESTS_MODULE:
         return _CALLING | {"getattr", "isinstance", "issubclass", "repr", "str"}
     if kind.__module__ in ("builtins", "functools", "collections", "itertools", "operator", "array"):
+        if any(value is powerful for powerful in _POWERFUL):
+            return None
         if callable(value):
             return _CALLING
         if hasattr(kind, "__iter__"):

@@ -44,6 +44,8 @@ class Proxy:
     def __getattr__(self, name: str) -> Any:
         if not operations.is_public(name):
             raise AttributeError(f"{self._kind!r} object has no public attribute {name!r}")
+        if name in operations.PREDICATES and not self._own:
+            raise AttributeError(f"{name!r} is not asked of a <{self._kind}> that was returned")
         return self._link.ask(self, "getattr", name)
 
     def __setattr__(self, name: str, value: object) -> None:
