@@ -173,7 +173,7 @@ def entries(root: int, names: Sequence[str]) -> list[Entry]:
     while pending:
         above = pending.pop()
         if len(above) > MAX_DEPTH:
-            raise Refused(f"there are folders more than {MAX_DEPTH} deep; remove them or make them shallower")
+            raise Refused(f"there are files more than {MAX_DEPTH} folders deep; move them or remove them")
         try:
             folder = open_folder(root, above)
         except Refused:

@@ -24,10 +24,10 @@ def confine_session(uid: int, keeper: int, limits: ChildLimits) -> None:
     these with them; so a child of the keeper's has the session's rights on files, and is out of its reach.
     """
     os.setsid()
-    if keeper == uid:
+    if keeper == uid:  # it gives way to the agent, and goes first when memory ends
         os.nice(19)
-    with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-        file.write(b"1000")
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(b"1000")
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(keeper, uid, keeper)

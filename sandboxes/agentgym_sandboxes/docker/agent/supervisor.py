@@ -40,6 +40,7 @@ class Supervisor:
         self._zygote = zygote
         self._uids: collections.deque[int] = collections.deque(uids)  # in turn, so that a uid rests after use
         self._children: dict[int, OnEnd] = {}
+        self._strangers = dict(FAMILIES)
         self._frames = frames.FrameReader()
         self.sweeper = Sweeper()
         self._poll = select.poll()
@@ -137,8 +138,9 @@ class Supervisor:
         for frame in complete:
             op = str(frame.header["op"])
             family = op.partition(".")[0]
-            if op not in self.operations and family in FAMILIES:
-                importlib.import_module(FAMILIES[family], __package__).register(self)
+            if family in self._strangers:
+                module = self._strangers.pop(family)
+                importlib.import_module(module, __package__).register(self)
             if op in self.operations:
                 self.operations[op](frame)
             else:
