@@ -109,18 +109,21 @@ async def _late_writer(backend: SandboxBackend, host: Host) -> Judgement:
     """A daemon of the call before writes to all it has; the next call's output is its own only."""
     writer = program("""
 import time
+def forge():
+    for fd in range(64):
+        try:
+            os.write(fd, b"FORGED-ANSWER\\n")
+        except OSError:
+            pass
+forge()
 if not os.fork():
     os.setsid()
     end = time.monotonic() + 3
     while time.monotonic() < end:
-        for fd in range(64):
-            try:
-                os.write(fd, b"FORGED-ANSWER\\n")
-            except OSError:
-                pass
+        forge()
         time.sleep(0.005)
     os._exit(0)
-time.sleep(0.02)
+time.sleep(0.05)
 say("made", "writer")
 """)
     victim = program("import time\nfor _ in range(20):\n    time.sleep(0.01)\nsay('mine', 'only')\n")

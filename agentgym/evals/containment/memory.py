@@ -105,14 +105,14 @@ SNIPPETS = (
     Snippet(
         name="decompression_bomb",
         category=Category.RESOURCES,
-        tries="a stream of a few kilobytes that unpacks to 400 MiB",
+        tries="a small stream that unpacks to 150 MiB",
         claim="memory_limit",
         limits=LIMITS,
         check=_ran_out,
         code="""
             import zlib
-            packer = zlib.compressobj(9)
-            data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(400)) + packer.flush()
+            packer = zlib.compressobj(1)
+            data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(150)) + packer.flush()
             say("made", "bomb", len(data))
             print(len(zlib.decompress(data)))
         """,

@@ -267,9 +267,14 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             names = ("KILL", "TERM", "STOP", "INT", "HUP", "QUIT", "CHLD", "USR1", "ALRM")
             before = os.listdir("/proc")
             for pid in sorted({1, 2, 3, os.getppid()} - {0, os.getpid()}):
-                if str(pid) in before and os.stat("/proc/%d" % pid).st_uid != os.getuid():
+                if str(pid) in before and (os.getuid() == 0 or os.stat("/proc/%d" % pid).st_uid != os.getuid()):
                     for name in names:
                         attempt("SIG%s to %d" % (name, pid), lambda: os.kill(pid, getattr(signal, "SIG" + name)))
+                elif pid == os.getppid():
+                    for name in names:
+                        os.kill(pid, getattr(signal, "SIG" + name))  # of our uid: the kernel may drop it silently
+                        state = open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[0]
+                        say("held" if state in "SR" else "escaped", "SIG%s to %d" % (name, pid), state)
         """,
     ),
     Snippet(
@@ -282,7 +287,12 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             import signal
             parent = os.getppid()
             group = int(open("/proc/%d/stat" % (parent or 1)).read().rpartition(")")[2].split()[2])
-            attempt("kill its group", lambda: os.killpg(group, signal.SIGKILL) if group > 1 else os.kill(1, signal.SIGKILL))
+            def kill_group():
+                if group > 1:
+                    return os.killpg(group, signal.SIGKILL)
+                os.kill(1, signal.SIGKILL)
+                raise PermissionError(errno.EPERM, "the kernel dropped it: we are still here")
+            attempt("kill its group", kill_group)
             attempt("join its group", lambda: os.setpgid(0, group or 1))
             attempt("move the parent", lambda: os.setpgid(parent or 1, parent or 1))
         """,

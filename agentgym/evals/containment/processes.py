@@ -21,7 +21,7 @@ SNIPPETS = (
         check=ended(*KILLED, after="fork"),
         code="""
             import time
-            end = time.monotonic() + 4
+            end = time.monotonic() + 6
             said = False
             while time.monotonic() < end:
                 try:

@@ -296,7 +296,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             kind = getattr(resource, "RLIMIT_" + name)
             hard = resource.getrlimit(kind)[1]
             amount = amount if hard < 0 else min(amount, hard)
-            resource.setrlimit(kind, (amount, amount))
+            resource.setrlimit(kind, (amount, hard))
         say("made", "limits")
     """,
     ),
@@ -319,7 +319,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         "leaves descriptors open",
         "descriptors",
         """
-        kept = [os.dup(os.open("/dev/null", os.O_RDONLY)) for _ in range(20)]
+        kept = [os.dup(os.open("/dev/null", os.O_RDONLY)) for _ in range(6)]
         for fd in kept:
             os.set_inheritable(fd, True)
         say("made", "descriptors")

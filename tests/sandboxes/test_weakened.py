@@ -1,0 +1,72 @@
+"""Every check of the hostile suite has been seen to fail: against a sandbox that lacks the wall in question."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from weakened import WEAKENINGS, Weakening
+
+from agentgym.errors import InfraError
+from agentgym.evals.containment.findings import Outcome
+from agentgym.evals.containment.host import Host
+from agentgym.evals.containment.snippet import Trial
+from agentgym.evals.containment.suite import SNIPPETS
+from agentgym.evals.containment.verify import Examiner, chosen
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+
+UNBREAKABLE = {
+    "loopback_of_a_neighbour",  # not promised
+    "odd_results",  # the walls are on our own side: see test_verify.py
+}
+
+
+def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
+    broken = [name for weakening in WEAKENINGS for name in weakening.breaks]
+    assert len(set(broken)) == len(broken)
+    assert {trial.name for trial in SNIPPETS if trial.claim != "sessions"} - UNBREAKABLE == {
+        name for name in broken if name not in {t.name for t in SNIPPETS if t.claim == "sessions"}
+    }
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("weakening", WEAKENINGS, ids=lambda weakening: weakening.name)
+async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakening) -> None:
+    trials = chosen(weakening.breaks)
+    outcomes: dict[str, str] = {}
+    if weakening.alone:
+        for trial in trials:
+            outcomes |= await _outcomes(weakening, [trial])
+    else:
+        outcomes = await _outcomes(weakening, trials)
+    held = {name: told for name, told in outcomes.items() if not told.startswith(Outcome.ESCAPED)}
+    assert not held
+
+
+async def _outcomes(weakening: Weakening, trials: Sequence[Trial]) -> dict[str, str]:
+    config = DockerConfig(pool_size=1, slots=weakening.slots)
+    async with DockerBackend(config, weakening.settings) as backend:
+        with Host() as host:
+            if weakening.at_once:
+                told = await asyncio.gather(*(_attempt(trial, backend, host) for trial in trials))
+                return {trial.name: text for trial, text in zip(trials, told, strict=True)}
+            examiner = Examiner(backend, await backend.probe(), host)
+            findings = [await examiner.examine(trial) for trial in trials]
+            return {finding.name: f"{finding.outcome}: {finding.detail}" for finding in findings}
+
+
+async def _attempt(trial: Trial, backend: DockerBackend, host: Host) -> str:
+    try:
+        judgement = await trial.attempt(backend, host)
+    except InfraError as error:
+        return f"lost: {error}"
+    return f"{judgement.outcome}: {judgement.detail}"
