@@ -14,7 +14,7 @@ from typing import ClassVar
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.bubblewrap.cgroups import find_parent, remove_stale
 from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
-from agentgym_sandboxes.bubblewrap.place import BubblewrapPlace, Setting
+from agentgym_sandboxes.bubblewrap.place import BubblewrapPlace, Setting, mount_command
 from agentgym_sandboxes.bubblewrap.seccomp import filter_program
 from agentgym_sandboxes.bubblewrap.trial import try_walls
 from agentgym_sandboxes.local.backend import LocalBackend
@@ -22,6 +22,8 @@ from agentgym_sandboxes.local.python import find_python
 
 log = logging.getLogger(__name__)
 
+COMMAND_TIMEOUT_S = 20.0
+NOT_COUNTED = "; the number of files is limited by memory only: `unshare` may not mount here"
 OLDEST = (0, 8)  # the first that can forbid user namespaces inside
 
 
@@ -41,10 +43,11 @@ class BubblewrapBackend(LocalBackend):
         async with trial:
             setting = trial._ready()
             await try_walls(trial.run, files_mib=setting.work_mib, most_mib=setting.most_memory_mib)
+        files = "" if setting.counts_files else NOT_COUNTED
         return Capabilities(
             backend=self.name,
             detail=f"{setting.bwrap} with Python {setting.python.version_text} of {setting.python.path}, "
-            f"control groups (version {setting.parent.version}) in {setting.parent.memory}",
+            f"control groups (version {setting.parent.version}) in {setting.parent.memory}{files}",
             isolated=True,
             full_python=True,
             network_off=True,
@@ -76,6 +79,7 @@ class BubblewrapBackend(LocalBackend):
             work_mib=self.config.work_mib,
             tmp_mib=self.config.tmp_mib,
             memory_mib=self.config.memory_mib,
+            counts_files=await _can_mount(),
         )
         return self._setting.python.path
 
@@ -98,8 +102,7 @@ async def _find_bwrap(wanted: str | None) -> str:
             f"there is no command {wanted or 'bwrap'!r}. Install bubblewrap, on Debian with "
             "`apt install bubblewrap`."
         )
-    process = await asyncio.create_subprocess_exec(path, "--version", stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
+    _, said = await _run([path, "--version"])
     version = re.search(rb"(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
         raise SandboxUnavailable(
@@ -107,3 +110,30 @@ async def _find_bwrap(wanted: str | None) -> str:
             "is needed"
         )
     return path
+
+
+async def _can_mount() -> bool:
+    """Whether this user may mount file systems of his own, which some distributions forbid all but bubblewrap."""
+    try:
+        code, _ = await _run([*mount_command(1, 1), "true"])
+    except OSError:
+        return False
+    return code == 0
+
+
+async def _run(command: list[str]) -> tuple[int | None, bytes]:
+    """A command's exit code and what it printed. Raises OSError, SandboxUnavailable when it hangs."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise SandboxUnavailable(f"{command[0]} did not end within {COMMAND_TIMEOUT_S:g} s") from None
+    return process.returncode, said

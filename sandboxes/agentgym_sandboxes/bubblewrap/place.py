@@ -17,16 +17,24 @@ from agentgym_sandboxes.local.python import Python
 MIB = 1 << 20
 KEEPERS = 2  # of its processes: bubblewrap's own, and PID 1
 OVERHEAD_MIB = 24  # of memory: PID 1 with its Python, and what the kernel keeps for processes
+WORK_FILES, TMP_FILES = 4096, 1024
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MASKED = ("kcore", "keys", "key-users", "latency_stats", "timer_list", "sched_debug", "interrupts")
 _JOIN = 'for group in $1; do echo 0 >"$group" || exit 97; done; shift; exec "$@"'
+_MOUNT = (
+    'mount -t tmpfs -o "$1" files /dev/shm && mount -t tmpfs -o "$2" files /dev/pts || exit 98; '
+    'shift 2; exec "$@"'
+)
 _PASSWD = b"root:x:0:0:root:/:/bin/false\nsandbox:x:1000:1000:sandbox:/work:/bin/sh\n"
 _GROUP = b"root:x:0:\nsandbox:x:1000:\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all sandboxes of a backend have in common. bwrap: its path. program: the system call filter."""
+    """What all sandboxes of a backend have in common. bwrap: its path. program: the system call filter.
+
+    counts_files: whether file systems with a limit on the number of files can be mounted.
+    """
 
     bwrap: str
     python: Python
@@ -35,6 +43,7 @@ class Setting:
     work_mib: int
     tmp_mib: int
     memory_mib: int
+    counts_files: bool
 
     def most_memory_mib(self, memory_mib: int) -> int:
         """Of a group: files in memory and the keeper come on top of what the code may use."""
@@ -79,16 +88,26 @@ class BubblewrapPlace:
                 "sandbox",
             ),
             *("--die-with-parent", "--new-session", "--as-pid-1", "--seccomp", str(seccomp)),
+            *("--cap-drop", "ALL"),
             *_system(setting.python.folders),
             *("--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"),
             *_proc(),
             *_devices(),
-            *("--perms", "0700", "--size", str(setting.work_mib * MIB), "--tmpfs", "/work"),
-            *("--perms", "1777", "--size", str(setting.tmp_mib * MIB), "--tmpfs", "/tmp"),
+            *self._own_folders(),
             *("--remount-ro", "/", "--chdir", "/work"),
         ]
+        mounts = mount_command(setting.work_mib, setting.tmp_mib) if setting.counts_files else []
         shell = ["/bin/sh", "-c", _JOIN, "join", "\n".join(self._group.members)]
-        return [*shell, setting.bwrap, *inside, "--", *python], (control_fd, *self._data)
+        return [*shell, *mounts, setting.bwrap, *inside, "--", *python], (control_fd, *self._data)
+
+    def _own_folders(self) -> list[str]:
+        setting = self._setting
+        if setting.counts_files:
+            return ["--bind", "/dev/shm", "/work", "--bind", "/dev/pts", "/tmp"]
+        return [
+            *("--perms", "0700", "--size", str(setting.work_mib * MIB), "--tmpfs", "/work"),
+            *("--perms", "1777", "--size", str(setting.tmp_mib * MIB), "--tmpfs", "/tmp"),
+        ]
 
     def limit(self, limits: Limits) -> None:
         self._close_data()
@@ -116,6 +135,21 @@ class BubblewrapPlace:
         """What bubblewrap has read by now."""
         while self._data:
             os.close(self._data.pop())
+
+
+def mount_command(work_mib: int, tmp_mib: int) -> list[str]:
+    """What runs another command where /dev/shm and /dev/pts are empty file systems, with limits on their files.
+
+    Bubblewrap's own have no limit on the number of files. Only in a mount namespace of that command's.
+    """
+    options = [
+        f"nosuid,nodev,noexec,size={mib}m,nr_inodes={files},mode={mode}"
+        for mib, files, mode in ((work_mib, WORK_FILES, "0700"), (tmp_mib, TMP_FILES, "1777"))
+    ]
+    return [
+        *("unshare", "--user", "--map-root-user", "--mount", "--"),
+        *("/bin/sh", "-c", _MOUNT, "mount", *options),
+    ]
 
 
 def _system(folders: Iterable[str]) -> list[str]:
