@@ -155,7 +155,7 @@ async def test_a_program_that_ends_is_answered_whoever_holds_its_output(docker: 
     began_s = time.monotonic()
     result = await docker.run(daemon)
     assert (result.status, result.stdout) == (RunStatus.OK, "done\n")
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
 
 
 async def test_a_full_disk_of_one_call_stops_no_other(docker: SandboxBackend) -> None:
