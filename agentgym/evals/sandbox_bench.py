@@ -52,7 +52,7 @@ class BenchPlan:
 
 
 QUICK = BenchPlan(
-    timing=Plan(rounds=3, calls=90, calls_at_once=240, warm_up=10),
+    timing=Plan(rounds=3, calls=90, calls_at_once=240, warm_up=10, pause_s=0.1),
     starts=2,
     sessions=2,
     episodes=60,

@@ -23,13 +23,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How often to measure. calls: of each kind, one at a time, over all rounds; warm_up: before all."""
+    """How often to measure. calls: of each kind, one at a time, over all rounds; warm_up: before all;
+    pause_s: before each turn of a kind, for what the kind before it left to be done."""
 
     rounds: int = 5
     calls: int = 300
     calls_at_once: int = 800
     at_once: int = 8
     warm_up: int = 20
+    pause_s: float = 0.3
 
     def share(self, count: int, way: Way) -> int:
         """How many calls of a way fall to each round."""
@@ -76,6 +78,7 @@ async def measure(ways: Sequence[Way], plan: Plan, say: Callable[[str], None]) -
         say(f"round {number + 1} of {plan.rounds}")
         start = number % len(ways)
         for way in [*ways[start:], *ways[:start]]:
+            await asyncio.sleep(plan.pause_s)
             await _one_at_a_time(way, plan.share(plan.calls, way), samples[way.name])
             if way.at_once:
                 await _at_once(way, plan.share(plan.calls_at_once, way), plan.at_once, samples[way.name])
