@@ -159,3 +159,23 @@ async def test_a_program_that_hides_its_reading_is_unsupported(monty: MontyBacke
         GradeRequest(code=code, entry="", cases=(StdioCase(stdin="5", expected="5"),))
     )
     assert verdict.status is RunStatus.UNSUPPORTED
+
+
+async def test_a_worker_ended_for_its_memory_is_a_limit_that_was_hit(monty: MontyBackend) -> None:
+    """Its session is over then: a later call must not be made in it."""
+    cases = tuple(CallCase(args=(number,), expected=0) for number in range(3))
+    limits = Limits(memory_mib=256)
+    verdict = await monty.grade(
+        GradeRequest(code="def f(x):\n    return 'x' * (150 << 20)\n", entry="f", cases=cases, limits=limits)
+    )
+    assert verdict.status is RunStatus.OOM and not verdict.passed
+    assert verdict.limit is not None and verdict.limit.resource == "memory_mib"
+
+
+async def test_bytes_of_a_list_are_a_gap_but_those_of_a_float_a_mistake(monty: MontyBackend) -> None:
+    for given, status in (("[1, 2]", RunStatus.UNSUPPORTED), ("3.5", RunStatus.OK)):
+        code = f"def f():\n    return bytes({given})\n"
+        verdict = await monty.grade(
+            GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=b""),))
+        )
+        assert verdict.status is status and not verdict.passed

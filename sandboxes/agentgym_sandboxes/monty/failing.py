@@ -55,6 +55,9 @@ def raised_of(error: MontyError, limits: Limits, code: str) -> Raised:
     message = str(exception)
     if isinstance(exception, TimeoutError) and message.startswith("feed time limit exceeded"):
         raise timed_out(limits)
+    if isinstance(exception, MemoryError) and message.endswith("was terminated"):
+        hit = LimitHit(resource="memory_mib", used=limits.memory_mib, allowed=limits.memory_mib)
+        raise Ended(RunStatus.OOM, wording.OOM_TEXT, hit)  # its process is gone, and all that it held
     frames = error.traceback()
     return Raised(type(exception).__name__, message, frames[-1].line if frames else 0)
 

@@ -25,6 +25,9 @@ _MAYBE_LAZY = re.compile(
     r"\b(?:map|filter|zip|enumerate|reversed)\b|[^\s#].*\bfor\b|\(\s*\n.*\bfor\b", re.DOTALL
 )
 _INPUT = re.compile(r"\b(?:input|stdin|fileinput|open|eval|exec|readline|getattr|globals|__builtins__)\b")
+_NO_BYTES = re.compile(
+    r"cannot convert '(?:list|tuple|set|frozenset|dict|range|map|\w*iterator)' object to bytes"
+)
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
 
 
@@ -33,6 +36,8 @@ def is_gap(raised: Raised) -> bool:
     message = raised.message
     if "Internal error in monty" in message or message.startswith("Permission denied: "):
         return True  # it has no file system
+    if raised.kind == "TypeError" and _NO_BYTES.match(message):
+        return True
     if raised.kind == "NotImplementedError":
         return message.startswith(("The monty ", "external function "))
     if raised.kind in ("ModuleNotFoundError", "ImportError", "AttributeError"):
