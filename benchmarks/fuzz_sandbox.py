@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sandboxes"))
 
 from fuzz import (
+    agent_targets,
     docker_targets,
     file_targets,
     frame_targets,
@@ -38,7 +39,14 @@ def main() -> int:
 
 async def _fuzz(arguments: argparse.Namespace) -> int:
     async with contextlib.AsyncExitStack() as stack:
-        modules = (frame_targets, value_targets, verdict_targets, file_targets, network_targets)
+        modules = (
+            frame_targets,
+            value_targets,
+            verdict_targets,
+            file_targets,
+            network_targets,
+            agent_targets,
+        )
         targets = [target for module in modules for target in module.TARGETS]
         targets.append(await stack.enter_async_context(network_targets.proxy_target()))
         if arguments.docker:

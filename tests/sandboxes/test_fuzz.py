@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from fuzz import (
+    agent_targets,
     docker_targets,
     file_targets,
     frame_targets,
@@ -24,6 +25,7 @@ QUICK = [
     *value_targets.TARGETS,
     *verdict_targets.TARGETS,
     *file_targets.TARGETS,
+    *agent_targets.TARGETS,
 ]
 DOCKER_CASES = {"agent-frames": 6, "session-arguments": 60}
 

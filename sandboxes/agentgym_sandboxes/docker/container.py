@@ -9,7 +9,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Self, cast
+from typing import Self
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
@@ -159,7 +159,7 @@ class Container:
             if self.lost is None:
                 self._send(frames.encode({"op": "cancel", "id": number}))
             raise
-        reason = frame.header["reason"]
+        reason = frame.header.get("reason")
         if reason == "dirty":
             self._lose("a call left something that could not be removed", "dirty")
             raise SandboxDirty(f"container {self.name}: {self.lost}")
@@ -237,12 +237,16 @@ class Container:
             self._transport.write(data)
 
     def _take(self, frame: frames.Frame) -> None:
-        if "event" in frame.header:
-            handler = self._events.get(cast(str, frame.header["event"]))
+        event, number = frame.header.get("event"), frame.header.get("id")
+        if isinstance(event, str):
+            handler = self._events.get(event)
             if handler is not None:
                 handler(frame)
             return
-        answer = self._pending.pop(cast(int, frame.header["id"]), None)
+        if type(number) is not int:
+            self._lose("its agent sent an answer to nothing")
+            return
+        answer = self._pending.pop(number, None)
         if answer is not None and not answer.done():
             answer.set_result(frame)
 

@@ -19,7 +19,7 @@ from agentgym.sandbox import (
 from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.values import Tree
-from agentgym_sandboxes.docker.answers import blob, exits
+from agentgym_sandboxes.docker.answers import blob, check_answer, exits
 from agentgym_sandboxes.judging import Answer, End, NoValue, Returned
 from agentgym_sandboxes.wording import Raised
 
@@ -42,6 +42,7 @@ def grade_blobs(request: GradeRequest) -> list[bytes]:
 
 def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     """The verdict. Raises InfraError when it was the tests or the container that failed."""
+    check_answer(frame)
     wall_s = float(cast(float, frame.header["wall_s"]))
     answers = _lines(blob(frame, "answers"))
     if answers and answers[0] != ["ok"]:

@@ -47,7 +47,7 @@ class Outbound:
         header: Header = {"window": WINDOW_BYTES, "connections": self._max_connections}
         frame = await self._carrier.ask("proxy.listen", header, (), LISTEN_TIMEOUT_S)
         port = frame.header.get("port")
-        if type(port) is not int:
+        if type(port) is not int or not 0 < port < 1 << 16:
             raise SandboxLost("a container's agent told no port for its proxy")
         return port
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from agentgym.sandbox import LimitHit, Limits, RunResult, RunStatus
 from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.answers import blob, exits
+from agentgym_sandboxes.docker.answers import blob, check_answer, exits
 
 _LIMITS = ("timeout", "oom", "output_limit", "disk_limit", "process_limit")
 
@@ -35,7 +35,8 @@ def limit_of(frame: Frame) -> LimitHit | None:
 
 
 def result_of(frame: Frame) -> RunResult:
-    """What a program did, or a run or a command of a session."""
+    """What a program did, or a run or a command of a session. Raises SandboxLost for what is no answer."""
+    check_answer(frame)
     status, exit_code = RunStatus.OK, None
     header = frame.header
     wait_status = exits(frame).get("program")

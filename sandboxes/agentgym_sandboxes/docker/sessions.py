@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, SandboxDirty, SandboxLost
 from agentgym_sandboxes.docker.agent.frames import Frame, Header
+from agentgym_sandboxes.docker.answers import NO_ANSWER
 from agentgym_sandboxes.docker.running import result_of, wire_limits
 
 BACKSTOP_S = 12.0  # past a call's wall limit: the agent has 1 s to interrupt, 3 s to kill
@@ -63,7 +64,7 @@ class DockerSession:
             "env": {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **env},
         }
         frame = await self._container.ask("session.open", header, (), timeout_s)
-        self._home = str(frame.header["home"])
+        self._home = str(frame.header.get("home"))
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run code in the session's Python."""
@@ -95,8 +96,12 @@ class DockerSession:
 
     async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
         """All below a folder. Raises FileRefused."""
-        found = json.loads(await self._files({"do": "list", "path": path}))
-        return tuple(FileInfo(path=name, size=size, is_folder=folder) for name, size, folder in found)
+        listed = await self._files({"do": "list", "path": path})
+        try:
+            found = json.loads(listed)
+            return tuple(FileInfo(path=name, size=size, is_folder=folder) for name, size, folder in found)
+        except (ValueError, TypeError) as error:
+            raise SandboxLost(NO_ANSWER) from error
 
     async def reset(self) -> None:
         """As new: no process, no name, no file is left. Raises SandboxDirty when that can't be had."""
@@ -132,8 +137,11 @@ class DockerSession:
 
     async def _ask_files(self, request: Mapping[str, object], data: bytes) -> bytes:
         frame = await self._ask("session.files", {}, [_json(request), data], FILES_TIMEOUT_S)
-        if frame.header["refused"] is not None:
-            raise FileRefused(cast(str, frame.header["refused"]))
+        refused = frame.header.get("refused")
+        if refused is not None:
+            raise FileRefused(str(refused))
+        if not frame.blobs:
+            raise SandboxLost(NO_ANSWER)
         return frame.blobs[0]
 
     async def _reset(self) -> None:
@@ -141,7 +149,7 @@ class DockerSession:
 
     async def _ask(self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float) -> Frame:
         frame = await self._container.ask(op, header, blobs, timeout_s, cancel="session.cancel")
-        reason = frame.header["reason"]
+        reason = frame.header.get("reason", "failed")
         if reason == "dirty":
             self._container.give_up("a session left something that could not be removed")
             raise SandboxDirty(f"container {self._container.name}: {self._container.lost}")
