@@ -118,7 +118,7 @@ def serve_repl(control_fd: int) -> NoReturn:
             os._exit(exit_code)  # a child that the snippet forked came out at its end
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        control.send(json.dumps({"number": order["number"], "exit": exit_code, "claim": claimed}).encode())
+        control.send(json.dumps({"token": order["token"], "exit": exit_code, "claim": claimed}).encode())
 
 
 def receive(control: socket.socket) -> tuple[dict[str, object] | None, list[int]]:

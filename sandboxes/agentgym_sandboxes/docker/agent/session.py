@@ -30,7 +30,6 @@ MAX_PROCESSES = 96
 SWEEP_PATIENCE_S = 3.0
 FILES_WALL_S = 60.0
 MAX_DRAINED = 64
-MAX_STALE = 1000  # packets that fit into a socket, and more
 End = dict[str, float]
 
 
@@ -111,12 +110,8 @@ class Session:
         turn = self._begin(frame, interpreter)
         turn.state_lost = lost
         fds = [memory_file(frame.blobs[0]), memory_file(frame.blobs[1]), *self._outputs(turn)]
-        order = {"number": turn.job.number, "limits": turn.job.limits._asdict()}
-        try:
-            for _ in range(MAX_STALE):
-                interpreter.control.recv(repl.MAX_PACKET_BYTES)  # said before it was asked
-        except OSError:
-            pass
+        turn.token = os.urandom(16).hex()  # so that nothing is an answer that was said before the question
+        order = {"token": turn.token, "limits": turn.job.limits._asdict()}
         try:
             repl.send(interpreter.control, order, fds)
         except OSError:  # it does not read: the snippet before said that it had ended, and goes on
@@ -230,10 +225,10 @@ class Session:
         turn = self._turn
         try:
             said = json.loads(data)
-            number, exit_code, claimed = said["number"], int(said["exit"]) & 255, said["claim"]
+            token, exit_code, claimed = said["token"], int(said["exit"]) & 255, said["claim"]
         except (ValueError, TypeError, LookupError, RecursionError):
             return
-        if turn is None or turn.is_exec or number != turn.job.number or self._interpreter is not interpreter:
+        if turn is None or turn.is_exec or token != turn.token or self._interpreter is not interpreter:
             return
         turn.exit_status = exit_code << 8
         turn.claimed = claimed if isinstance(claimed, str) and claimed in CLAIMS else None

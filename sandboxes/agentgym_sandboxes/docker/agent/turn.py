@@ -35,6 +35,7 @@ class Turn:
         self.job = job
         self.is_exec = is_exec
         self.interpreter_pid = interpreter_pid
+        self.token = ""  # names the run to the interpreter, and only there
         self.exit_status: int | None = None
         self.claimed: str | None = None
         self.reason: str | None = None
