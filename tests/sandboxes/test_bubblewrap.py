@@ -33,7 +33,7 @@ async def main():
     async with BubblewrapBackend(BubblewrapConfig(cgroup=sys.argv[1], spares=2)) as backend:
         code = "import os\\nfor _ in range(4):\\n    if os.fork() == 0: os.setsid()\\nwhile True: pass\\n"
         busy = asyncio.create_task(backend.run(code, limits=Limits(wall_s=60.0, cpu_s=60)))
-        while backend.metrics()["sandbox/spares"] < 2:
+        while backend.metrics()["sandbox/containers_spare"] < 2:
             await asyncio.sleep(0.05)
         print("ready", flush=True)
         await busy
@@ -236,7 +236,7 @@ async def test_nothing_of_a_call_is_left_when_its_answer_is_there(
     for _ in range(3):
         assert await say(own, code) == "parent"
     async with asyncio.timeout(10):
-        while own.metrics()["sandbox/spares"] != 1:
+        while own.metrics()["sandbox/containers_spare"] != 1:
             await own.run("pass")
             await asyncio.sleep(0.2)
     assert len(members(groups[0])) <= 4  # a spare's bubblewrap and its keeper, and another's that replaces it

@@ -98,7 +98,7 @@ async def test_close_leaves_no_folder_behind() -> None:
     backend = UnsafeSubprocessBackend(UnsafeSubprocessConfig(allow_unsafe=True, spares=2))
     await backend.start()
     async with asyncio.timeout(30):
-        while backend.metrics()["sandbox/spares"] < 2:
+        while backend.metrics()["sandbox/containers_spare"] < 2:
             await asyncio.sleep(0.02)
     assert backend._pool is not None
     folders = [Path(box.place.folder) for box in backend._pool._spares]

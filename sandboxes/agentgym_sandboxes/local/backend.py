@@ -129,7 +129,12 @@ class LocalBackend(ABC):
         if pool is None:
             return self._meter.metrics()
         return self._meter.metrics(
-            {"slots_busy": pool.num_busy, "calls_waiting": pool.num_waiting, "spares": pool.num_spares}
+            {
+                "slots_used": pool.num_busy,
+                "slots_total": self._num_slots,
+                "calls_waiting": pool.num_waiting,
+                "containers_spare": pool.num_spares,
+            }
         )
 
     async def __aenter__(self) -> Self:
@@ -163,7 +168,7 @@ class LocalBackend(ABC):
                     if num_gone > self._config.spares + 1:  # more than all that had died unnoticed
                         raise
                 except SandboxLost:
-                    self._meter.counts["lost_total"] += 1
+                    self._meter.counts["replaced_lost_total"] += 1
                     num_lost += 1
                     if num_lost > 1:
                         raise
