@@ -120,6 +120,17 @@ async def test_a_call_that_goes_on_past_its_limit_costs_its_container_and_is_mad
                 await asyncio.sleep(0.1)
 
 
+async def test_processes_that_outlive_their_call_are_counted(engine: str) -> None:
+    async with DockerBackend(DockerConfig(pool_size=1, spares=0)) as backend:
+        for code in ("pass", "while True: pass", "import subprocess; subprocess.run(['sleep', '0'])"):
+            await backend.run(code, limits=Limits(wall_s=0.5))
+        assert (await backend.grade(request(1))).passed
+        assert backend.metrics()["sandbox/leaks_total"] == 0
+        await backend.run("import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+        assert backend.metrics()["sandbox/leaks_total"] == 1
+        assert backend.metrics()["sandbox/containers_live"] == 1
+
+
 async def test_a_silent_container_is_replaced(engine: str) -> None:
     config = DockerConfig(pool_size=1, spares=0, ping_every_s=0.3, ping_timeout_s=0.5)
     async with DockerBackend(config) as backend:

@@ -14,7 +14,7 @@ from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.breaker import Circuit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.engine import Engine, EngineUnreachable, NoEngineAnswers
+from agentgym_sandboxes.docker.engine import Engine, EngineUnreachable, NoEngineAnswers, OwnedContainer
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
@@ -80,6 +80,7 @@ class EngineGroup:
     def watch(self) -> None:
         """Begin to look after the engines, until closed."""
         self._watch = asyncio.create_task(self._look_after_all())
+        self._watch.add_done_callback(_tell)
 
     async def close(self) -> None:
         """Safe to call twice."""
@@ -167,21 +168,32 @@ class EngineGroup:
         return False
 
     async def reap(self, say: Callable[[str], None] = log.info) -> int:
-        """Remove what dead owners left, and what we asked for and gave up; how many there were."""
-        count = 0
+        """Remove what dead owners left, and what we asked for and gave up; how many there were.
+
+        Raises InfraError when an engine failed, after the others were looked through.
+        """
+        count, errors = 0, []
         for engine in self.engines:
-            for owned in await engine.owned():
-                if owned.owner == self._owner:
-                    gone, why = owned.name not in engine.names, "which nobody waits for"
-                else:
-                    gone = is_orphan(owned.owner) or is_forgotten(owned.state, owned.age_s)
-                    why = f"of {owned.owner}, which is gone"
-                if gone:
-                    await engine.remove(owned.container_id)
-                    say(f"removed container {owned.container_id[:12]} {why}")
-                    count += 1
+            try:
+                for owned in await engine.owned():
+                    why = self._why_to_remove(engine, owned)
+                    if why:
+                        await engine.remove(owned.container_id)
+                        say(f"removed container {owned.container_id[:12]} {why}")
+                        count += 1
+            except InfraError as error:
+                errors.append(error)
         self._meter.counts[counts.REAPED] += count
+        if errors:
+            raise errors[0]
         return count
+
+    def _why_to_remove(self, engine: Engine, owned: OwnedContainer) -> str:
+        if owned.owner == self._owner:
+            return "" if owned.name in engine.names else "that nobody waits for"
+        if is_orphan(owned.owner):
+            return f"of {owned.owner}, which is gone"
+        return "that never ran for long" if is_forgotten(owned.state, owned.age_s) else ""
 
     async def _place(self, wait_s: float) -> Member:
         """The engine to start on."""
@@ -242,3 +254,8 @@ class EngineGroup:
                 await self.reap()
             except InfraError as error:
                 log.warning("could not look for containers of dead owners: %s", error)
+
+
+def _tell(watch: asyncio.Task[None]) -> None:
+    if not watch.cancelled() and watch.exception() is not None:
+        log.error("the engines are no longer looked after", exc_info=watch.exception())

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import SandboxUnavailable
+from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.sessions import DockerSession, SessionContainer, StartSessionContainer
 
@@ -88,7 +88,7 @@ class SessionPool:
     async def _lease(self) -> SessionContainer:
         began_s = time.monotonic()
         timeout_s = self._config.lease_timeout_s
-        last_error = ""
+        last_error: InfraError | None = None
         if self._keeper is None and not self._closed:
             self._keeper = asyncio.create_task(self._ping_again())
         try:
@@ -105,7 +105,7 @@ class SessionPool:
                 try:
                     container = self._warm() or await self._started()
                 except InfraError as error:
-                    last_error = str(error)
+                    last_error = error
                     self.counts["start_failures"] += 1
                     if time.monotonic() + backoff_s - began_s > timeout_s:
                         break
@@ -116,7 +116,8 @@ class SessionPool:
                 self.counts["sessions"] += 1
                 self._refill()
                 return container
-            raise SandboxUnavailable(
+            kind = SandboxDiskFull if isinstance(last_error, SandboxDiskFull) else SandboxUnavailable
+            raise kind(
                 f"no session's container started within {timeout_s:g} s: {last_error or 'it was closed'}"
             )
         except BaseException:

@@ -168,6 +168,8 @@ class Calls:
             self._end(job, "timeout")
             late = False
         busy = [uid for uid in job.uids if self._sweeper.has_processes(uid)]
+        if busy and not job.swept:
+            job.swept, job.leaked = True, not job.live
         for uid in busy:
             self._sweeper.kill(uid)
         if (busy or job.live) and not late:
@@ -198,6 +200,8 @@ class Calls:
             "wall_s": job.wall_s,
             "names": list(job.output),
         }
+        if job.leaked:
+            header["leaked"] = True
         if job.hit is not None:
             header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
         self._supervisor.say(header, list(job.output.values()))

@@ -32,6 +32,8 @@ class Job:
         self.reason: str | None = None
         self.hit: Hit | None = None  # the limit behind the reason
         self.ending = False
+        self.swept = False  # processes were killed
+        self.leaked = False  # and they had outlived the call's own
         self.cpu_s = 0.0
         self.memory_kib = 0
         self.began_s = time.monotonic()
