@@ -30,9 +30,9 @@ class Spread:
 class CallMeter:
     """What every backend measures.
 
-    queue: a call's wait for a slot. wall: its time in the sandbox. start: of a sandbox, until it takes calls.
-    engine: of a request to the engine, where there is one. counts: whatever else, by the metric's name without
-    its area, as `oom_kills_total`.
+    queue: a call's wait for a slot, or a session's for a sandbox. wall: a call's time in the sandbox. start: of
+    a sandbox, until it takes calls. engine: of a request to the engine, where there is one. counts: whatever
+    else, by the metric's name without its area, as `oom_kills_total`.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,11 @@ class CallMeter:
         self.counts: collections.Counter[str] = collections.Counter()
         self._statuses: collections.Counter[RunStatus] = collections.Counter()
 
-    def answered(self, status: RunStatus, *, queue_s: float, wall_s: float) -> None:
-        """One call that was answered."""
+    def answered(self, status: RunStatus, *, queue_s: float | None, wall_s: float) -> None:
+        """One call that was answered. queue_s: None for a session's, which waited when the session began."""
         self._statuses[status] += 1
-        self.queue.add(queue_s)
+        if queue_s is not None:
+            self.queue.add(queue_s)
         self.wall.add(wall_s)
 
     def metrics(self, gauges: Mapping[str, float] | None = None) -> dict[str, float]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from agentgym.sandbox import GradeRequest, Limits, RunStatus
+from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.meter import WINDOW, CallMeter, Spread
 from agentgym_sandboxes.monty.backend import MontyBackend
 
@@ -52,3 +55,20 @@ async def test_a_backend_tells_what_its_calls_came_to_and_how_long_they_took() -
     assert found["sandbox/calls_total"] == 3 and found["sandbox/calls_timeout_total"] == 1
     assert 0.1 < found["sandbox/wall_p95_s"] < 60 and found["sandbox/start_p50_s"] > 0
     assert found["sandbox/calls_waiting"] == 0
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_calls_of_a_session_are_counted_and_a_session_waits_once(docker: DockerBackend) -> None:
+    before = docker.metrics()
+    async with docker.session() as session:
+        await session.run("print(1)")
+        await session.exec("exit 3")
+        during = docker.metrics()
+    assert during["sandbox/sessions_open"] == before["sandbox/sessions_open"] + 1
+
+    def grown(name: str) -> float:
+        return during[f"sandbox/{name}_total"] - before[f"sandbox/{name}_total"]
+
+    assert [grown(n) for n in ("calls", "calls_ok", "calls_error", "sessions")] == [2, 1, 1, 1]
+    assert during["sandbox/sessions_waiting"] == 0 and during["sandbox/queue_p95_s"] > 0

@@ -103,6 +103,7 @@ class DockerBackend:
                 self.config,
                 lambda on_change: group.start_container(on_change, session=True),
                 networks.open,
+                self._meter,
             )
             group.watch()
         except BaseException as error:
@@ -149,6 +150,8 @@ class DockerBackend:
         gauges = dict.fromkeys(counts.GAUGES, 0.0)
         if self._pool is not None and self._group is not None:
             gauges |= self._pool.gauges() | self._group.gauges()
+        if self._sessions is not None:
+            gauges |= self._sessions.gauges()
         return self._meter.metrics(gauges)
 
     async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:

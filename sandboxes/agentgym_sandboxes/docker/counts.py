@@ -20,7 +20,19 @@ NETWORK = {  # of sessions with an allow list: connections by what became of the
     "sent_bytes": "network_sent_bytes_total",
     "received_bytes": "network_received_bytes_total",
 }
-COUNTS = (RETRIES, OOM_KILLS, LEAKS, REAPED, START_FAILURES, *REPLACED, *NETWORK.values())
+SESSIONS = "sessions_total"
+SESSIONS_LOST = "sessions_lost_total"  # that ended with their container
+COUNTS = (
+    RETRIES,
+    OOM_KILLS,
+    LEAKS,
+    REAPED,
+    START_FAILURES,
+    *REPLACED,
+    SESSIONS,
+    SESSIONS_LOST,
+    *NETWORK.values(),
+)
 
 # True now.
 SLOTS_USED = "slots_used"
@@ -29,4 +41,15 @@ CALLS_WAITING = "calls_waiting"
 CONTAINERS_LIVE = "containers_live"  # that serve
 CONTAINERS_SPARE = "containers_spare"  # that are ready to
 ENGINES_OPEN = "engines_open"  # whose circuit is open: nothing is started on them
-GAUGES = (SLOTS_USED, SLOTS_TOTAL, CALLS_WAITING, CONTAINERS_LIVE, CONTAINERS_SPARE, ENGINES_OPEN)
+SESSIONS_OPEN = "sessions_open"
+SESSIONS_WAITING = "sessions_waiting"
+GAUGES = (
+    SLOTS_USED,
+    SLOTS_TOTAL,
+    CALLS_WAITING,
+    CONTAINERS_LIVE,
+    CONTAINERS_SPARE,
+    SESSIONS_OPEN,
+    SESSIONS_WAITING,
+    ENGINES_OPEN,
+)

@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
+from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.sessions import DockerSession, SessionContainer, StartSessionContainer
+from agentgym_sandboxes.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class SessionPool:
         config: DockerConfig,
         start_container: StartSessionContainer,
         open_network: OpenNetwork | None = None,
+        meter: CallMeter | None = None,
     ) -> None:
         self._config = config
         self._start_container = start_container
@@ -50,11 +53,12 @@ class SessionPool:
         self._num_starting = 0
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
-        self.counts: collections.Counter[str] = collections.Counter()
+        self._num_waiting = 0
+        self._meter = meter or CallMeter()
 
-    @property
-    def num_leased(self) -> int:
-        return len(self._leased)
+    def gauges(self) -> dict[str, float]:
+        """What is true now, by the names in `counts`."""
+        return {counts.SESSIONS_OPEN: len(self._leased), counts.SESSIONS_WAITING: self._num_waiting}
 
     @asynccontextmanager
     async def session(self, network: tuple[str, ...] = ()) -> AsyncIterator[DockerSession]:
@@ -67,12 +71,12 @@ class SessionPool:
                 env: Mapping[str, str] = {}
                 if network and self._open_network is not None:
                     env = await self._open_network(container, network, stack)
-                session = DockerSession(container, self._config.memory_mib)
+                session = DockerSession(container, self._config.memory_mib, self._meter)
                 await session.open(self._config.session_disk_mib, env, self._config.ping_timeout_s)
                 yield session
         finally:
             if container.lost is not None:
-                self.counts["lost"] += 1
+                self._meter.counts[counts.SESSIONS_LOST] += 1
             self._in_background(self._end(container))
 
     async def close(self) -> None:
@@ -92,6 +96,7 @@ class SessionPool:
         if self._keeper is None and not self._closed:
             self._keeper = asyncio.create_task(self._ping_again())
         try:
+            self._num_waiting += 1
             async with asyncio.timeout(timeout_s):
                 await self._room.acquire()
         except TimeoutError:
@@ -99,6 +104,8 @@ class SessionPool:
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
             ) from None
+        finally:
+            self._num_waiting -= 1
         try:
             backoff_s = FIRST_BACKOFF_S
             while not self._closed:
@@ -106,14 +113,14 @@ class SessionPool:
                     container = self._warm() or await self._started()
                 except InfraError as error:
                     last_error = error
-                    self.counts["start_failures"] += 1
                     if time.monotonic() + backoff_s - began_s > timeout_s:
                         break
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
                     continue
                 self._leased.add(container)
-                self.counts["sessions"] += 1
+                self._meter.counts[counts.SESSIONS] += 1
+                self._meter.queue.add(time.monotonic() - began_s)
                 self._refill()
                 return container
             kind = SandboxDiskFull if isinstance(last_error, SandboxDiskFull) else SandboxUnavailable

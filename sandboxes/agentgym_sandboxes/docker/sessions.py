@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, SandboxDirty, SandboxLost
+from agentgym.sandbox import (
+    FileInfo,
+    FileRefused,
+    Limits,
+    RunResult,
+    RunStatus,
+    SandboxDirty,
+    SandboxLost,
+)
+from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.answers import NO_ANSWER
 from agentgym_sandboxes.docker.running import result_of, wire_limits
+from agentgym_sandboxes.meter import CallMeter
 
 BACKSTOP_S = 12.0  # past a call's wall limit: the agent has 1 s to interrupt, 3 s to kill
 FILES_TIMEOUT_S = 75.0
@@ -50,9 +61,10 @@ StartSessionContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[Sess
 class DockerSession:
     """A session in a leased container. Its calls take turns, in the order in which they were made."""
 
-    def __init__(self, container: SessionContainer, memory_mib: int) -> None:
+    def __init__(self, container: SessionContainer, memory_mib: int, meter: CallMeter | None = None) -> None:
         self._container = container
         self._memory_mib = memory_mib
+        self._meter = meter or CallMeter()
         self._turns = asyncio.Lock()
         self._home = ""
 
@@ -123,13 +135,18 @@ class DockerSession:
 
     async def _call(self, kind: str, blobs: Sequence[bytes], limits: Limits) -> RunResult:
         async with self._turns:
+            began_s = time.monotonic()
             frame = await self._ask(
                 f"session.{kind}",
                 {"limits": wire_limits(limits, self._memory_mib)},
                 blobs,
                 limits.wall_s + BACKSTOP_S,
             )
-        return result_of(frame)
+        result = result_of(frame)
+        self._meter.answered(result.status, queue_s=None, wall_s=time.monotonic() - began_s)
+        if result.status is RunStatus.OOM:
+            self._meter.counts[counts.OOM_KILLS] += 1
+        return result
 
     async def _files(self, request: Mapping[str, object], data: bytes = b"") -> bytes:
         async with self._turns:
