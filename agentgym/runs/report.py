@@ -65,6 +65,7 @@ STEP_COLUMNS = (
 
 SANDBOX_COUNTS = (
     ("sandbox/calls_waiting", "waiting"),
+    ("sandbox/sessions_waiting", "sessions waiting"),
     ("sandbox/calls_timeout", "timed out"),
     ("sandbox/calls_oom", "out of memory"),
     ("sandbox/calls_unsupported", "unsupported"),
