@@ -6,12 +6,13 @@ import os
 import resource
 import stat
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_sandboxes.docker.agent import archive, claims, files, processes
@@ -45,7 +46,9 @@ def test_no_path_leaves_the_work_folder(names: list[str], absolute: bool) -> Non
     assert "/".join(found) == os.path.normpath("/".join(names) or ".").lstrip("/") or found == []
 
 
-@pytest.mark.parametrize("path", ["/work/homework", "/work", "/", "/work/home/../x", "\0", "a/../b"])
+@pytest.mark.parametrize(
+    "path", ["/work/homework", "/work", "/", "/work/home/../x", "\0", "a/../b", "\ud800", "\udcff"]
+)
 def test_a_path_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(Refused):
         files.components(path, "/work/home")
@@ -160,17 +163,51 @@ def test_an_archive_that_says_it_is_larger_than_it_may_be_is_refused() -> None:
         archive.check(buffer.getvalue(), MAX_BYTES)
 
 
-@given(st.binary(max_size=2000), st.integers(0, 1600))
-def test_no_bytes_make_the_check_of_an_archive_fail_otherwise(data: bytes, at: int) -> None:
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=600), st.integers(0, 5000))
+def test_what_the_check_of_an_archive_passes_is_unpacked(data: bytes, at: int) -> None:
     buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("folder/file"))
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in ("folder/file", "folder", "other", "ü" * 80):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = 5, 1.5
+            if name == "folder":
+                info.type, info.size = tarfile.DIRTYPE, 0
+            tar.addfile(info, BytesIO(b"12345"))
     good = buffer.getvalue()
-    for bad in (data, good[:at] + data + good[at + len(data) :]):
+    for bad in (data, good[:at] + data + good[at + len(data) :], good[:at] + data + good[at:], good[:at]):
         try:
             archive.check(bad, MAX_BYTES)
         except Refused as error:
-            assert "snapshot" in str(error)
+            assert len(str(error)) <= files.MAX_TEXT + 3
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            root = files.open_root(f"{folder}/work")
+            archive.unpack(root, bad)
+            os.close(root)
+
+
+@pytest.mark.parametrize("mtime", ["nan", "inf", "-1", "1e300"])
+def test_an_archive_with_an_odd_time_is_taken(root: int, work: Path, mtime: str) -> None:
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("f")
+        info.pax_headers = {"mtime": mtime}
+        tar.addfile(info)
+    archive.check(buffer.getvalue(), MAX_BYTES)
+    archive.unpack(root, buffer.getvalue())
+    assert (work / "f").exists()
+
+
+def test_a_damaged_archive_is_not_taken_for_one_that_ends() -> None:
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name in ("first", "second"):
+            tar.addfile(tarfile.TarInfo(name))
+    damaged = bytearray(buffer.getvalue())
+    damaged[512 + 10] ^= 1
+    with pytest.raises(Refused, match="damaged or ends too early"):
+        archive.check(bytes(damaged), MAX_BYTES)
 
 
 class Hostile(OSError):

@@ -351,6 +351,8 @@ async def test_many_megabytes_go_both_ways(session: Session) -> None:
         ("/etc/passwd", "lies outside the work folder"),
         ("/proc/self/mem", "lies outside the work folder"),
         ("nul\0", "NUL byte"),
+        ("half \ud800", "is no text"),
+        ("x" * 100_000, "File name too long"),
         ("large", "has 2000 bytes; at most 1000 are read"),
         ("closed/file", "forbids this; change it with chmod"),
         ("x" * 300, "File name too long"),

@@ -75,7 +75,7 @@ def unpack(root: int, data: bytes) -> None:
         try:
             if member.isdir():
                 os.close(files.open_folder(root, names, make=True))
-                modes.append((names, mode, int(member.mtime)))
+                modes.append((names, mode, _mtime(member)))
                 continue
             folder = files.open_folder(root, names[:-1], make=True)
             try:
@@ -84,7 +84,7 @@ def unpack(root: int, data: bytes) -> None:
                 try:
                     start = member.offset_data
                     files.write_content(fd, data[start : start + member.size], mode)
-                    os.utime(fd, (member.mtime, member.mtime))
+                    os.utime(fd, (_mtime(member), _mtime(member)))
                 finally:
                     os.close(fd)
             finally:
@@ -98,6 +98,13 @@ def unpack(root: int, data: bytes) -> None:
             os.fchmod(folder, mode)
         finally:
             os.close(folder)
+
+
+def _mtime(member: tarfile.TarInfo) -> int:
+    try:
+        return min(max(0, int(member.mtime)), 1 << 33)
+    except (ValueError, OverflowError):  # an extended header may say nan
+        return 0
 
 
 def _members(data: bytes) -> Iterator[tuple[tarfile.TarInfo, tuple[str, ...]]]:
@@ -114,6 +121,9 @@ def _members(data: bytes) -> Iterator[tuple[tarfile.TarInfo, tuple[str, ...]]]:
                 if member.offset_data + member.size > len(data) and member.isreg():
                     raise Refused("the snapshot ends too early; take it again")
                 yield member, tuple(files.components(member.name, "/"))
+            end = data[archive.offset : archive.offset + tarfile.BLOCKSIZE]
+            if end != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+                raise Refused("the snapshot is damaged or ends too early; take it again")
     except Refused:
         raise
     except Exception as error:  # tarfile meets bad bytes with errors of many kinds

@@ -12,11 +12,7 @@ _TEXTS = (
     ("memory", rb"\bMemoryError\b|Cannot allocate memory|memory exhausted|std::bad_alloc|[Oo]ut of memory"),
     ("file", rb"File too large|File size limit exceeded"),
     ("disk", rb"No space left on device|Disk quota exceeded"),
-    (
-        "processes",
-        rb"[Cc]an(no|')t fork|fork: .*[Rr]esource temporarily unavailable|can't start new thread"
-        rb"|BlockingIOError: \[Errno 11\]",
-    ),
+    ("processes", rb"[Cc]an(no|')t fork|can't start new thread|[Rr]esource temporarily unavailable"),
 )
 _MAX_TEXT_BYTES = 4096
 

@@ -14,12 +14,16 @@ from typing import NamedTuple
 
 MAX_ENTRIES = 20_000
 MAX_DEPTH = 100
+MAX_TEXT = 1000
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MIB = 1 << 20
 
 
 class Refused(Exception):
     """A file can't be handed over; the text is one sentence or two."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "...")
 
 
 class Entry(NamedTuple):
@@ -50,6 +54,8 @@ def components(path: str, work: str) -> list[str]:
     """The names on the way from the work folder. Raises Refused for a path that leaves it."""
     if "\0" in path:
         raise Refused(f"{path!r} holds a NUL byte; leave it out")
+    if not _is_text(path):
+        raise Refused(f"{path!r} is no text that can be written as UTF-8; use another name")
     if not _is_text(path):
         raise Refused(f"{path!r} holds half a character, which no name can; leave it out")
     relative = path

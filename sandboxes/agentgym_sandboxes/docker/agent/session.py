@@ -111,7 +111,7 @@ class Session:
         turn.state_lost = lost
         fds = [memory_file(frame.blobs[0]), memory_file(frame.blobs[1]), *self._outputs(turn)]
         turn.token = os.urandom(16).hex()  # so that nothing is an answer that was said before the question
-        order = {"token": turn.token, "limits": turn.job.limits._asdict()}
+        order: dict[str, object] = {"token": turn.token, "limits": turn.job.limits._asdict()}
         try:
             repl.send(interpreter.control, order, fds)
         except OSError:  # it does not read: the snippet before said that it had ended, and goes on
