@@ -185,5 +185,4 @@ async def _call_once(pool: Pool, op: str, blobs: Sequence[bytes], limits: Limits
     try:
         return await Call(op, blobs, limits, boxes).run()
     finally:
-        for box in boxes:
-            await box.end()
+        await pool.give_back(boxes)

@@ -107,9 +107,9 @@ class Box:
     def alive(self) -> bool:
         return not self._gone
 
-    def watch(self, on_gone: Callable[[], None]) -> None:
-        """Be told when it dies while it waits."""
-        self._on_end = lambda end: on_gone()
+    def watch(self, on_gone: Callable[[], None] | None) -> None:
+        """Be told when it dies while it waits; None: no longer."""
+        self._on_end = (lambda end: on_gone()) if on_gone is not None else None
 
     def order(
         self,
@@ -132,17 +132,18 @@ class Box:
             raise BoxGone(f"the sandbox did not take its call: {error}") from error
 
     async def end(self) -> bool:
-        """Kill all of it and wait until it is gone; False when that took too long. May be called again."""
+        """Kill all of it and wait until it is gone; False when that took too long. May be called again.
+
+        A call that it still has is told that it died.
+        """
         if self._ending is None:
-            self._on_end = None
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
+                on_end(None)
             self._loop.remove_reader(self._control)
             self.place.kill(self._process.pid)
             self._ending = asyncio.create_task(self._vanish())
         return await asyncio.shield(self._ending)
-
-    def kill(self) -> None:
-        """Kill all of it now; `end` must follow."""
-        self.place.kill(self._process.pid)
 
     async def _first_message(self) -> bytes:
         first: asyncio.Future[bytes] = self._loop.create_future()

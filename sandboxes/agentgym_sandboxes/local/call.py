@@ -111,6 +111,8 @@ class Call:
     def _hear_end(self, op: str, end: End | None) -> None:
         """A box says that its process ended; or nothing, and is gone."""
         job = self._job
+        if self._ended.done():
+            return
         if end is None:
             self._end("oom" if self._num_oom_kills() else "lost")
             return

@@ -7,7 +7,7 @@ import collections
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
@@ -37,6 +37,7 @@ class Pool:
         self._slots = asyncio.Semaphore(num_slots)
         self._starts = asyncio.Semaphore(num_starts)
         self._spares: collections.deque[Box] = collections.deque()
+        self._taken: set[Box] = set()
         self._refills: set[asyncio.Task[None]] = set()
         self._closed = False
         self.num_waiting = 0
@@ -77,8 +78,11 @@ class Pool:
         taken: list[Box] = []
         try:
             while len(taken) < count:
+                if self._closed:
+                    raise SandboxUnavailable("the sandbox was closed")
                 if self._spares:
                     box = self._spares.popleft()
+                    box.watch(None)
                     if box.alive:
                         taken.append(box)
                     else:
@@ -90,15 +94,24 @@ class Pool:
             await asyncio.gather(*(box.end() for box in taken))
             raise
         self._refill()
+        self._taken.update(taken)
         return taken
 
+    async def give_back(self, boxes: Sequence[Box]) -> None:
+        """End the boxes of a call."""
+        await asyncio.gather(*(box.end() for box in boxes))
+        self._taken.difference_update(boxes)
+
     async def close(self) -> None:
+        """End all boxes; calls under way are told that theirs died."""
         self._closed = True
         refills = list(self._refills)
         for refill in refills:
             refill.cancel()
         await asyncio.gather(*refills, return_exceptions=True)
-        await asyncio.gather(*(box.end() for box in self._spares))
+        for box in self._spares:
+            box.watch(None)
+        await asyncio.gather(*(box.end() for box in [*self._spares, *self._taken]))
         self._spares.clear()
 
     async def _start(self) -> Box:
@@ -135,7 +148,7 @@ class Pool:
             self._meter.counts["start_failures_total"] += 1
             log.warning("no spare sandbox: %s", error)
 
-    def _spawn(self, work: collections.abc.Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             work.close()
             return
