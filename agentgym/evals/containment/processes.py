@@ -38,7 +38,7 @@ SNIPPETS = (
         tries="a shell function that pipes into itself in the background, at most six deep",
         claim="process_limit",
         limits=LIMITS,
-        check=reached(16),
+        check=reached(24),
         code="""
             import subprocess, time
             bomb = 'f() { [ "$1" = 0 ] && { sleep 0.5; return; }; n=$(($1 - 1)); f $n | f $n & sleep 0.5; }; f 5'
