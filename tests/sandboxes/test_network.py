@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from fuzz.network_targets import Canned
 from websites import Site, client_hello, serve_site
 
 from agentgym.errors import UserError
@@ -15,9 +16,10 @@ from agentgym_sandboxes.docker.session_network import proxy_environment
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address, is_public
+from agentgym_sandboxes.network.http_body import copy_body
 from agentgym_sandboxes.network.http_head import BadRequest, read_head
 from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
-from agentgym_sandboxes.network.streams import SocketStream
+from agentgym_sandboxes.network.streams import Input, SocketStream
 
 
 @pytest.fixture
@@ -182,6 +184,17 @@ async def test_a_second_request_on_a_connection_goes_nowhere(site: Site) -> None
         await talk(port, get(host, "/", "Content-Length: 1\r\n", "POST") + b"a" + smuggled)
         await talk(port, get(host, "/", "Transfer-Encoding: chunked\r\n", "POST") + b"0\r\n\r\n" + smuggled)
     assert [(path, body) for _, path, _, body in site.seen] == [("/", b""), ("/", b"a"), ("/", b"")]
+
+
+@pytest.mark.parametrize(("body", "body_bytes"), [(b"abc", 3), (b"3\r\nabc\r\n0\r\n\r\n", None)])
+async def test_no_byte_after_a_body_is_passed_on(body: bytes, body_bytes: int | None) -> None:
+    sent: list[bytes] = []
+
+    async def send(piece: bytes) -> None:
+        sent.append(piece)
+
+    await copy_body(Input(Canned([body[:2], body[2:] + b"GET http://evil.example/"])), send, body_bytes)
+    assert b"".join(sent) == body
 
 
 SMUGGLING = [
