@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+from typing import cast
 
 from agentgym.cli.parser import Parser
-from agentgym.cli.sandbox import bench, build, clean, doctor, program, verify
 from agentgym.cli.sandbox.action import Action, Request, options_of
 from agentgym.cli.shell import Shell
 from agentgym.cli.stopping import run_until_stopped
 
-ACTIONS: dict[str, Action] = {
-    "doctor": doctor,
-    "build": build,
-    "run": program,
-    "bench": bench,
-    "verify": verify,
-    "clean": clean,
+ACTIONS = {  # and their modules
+    "doctor": "doctor",
+    "build": "build",
+    "run": "program",
+    "bench": "bench",
+    "verify": "verify",
+    "clean": "clean",
 }
 DESCRIPTION = """
 Sandboxes run what a policy writes. Each action has its own --help. Options of the sandbox are given as
@@ -35,7 +36,8 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: Parser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
-    for name, action in ACTIONS.items():
+    for name in ACTIONS:
+        action = _action(name)
         inner = actions.add_parser(
             name, help=action.SUMMARY, description=action.DESCRIPTION.strip(), examples=action.EXAMPLES
         )
@@ -50,4 +52,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         registry=shell.plugins(),
         shell=shell,
     )
-    return run_until_stopped(ACTIONS[arguments.action].run(request), shell.warn)
+    return run_until_stopped(_action(arguments.action).run(request), shell.warn)
+
+
+def _action(name: str) -> Action:
+    return cast(Action, importlib.import_module(f"agentgym.cli.sandbox.{ACTIONS[name]}"))
