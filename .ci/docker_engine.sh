@@ -16,6 +16,9 @@ install_missing() {
   command -v docker >/dev/null || missing+=(docker.io)
   command -v iptables >/dev/null || missing+=(iptables)
   command -v debootstrap >/dev/null || missing+=(debootstrap)
+  command -v ssh >/dev/null || missing+=(openssh-client)
+  command -v sshd >/dev/null || missing+=(openssh-server) # of the tests' own engines, reached over ssh and TLS
+  command -v openssl >/dev/null || missing+=(openssl)
   if ((${#missing[@]})); then
     echo "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
