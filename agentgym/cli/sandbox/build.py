@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 
 async def run(request: Request) -> int:
     arguments, shell = request.arguments, request.shell
-    backend, images = image_backend(request)
+    backend, images = image_backend(request, "build")
     if arguments.dry_run:
         how = (
             f"pull {arguments.pull}" if arguments.pull else "build a Debian root file system with debootstrap"

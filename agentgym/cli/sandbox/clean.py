@@ -8,8 +8,9 @@ from agentgym.cli.sandbox.images import image_backend
 
 SUMMARY = "remove what dead owners left, and say what that was"
 DESCRIPTION = """
-Remove the containers whose owner, a process of this machine, is gone. What belongs to a living process, or to
-one of another machine, is left alone. Runs do this too, when they start and every minute.
+Remove the containers, or control groups, whose owner, a process of this machine, is gone. What belongs to a
+living process, or to one of another machine, is left alone. Runs do this too, when they start; with Docker, also
+every minute.
 """
 EXAMPLES = """
 agentgym sandbox clean
@@ -24,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 async def run(request: Request) -> int:
     arguments, shell = request.arguments, request.shell
-    backend, images = image_backend(request)
+    backend, images = image_backend(request, "clean")
     said: list[str] = []
 
     def say(text: str) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, cast
 
 from agentgym.cli.sandbox.action import Request
 from agentgym.errors import UserError
 from agentgym.sandbox import ImageBackend, SandboxBackend
 
 
-def image_backend(request: Request) -> tuple[SandboxBackend, ImageBackend]:
-    """The same thing twice, once for each of its sides. Raises UserError when it has no image."""
+def image_backend(request: Request, action: Literal["build", "clean"]) -> tuple[SandboxBackend, ImageBackend]:
+    """The same thing twice, once for each of its sides. Raises UserError when it has nothing for the action."""
     backend = request.backend(request.arguments.sandbox)
-    if not callable(getattr(backend, "build", None)) or not callable(getattr(backend, "clean", None)):
-        raise UserError(
-            f"sandbox {backend.name!r} needs no image and leaves nothing, so there is nothing to build or clean"
-        )
+    if not callable(getattr(backend, action, None)):
+        why = "needs no image" if action == "build" else "leaves nothing behind"
+        raise UserError(f"sandbox {backend.name!r} {why}, so there is nothing to {action}")
     return backend, cast(ImageBackend, backend)
