@@ -193,7 +193,7 @@ class Stack:
         "assert not Stack() and bool(Stack(1)) is True",
         "assert Stack(1) == Stack(1) and Stack(1) != Stack(2) and Stack(1) < Stack(2)",
         "assert sorted([Stack(2), Stack(1)]) == [Stack(1), Stack(2)] and len({Stack(1), Stack(1)}) == 1",
-        "assert Stack(1) + Stack(2) == Stack(1) + 2 == 1 + Stack(2)",
+        "assert Stack(1) + Stack(2) == Stack(1) + 2 == 1 + Stack(2)\nassert Stack(1).top == 1",
         "s = t = Stack()\ns += 1\nassert t is s and t.items == [1]",
         "with Stack(1) as s:\n    assert s.top == 1\nassert s.closed",
         "with Stack() as s:\n    raise KeyError('k')\nassert s.closed",

@@ -20,6 +20,7 @@ from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.values import Tree
 from agentgym_sandboxes.docker.answers import blob, check_answer, exits
+from agentgym_sandboxes.docker.running import limit_of
 from agentgym_sandboxes.judging import Answer, End, NoValue, Returned
 from agentgym_sandboxes.wording import Raised
 
@@ -59,20 +60,14 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
 
 def _end(frame: Frame, request: GradeRequest, reason: object) -> End:
     """How the solution's process ended."""
-    limits = request.limits
+    limits, hit = request.limits, limit_of(frame)
     if reason == "timeout":
-        wall_s, cpu_s = cast(float, frame.header["wall_s"]), cast(float, frame.header["cpu_s"])
-        hit = LimitHit(resource="wall_s", used=wall_s, allowed=limits.wall_s)
-        if wall_s < limits.wall_s:
-            hit = LimitHit(resource="cpu_s", used=cpu_s, allowed=limits.cpu_s)
         return End(RunStatus.TIMEOUT, wording.timeout_text(limits.wall_s), hit)
     if reason == "oom":
-        used = cast(float, frame.header["memory_mib"])
-        hit = LimitHit(resource="memory_mib", used=used, allowed=limits.memory_mib)
         return End(RunStatus.OOM, wording.OOM_TEXT, hit)
     if reason == "output_limit":
-        said = len(blob(frame, "answers")) / (1 << 20)  # what came: the rest was not read
-        hit = LimitHit(resource="answer_mib", used=max(said, limits.answer_mib), allowed=limits.answer_mib)
+        if hit is None:  # it was the test side that stopped to listen
+            hit = LimitHit(resource="answer_mib", used=limits.answer_mib, allowed=limits.answer_mib)
         return End(RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT, hit)
     code = os.waitstatus_to_exitcode(exits(frame).get("serve", 0))
     return End(RunStatus.ERROR, wording.exit_text(code))

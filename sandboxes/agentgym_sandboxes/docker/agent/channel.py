@@ -8,11 +8,12 @@ import os
 from .frames import write_all
 
 _PIECE = 1 << 18
+_write = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def send(fd: int, message: object) -> None:
     """A message on a line. Characters are written as they are: escapes would take three times their room."""
-    line = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    line = _write(message)
     try:
         data = line.encode()
     except UnicodeEncodeError:  # half a pair in an exception's message

@@ -96,7 +96,7 @@ class _Tests:
         for name in missing:
             if name in self._theirs and name not in _MODULES:
                 self.asked_for_names = True
-                names[name] = getattr(solution, name)
+                names[name] = self._link.ask(solution, "getattr", name)
 
 
 def _free_names(code: CodeType) -> set[str]:

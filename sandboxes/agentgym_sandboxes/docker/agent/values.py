@@ -16,6 +16,7 @@ from . import library
 Tree = Union[None, bool, int, float, str, list["Tree"]]
 
 MAX_DEPTH = 50
+_write = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _BIG = 1 << 63
 SEQUENCES = {"l": list, "t": tuple, "s": set, "z": frozenset}
 MAPPINGS = {"d": dict, "counter": Counter, "ordered": OrderedDict}
@@ -205,7 +206,7 @@ def decode(tree: Tree) -> object:
 
 def text(tree: Tree) -> str:
     """The one text of a tree; equal texts are equal values of equal types."""
-    return json.dumps(tree, separators=(",", ":"), ensure_ascii=False)
+    return _write(tree)
 
 
 def holds_mutable(tree: Tree) -> bool:
