@@ -47,6 +47,18 @@ ADD = Target(
     ),
 )
 
+IN_LOOPS = Target(
+    name="add, asked in the tests' loops",
+    entry="add",
+    honest=ADD.honest,
+    cases=_asserts(
+        "assert all(map(lambda case: add(*case[0]) == case[1], [((2, 3), 5), ((10, -4), 6)]))",
+        "for got, expected in zip(map(add, [2, 10], [3, -4]), [5, 6]):\n    assert got == expected",
+        "wrong = [x for x in map(lambda a: add(a, 1) != a + 1, range(3)) if x]\nassert not wrong",
+        "for a in range(3):\n    try:\n        assert add(a, 1) == a + 1\n    except StopIteration:\n        break",
+    ),
+)
+
 ASKED_ODDLY = Target(
     name="add, asked in every way that tests ask",
     entry="add",
@@ -257,6 +269,7 @@ AVERAGE = Target(
 
 TARGETS = (
     ADD,
+    IN_LOOPS,
     ASKED_ODDLY,
     CAPITAL,
     MEAN,
