@@ -15,7 +15,7 @@ from agentgym.types import Json
 from agentgym_sandboxes.docker.attach import RequestRefused, attach
 from agentgym_sandboxes.docker.breaker import FIRST_BACKOFF_S, Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.endpoint import Endpoint
+from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, endpoint_of
 from agentgym_sandboxes.docker.engine import EngineDiskFull, EngineError, Image
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, facts_of
@@ -222,6 +222,19 @@ async def test_all_engines_full_is_a_full_disk() -> None:
             member.starts.failed(error)
     with pytest.raises(SandboxDiskFull, match="no room for a container in /var/lib/docker"):
         await place(group)
+
+
+def test_an_engine_on_the_network_without_tls_is_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"):
+        monkeypatch.delenv(name, raising=False)
+    assert endpoint_of("tcp://127.0.0.1").base_url == "tcp://127.0.0.1:2375"
+    assert endpoint_of("tcp://[::1]:99").base_url == "tcp://[::1]:99"
+    assert not caplog.records
+    endpoint_of("tcp://node-7")
+    assert "tcp://node-7 is reached without TLS" in caplog.text
+    assert endpoint_of("tcp://node-7", Tls(ca="a", cert="b", key="c")).port == 2376
 
 
 def test_only_what_never_ran_for_long_is_forgotten() -> None:

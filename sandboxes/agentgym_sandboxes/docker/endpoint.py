@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -13,8 +14,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from agentgym.errors import UserError
 
+log = logging.getLogger(__name__)
+
 HOW_TO_NAME = "give unix:///path/to/docker.sock, tcp://host:port or ssh://user@host"
 PORT, TLS_PORT = 2375, 2376
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,12 @@ def endpoint_of(url: str, tls: Tls | None = None) -> Endpoint:
     if parts.scheme == "unix":
         return Endpoint(path=parts.path)
     tls = tls or usual_tls()
+    if tls is None and parts.hostname not in LOOPBACK:
+        log.warning(
+            "the Docker engine at %s is reached without TLS: whoever reaches that port is root there. Use its TLS "
+            "port with sandbox.options tls_ca, tls_cert and tls_key, or ssh://user@host",
+            url,
+        )
     return Endpoint(host=parts.hostname or "", port=parts.port or (TLS_PORT if tls else PORT), tls=tls)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
 from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping
+from agentgym_sandboxes.docker.client import NoAnswer, open_client
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
 from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 T = TypeVar("T")
-CONNECT_TIMEOUT_S, REMOTE_CONNECT_TIMEOUT_S, SSH_TIMEOUT_S = 1.5, 5.0, 15.0
+SSH_TIMEOUT_S = 15.0
 REMOVE_AGAIN_S = (0.1, 0.5, 2.0)
 _HOW_TO_START = (
     "Start Docker (`sudo systemctl start docker`, or open Docker Desktop), see that `docker info` answers for "
@@ -110,8 +110,8 @@ class Engine:
                 if check_url(candidate).scheme == "ssh":
                     tunnel = await Tunnel.open(candidate, max(timeout_s, SSH_TIMEOUT_S), ssh_config)
                 endpoint = tunnel.endpoint if tunnel else endpoint_of(candidate, tls)
-                client = await asyncio.to_thread(_open, endpoint, timeout_s)
-            except (_Refused, TunnelError) as error:
+                client = await asyncio.to_thread(open_client, endpoint, timeout_s)
+            except (NoAnswer, TunnelError) as error:
                 failures.append(f"{candidate} ({error})")
             else:
                 engine, tunnel = cls(client, candidate, timeout_s, endpoint, tunnel), None
@@ -141,10 +141,10 @@ class Engine:
         except TunnelError as error:
             raise EngineUnreachable(self._failed_text("let itself be reached", error)) from error
         try:
-            self._client = await asyncio.to_thread(_open, tunnel.endpoint, self._timeout_s)
+            self._client = await asyncio.to_thread(open_client, tunnel.endpoint, self._timeout_s)
         except BaseException as error:
             await tunnel.close()
-            if isinstance(error, _Refused):
+            if isinstance(error, NoAnswer):
                 raise EngineUnreachable(self._failed_text("let itself be reached", error)) from error
             raise
         self._tunnel, self._endpoint = tunnel, tunnel.endpoint
@@ -300,7 +300,7 @@ class Engine:
         """A call that takes minutes, on a connection with such a deadline."""
 
         def call() -> T:
-            client = _open(self._endpoint, timeout_s)
+            client = open_client(self._endpoint, timeout_s)
             try:
                 return function(client)
             finally:
@@ -322,7 +322,7 @@ class Engine:
             text = self._failed_text(what, error)
             full = any(words in text.lower() for words in ("no space left on device", "disk quota exceeded"))
             raise (EngineDiskFull if full else EngineError)(text) from error
-        except (docker.errors.DockerException, requests.RequestException, OSError, _Refused) as error:
+        except (docker.errors.DockerException, requests.RequestException, OSError, NoAnswer) as error:
             raise EngineUnreachable(self._failed_text(what, error)) from error
 
     def _late_text(self, what: str, limit_s: float) -> str:
@@ -330,50 +330,3 @@ class Engine:
 
     def _failed_text(self, what: str, error: BaseException) -> str:
         return f"the Docker engine at {self.url} did not {what}: {error}"
-
-
-class _Refused(Exception):
-    """A candidate did not answer."""
-
-
-def _open(endpoint: Endpoint, timeout_s: float) -> APIClient:
-    """Connect. timeout_s: for later calls, so that an engine that hangs does not hold our threads for good."""
-    import docker
-    import requests
-
-    tls: object = False
-    if endpoint.tls is not None:
-        endpoint.tls.check()
-        tls = docker.tls.TLSConfig(
-            client_cert=(endpoint.tls.cert, endpoint.tls.key), ca_cert=endpoint.tls.ca, verify=True
-        )
-
-    def client_of(version: str, timeout_s: float) -> APIClient:
-        client = docker.APIClient(base_url=endpoint.base_url, version=version, timeout=timeout_s, tls=tls)
-        client.trust_env = False  # else REQUESTS_CA_BUNDLE would take the place of our authority
-        return client
-
-    connect_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
-    try:
-        endpoint.knock(connect_s)
-        first = client_of(docker.constants.DEFAULT_DOCKER_API_VERSION, connect_s)
-        try:
-            version = str(first.version(api_version=False)["ApiVersion"])
-        finally:
-            first.close()
-        return client_of(version, timeout_s)
-    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-        raise _Refused(_short(error)) from error
-
-
-def _short(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, FileNotFoundError):
-        return "no such socket"
-    certificate = re.search(r"certificate verify failed: [^(')\"]*", text)
-    if certificate:
-        return certificate[0].strip()
-    for known in ("Permission denied", "Connection refused", "timed out", "Name or service not known"):
-        if known.lower() in text.lower():
-            return known.lower()
-    return text[:160]
