@@ -13,6 +13,7 @@ import pytest
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym.types import Json
 from agentgym_sandboxes.docker.attach import RequestRefused, attach
+from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.breaker import FIRST_BACKOFF_S, Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, endpoint_of
@@ -235,6 +236,12 @@ def test_an_engine_on_the_network_without_tls_is_warned_of(
     endpoint_of("tcp://node-7")
     assert "tcp://node-7 is reached without TLS" in caplog.text
     assert endpoint_of("tcp://node-7", Tls(ca="a", cert="b", key="c")).port == 2376
+
+
+def test_every_count_is_there_before_the_first_call_under_the_name_that_dashboards_use() -> None:
+    names = ["calls_total", "calls_ok_total", "calls_timeout_total", "retries_total", "oom_kills_total", "leaks_total", "reaped_total", "start_failures_total", "replaced_lost_total", "replaced_dirty_total", "replaced_uses_total", "replaced_age_total", "replaced_ping_total", "replaced_backstop_total", "slots_used", "slots_total", "calls_waiting", "containers_live", "containers_spare", "engines_open"]
+    metrics = DockerBackend().metrics()
+    assert {metrics[f"sandbox/{name}"] for name in names} == {0.0}
 
 
 def test_only_what_never_ran_for_long_is_forgotten() -> None:
