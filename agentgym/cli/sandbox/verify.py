@@ -164,15 +164,21 @@ def show(report: Report, shell: Shell) -> None:
         found = [finding for finding in report.findings if finding.outcome is outcome]
         if outcome is Outcome.CONTAINED or not found:
             continue
-        colour = colours.get(outcome, paint.yellow)
-        shell.say(f"\n{colour(outcome.value.replace('_', ' '))}")
+        shell.say(f"\n{colours.get(outcome, paint.yellow)(outcome.value.replace('_', ' '))}")
+        if outcome in colours:
+            for finding in found:
+                shell.say(f"  {paint.bold(finding.name)}: {finding.tries}")
+                shell.say(wrap(finding.detail, width_of(shell), "    "))
+            continue
+        by_detail: dict[str, list[str]] = {}
         for finding in found:
-            shell.say(f"  {paint.bold(finding.name)}: {finding.tries}")
-            shell.say(wrap(finding.detail, width_of(shell), "    "))
+            by_detail.setdefault(finding.detail, []).append(finding.name)
+        for detail, names in by_detail.items():
+            shell.say(wrap(f"{detail}:", width_of(shell), "  "))
+            shell.say(wrap(", ".join(names), width_of(shell), "    "))
     verdict = paint.green("it holds") if report.holds else paint.red("it does not hold")
-    shell.say(
-        f"\n{report.capabilities.backend}: {verdict} ({_number(len(report.findings))}, {report.wall_s:.0f} s)"
-    )
+    held = f"{report.counts().get(Outcome.CONTAINED, 0)} of {_number(len(report.findings))} contained"
+    shell.say(f"\n{report.capabilities.backend}: {verdict} ({held}, {report.wall_s:.0f} s)")
 
 
 def _number(count: int) -> str:
