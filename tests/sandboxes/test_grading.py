@@ -429,6 +429,7 @@ async def test_library_values_keep_their_type_both_ways(backend: SandboxBackend,
     assert [result.passed for result in verdict.results] == [True, False]
 
 
+@pytest.mark.slow
 async def test_arguments_and_results_of_many_megabytes_cross(backend: SandboxBackend) -> None:
     numbers, words, data = list(range(1_000_000)), "é" * 6_000_000, bytes(range(256)) * 40_000
     verdict = await judged(
