@@ -46,6 +46,7 @@ class FakeContainer:
         self.answers: list[Header] = []
         self.asked: list[str] = []
         self.num_pings = 0
+        self.silent = False
 
     @property
     def usable(self) -> bool:
@@ -65,6 +66,9 @@ class FakeContainer:
 
     async def ping(self) -> None:
         self.num_pings += 1
+        if self.silent:
+            self.lost = "silent"
+            raise SandboxLost("silent")
 
     async def close(self) -> None:
         self.lost, self.closed = "closed", True
@@ -157,6 +161,35 @@ async def test_a_dead_spare_is_thrown_away() -> None:
         async with pool.session():
             assert factory.made[2].asked == ["session.open"]
         await until(lambda: factory.made[1].closed)
+
+
+async def test_a_spare_that_does_not_answer_is_thrown_away() -> None:
+    factory = Factory()
+    async with pooled(factory, spare_sessions=1) as pool:
+        async with pool.session():
+            await until(lambda: len(factory.made) == 2)
+        factory.made[1].silent = True
+        async with pool.session() as session:
+            await session.reset()
+            assert factory.made[2].asked == ["session.open", "session.reset"]
+        await until(lambda: factory.made[1].closed)
+
+
+async def test_a_container_that_starts_while_the_pool_closes_is_removed() -> None:
+    factory, go = Factory(), asyncio.Event()
+
+    async def slow(on_change: Callable[[], None]) -> FakeContainer:
+        await go.wait()
+        return await factory(on_change)
+
+    pool = SessionPool(DockerConfig(lease_timeout_s=5.0), slow)
+    entering = asyncio.create_task(pool.session().__aenter__())
+    await asyncio.sleep(0)
+    await pool.close()
+    go.set()
+    with pytest.raises(SandboxUnavailable, match="it was closed"):
+        await entering
+    assert [container.closed for container in factory.made] == [True]
 
 
 async def test_all_are_pinged_so_that_their_agents_know_that_we_live() -> None:

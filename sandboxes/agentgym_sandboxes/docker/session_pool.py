@@ -72,7 +72,7 @@ class SessionPool:
                 if network and self._open_network is not None:
                     env = await self._open_network(container, network, stack)
                 session = DockerSession(container, self._config.memory_mib, self._meter)
-                await session.open(self._config.session_disk_mib, env, self._config.ping_timeout_s)
+                await session.open(self._config.session_disk_mib, env, self._config.start_timeout_s)
                 yield session
         finally:
             if container.lost is not None:
@@ -110,7 +110,7 @@ class SessionPool:
             backoff_s = FIRST_BACKOFF_S
             while not self._closed:
                 try:
-                    container = self._warm() or await self._started()
+                    container = await self._warm() or await self._started()
                 except InfraError as error:
                     last_error = error
                     if time.monotonic() + backoff_s - began_s > timeout_s:
@@ -118,6 +118,9 @@ class SessionPool:
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
                     continue
+                if self._closed:  # meanwhile
+                    await self._discard(container)
+                    break
                 self._leased.add(container)
                 self._meter.counts[counts.SESSIONS] += 1
                 self._meter.queue.add(time.monotonic() - began_s)
@@ -131,11 +134,16 @@ class SessionPool:
             self._room.release()
             raise
 
-    def _warm(self) -> SessionContainer | None:
+    async def _warm(self) -> SessionContainer | None:
+        """A spare that answers: an engine that went down took its containers along."""
         while self._spare:
             container = self._spare.popleft()
-            if container.usable:
-                return container
+            try:
+                if container.usable:
+                    await container.ping()
+                    return container
+            except InfraError as error:
+                log.info("a spare container for sessions is thrown away: %s", error)
             self._in_background(self._discard(container))
         return None
 
