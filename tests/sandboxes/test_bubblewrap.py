@@ -146,6 +146,23 @@ async def test_the_keeper_of_a_call_is_out_of_its_reach(bubblewrap: ServedBacken
         "        print(error.strerror)\n"
     )
     assert set((await say(bubblewrap, code)).splitlines()) == {"Permission denied"}
+    limits = (
+        "import resource\n"
+        "for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):\n"
+        "    try:\n"
+        "        resource.prlimit(1, number, (1, 1))\n"
+        "        print('limited it')\n"
+        "    except PermissionError:\n"
+        "        print('refused')\n"
+    )
+    assert set((await say(bubblewrap, limits)).splitlines()) == {"refused"}
+
+
+async def test_the_number_of_files_is_limited(bubblewrap: ServedBackend) -> None:
+    result = await bubblewrap.run("import os\nfor n in range(9000): os.mknod(str(n))\n")
+    assert result.status is RunStatus.DISK_LIMIT
+    assert result.limit is not None
+    assert (result.limit.resource, result.limit.allowed) == ("files", 4096)
 
 
 async def test_memory_of_all_processes_together_is_limited(bubblewrap: ServedBackend) -> None:
