@@ -103,6 +103,10 @@ def random_path(random: Random, work: Path) -> str:
         return f"{work}/{path}"
     if roll < 0.25:
         return f"{work}/../outside/secret"
+    there = [Path(above, name) for above, folders, names in os.walk(work) for name in (*folders, *names)]
+    if there and roll < 0.75:
+        path = str(random.choice(there).relative_to(work))
+        return path if random.random() < 0.7 else f"{path}/{random.choice((*NAMES, 'secret'))}"
     return path
 
 
@@ -138,7 +142,7 @@ def random_archive(random: Random) -> bytes:
     ) as tar:
         for _ in range(random.randint(0, 5)):
             member = tarfile.TarInfo(
-                random_path(random, Path("/work"))[:90].replace("\x00", "0").replace("\ud800", "8")
+                random_path(random, Path("/work-folder"))[:90].replace("\x00", "0").replace("\ud800", "8")
             )
             kinds = (
                 [tarfile.REGTYPE] * 5
