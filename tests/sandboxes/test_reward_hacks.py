@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from naive_graders import GRADERS, Grader
@@ -163,3 +164,13 @@ async def test_a_masked_grade_is_an_escape_but_one_lost_sandbox_is_bad_luck() ->
     lost = SandboxLost("gone")
     assert (await attack(Judge(lost, lost), HACK)).outcome is Outcome.ESCAPED
     assert (await attack(Judge(lost, verdict(FAILED)), HACK)).outcome is Outcome.CONTAINED
+
+
+@pytest.mark.docker
+async def test_memory_kept_to_the_last_byte_is_told_as_the_limit_that_was_hit(docker: DockerBackend) -> None:
+    hack = next(hack for hack in HACKS if hack.name == "no memory left")
+    limits = Limits(wall_s=20.0, cpu_s=15, memory_mib=128)
+    found = [await docker.grade(replace(request, limits=limits)) for request in hack.requests()]
+    assert RunStatus.OOM in {verdict.status for verdict in found}
+    hits = [verdict.limit for verdict in found if verdict.status is RunStatus.OOM]
+    assert all(hit is not None and hit.resource == "memory_mib" for hit in hits)

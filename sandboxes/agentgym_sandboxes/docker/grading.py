@@ -18,6 +18,7 @@ from agentgym.sandbox import (
 )
 from agentgym_sandboxes import judging, wording
 from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.docker.agent.serve import NO_MEMORY
 from agentgym_sandboxes.docker.agent.values import Tree
 from agentgym_sandboxes.docker.answers import blob, check_answer, exits
 from agentgym_sandboxes.docker.running import limit_of
@@ -70,6 +71,10 @@ def _end(frame: Frame, request: GradeRequest, reason: object) -> End:
             hit = LimitHit(resource="answer_mib", used=limits.answer_mib, allowed=limits.answer_mib)
         return End(RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT, hit)
     code = os.waitstatus_to_exitcode(exits(frame).get("serve", 0))
+    if code == NO_MEMORY:
+        used = cast(float, frame.header["memory_mib"])
+        hit = LimitHit(resource="memory_mib", used=used, allowed=limits.memory_mib)
+        return End(RunStatus.OOM, wording.OOM_TEXT, hit)
     return End(RunStatus.ERROR, wording.exit_text(code))
 
 

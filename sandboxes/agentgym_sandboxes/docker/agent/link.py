@@ -96,7 +96,10 @@ class Link:
                 question = self._channel.receive()
             except EOFError:
                 return
-            self._channel.send(self._answer(cast("list[Any]", question)))
+            try:
+                self._channel.send(self._answer(cast("list[Any]", question)))
+            except MemoryError:  # it fitted, but not a second time as text
+                self._channel.send(["x", "", ["type", "MemoryError"], ["t"], ["t"], []])
 
     def _await_reply(self) -> list[Any]:
         while True:

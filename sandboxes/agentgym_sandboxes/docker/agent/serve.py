@@ -17,6 +17,7 @@ from .source import describe, execute
 
 FILENAME = "<solution>"
 MAX_HEARD_BYTES = 1 << 30  # of the tests, which are trusted
+NO_MEMORY = 79  # the exit code when not even that could be told
 
 Entry = Callable[..., object]
 
@@ -35,7 +36,10 @@ def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
         return 1
     send(answers_fd, ["ok"])
     for question in request["calls"]:
-        send(answers_fd, answer(entry, question))
+        try:
+            send(answers_fd, answer(entry, question))
+        except MemoryError as error:  # it fitted, but not a second time as text
+            send(answers_fd, describe(error, FILENAME))
     if questions_fd is not None:
         link = Link(Channel(questions_fd, MAX_HEARD_BYTES), lend_all, FILENAME)
         for value in (entry, _Names(namespace), root):  # the places that both sides know: ENTRY, NAMES, ROOT

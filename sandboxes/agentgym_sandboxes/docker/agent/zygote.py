@@ -16,7 +16,7 @@ from .judge import judge
 from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights
 from .program import run_program
-from .serve import serve
+from .serve import NO_MEMORY, serve
 
 PREIMPORTED = [
     "bisect",
@@ -145,9 +145,11 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
                 os.dup2(fd, target)
                 os.close(fd)
             exit_code = run_program(payload, fds[1])
-    except BaseException:
+    except BaseException as error:
         if op == "program":
             sys.excepthook(*_excepted())
+        elif op == "serve" and isinstance(error, MemoryError):
+            exit_code = NO_MEMORY
     finally:
         try:
             sys.stdout.flush()
