@@ -27,7 +27,7 @@ QUICK = [
     *file_targets.TARGETS,
     *agent_targets.TARGETS,
 ]
-DOCKER_CASES = {"agent-frames": 6, "session-arguments": 60}
+DOCKER_CASES = {"agent-frames": 3, "session-arguments": 30}
 
 
 def check(report: running.Report) -> None:
@@ -52,7 +52,7 @@ async def test_nothing_is_found_in_the_proxy() -> None:
 async def test_nothing_is_found_with_docker(engine: str) -> None:
     async with docker_targets.docker_targets() as targets:
         for target in targets:
-            [report] = await running.run([target], SEED, num_cases=DOCKER_CASES.get(target.name, 30))
+            [report] = await running.run([target], SEED, num_cases=DOCKER_CASES.get(target.name, 10))
             check(report)
 
 
