@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from weakened import WEAKENINGS, Weakening
 from agentgym.errors import InfraError
 from agentgym.evals.containment.findings import Outcome
 from agentgym.evals.containment.host import Host
-from agentgym.evals.containment.snippet import Trial
+from agentgym.evals.containment.snippet import Snippet, Trial
 from agentgym.evals.containment.suite import SNIPPETS
 from agentgym.evals.containment.verify import Examiner, chosen
 from agentgym_sandboxes.docker.backend import DockerBackend
@@ -41,7 +42,7 @@ def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("weakening", WEAKENINGS, ids=lambda weakening: weakening.name)
 async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakening) -> None:
-    trials = chosen(weakening.breaks)
+    trials = [_patient(trial) if weakening.patient else trial for trial in chosen(weakening.breaks)]
     outcomes: dict[str, str] = {}
     if weakening.alone:
         for trial in trials:
@@ -50,6 +51,12 @@ async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakenin
         outcomes = await _outcomes(weakening, trials)
     held = {name: told for name, told in outcomes.items() if not told.startswith(Outcome.ESCAPED)}
     assert not held
+
+
+def _patient(trial: Trial) -> Trial:
+    if not isinstance(trial, Snippet):
+        return trial
+    return replace(trial, limits=replace(trial.limits, wall_s=30.0))
 
 
 async def _outcomes(weakening: Weakening, trials: Sequence[Trial]) -> dict[str, str]:
@@ -68,5 +75,5 @@ async def _attempt(trial: Trial, backend: DockerBackend, host: Host) -> str:
     try:
         judgement = await trial.attempt(backend, host)
     except InfraError as error:
-        return f"lost: {error}"
+        return f"{Outcome.ESCAPED}: took its sandbox with it: {error}"
     return f"{judgement.outcome}: {judgement.detail}"

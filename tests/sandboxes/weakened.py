@@ -26,7 +26,8 @@ class Weakening:
     """What is taken away, and the trials that must then get through.
 
     alone: each trial gets a container of its own, because what it leaves would disturb the next.
-    at_once: the trials run side by side, without a next-call check.
+    at_once: the trials run side by side, without a next-call check. patient: on a busy machine a trial may take
+    longer than its own limits say; not where it is the limit that matters.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Weakening:
     patches: tuple[Patch, ...] = ()
     alone: bool = False
     at_once: bool = False
+    patient: bool = True
     slots: int = 4
 
     def settings(self, config: DockerConfig, image: str, owner: str, remapped: bool) -> dict[str, Json]:
@@ -122,7 +124,7 @@ def _all_rights(settings: Settings) -> None:
 def _devices(settings: Settings) -> None:
     _all_rights(settings)
     host = settings["HostConfig"]
-    host["Binds"] = ["/sys:/sys"]
+    host["Binds"] = ["/sys:/sys", "/tmp:/mnt/tmp:ro", "/var/run/docker.sock:/run/docker.sock"]
     host["Devices"] = [
         {"PathOnHost": "/dev/console", "PathInContainer": "/dev/console", "CgroupPermissions": "rwm"}
     ]
@@ -214,6 +216,7 @@ WEAKENINGS = (
         name="processes are not swept",
         patches=NO_PROCESS_SWEEP,
         alone=True,
+        patient=False,
         breaks=(
             "fork_bomb", "relay_of_processes", "unlinked_files", "flood_after_the_end", "deaf_daemon", "held_pipes",
             "subreaper", "borrowed_name", "stopped_child", "other_image", "threads_only", "more_calls_than_users",
@@ -230,8 +233,15 @@ WEAKENINGS = (
             "names_of_the_sweeper", "race_with_the_sweeper", "files_everywhere", "hidden_files", "files_open_to_all",
         ),
     ),
-    Weakening(name="no wall limit, for what works", patches=NO_WALL_LIMIT, breaks=IN_C),
-    Weakening(name="no wall limit, for what waits", patches=NO_WALL_LIMIT, breaks=WAITING, at_once=True, slots=8),
+    Weakening(name="no wall limit, for what works", patches=NO_WALL_LIMIT, breaks=IN_C, patient=False),
+    Weakening(
+        name="no wall limit, for what waits",
+        patches=NO_WALL_LIMIT,
+        breaks=WAITING,
+        at_once=True,
+        patient=False,
+        slots=8,
+    ),
     Weakening(
         name="output is not cut",
         patches=(('            output_bytes=int(fields["output_bytes"]),\n',
@@ -275,7 +285,7 @@ WEAKENINGS = (
         name="parts of the host are mounted",
         host=_devices,
         patches=STAY_ROOT,
-        breaks=("terminals", "kernel_objects", "control_groups"),
+        breaks=("terminals", "kernel_objects", "control_groups", "host_file", "control_sockets"),
     ),
     Weakening(
         name="the host's network",
@@ -324,6 +334,15 @@ WEAKENINGS = (
         patches=(("        text = name in",
                   "        data = data.decode('ascii', 'ignore').encode()\n        text = name in"),),
         breaks=("every_byte", "terminal_controls"),
+    ),
+    Weakening(
+        name="programs write into the agent's own stream",
+        patches=(
+            ("        for fd in (0, 1, 2):\n            os.dup2(null, fd)\n", "        os.dup2(null, 2)\n"),
+            ("                os.dup2(fd, target)\n", "                target == 1 or os.dup2(fd, target)\n"),
+        ),
+        at_once=True,
+        breaks=("frames_on_stdout",),
     ),
     Weakening(
         name="children keep the agent's descriptors",

@@ -7,7 +7,7 @@ from agentgym.evals.containment.findings import Category
 from agentgym.evals.containment.snippet import Snippet
 from agentgym.sandbox import Limits
 
-LIMITS = Limits(wall_s=4.0, cpu_s=4, memory_mib=256, file_mib=4)
+LIMITS = Limits(wall_s=12.0, cpu_s=5, memory_mib=256, file_mib=4)
 MOST_MIB, MOST_FILES = 128, 8192  # for all of a sandbox: no backend of ours gives more
 
 SNIPPETS = (

@@ -7,7 +7,7 @@ from agentgym.evals.containment.findings import Category, Judgement, broken, con
 from agentgym.evals.containment.snippet import Snippet
 from agentgym.sandbox import Limits, RunResult, RunStatus
 
-LIMITS = Limits(wall_s=3.0, cpu_s=3, memory_mib=256, output_bytes=4096)  # killed at 512 KiB
+LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256, output_bytes=4096)  # killed at 512 KiB
 SLOW = Limits(wall_s=1.0, cpu_s=3, memory_mib=256, output_bytes=4096)
 
 
@@ -109,7 +109,10 @@ SNIPPETS = (
                 time.sleep(0.05)
                 end = time.monotonic() + 5
                 while time.monotonic() < end:
-                    os.write(1, b"late" * 100)
+                    try:
+                        os.write(1, b"late" * 100)
+                    except OSError:
+                        pass
                     time.sleep(0.01)
                 os._exit(0)
             say("made", "flood")

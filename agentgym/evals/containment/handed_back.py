@@ -14,7 +14,7 @@ from agentgym.evals.containment.prelude import program
 from agentgym.evals.containment.snippet import Scene, Snippet
 from agentgym.sandbox import CallCase, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend
 
-LIMITS = Limits(wall_s=3.0, cpu_s=3, memory_mib=256)
+LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256)
 ALL_BYTES = bytes(range(256))
 FORGED = b"FORGED-ANSWER"
 

@@ -11,8 +11,8 @@ from agentgym.evals.containment.findings import Category, Judgement, contained, 
 from agentgym.evals.containment.snippet import Snippet
 from agentgym.sandbox import Limits, RunResult, RunStatus
 
-LIMITS = Limits(wall_s=4.0, cpu_s=4, memory_mib=128)
-MANY = Limits(wall_s=5.0, cpu_s=5, memory_mib=256)
+LIMITS = Limits(wall_s=12.0, cpu_s=6, memory_mib=128)
+MANY = Limits(wall_s=12.0, cpu_s=6, memory_mib=256)
 
 
 def _no_more_than(mib: int) -> Check:
@@ -182,9 +182,9 @@ SNIPPETS = (
                     for step in range(17):
                         kept.append(b"x" * (10 << 20))
                         tally[number] = 10 * (step + 1) % 256
-                    time.sleep(4)
+                    time.sleep(12)
                     os._exit(0)
-            end = time.monotonic() + 3.5
+            end = time.monotonic() + 12
             most = 0
             while time.monotonic() < end and most < 8 * 170:
                 alive = sum(tally[:8])

@@ -8,7 +8,7 @@ from agentgym.evals.containment.snippet import Snippet
 from agentgym.sandbox import Limits, RunStatus
 
 LIMITS = Limits(wall_s=1.2, cpu_s=2, memory_mib=256, processes=16)
-COUNTED = Limits(wall_s=5.0, cpu_s=4, memory_mib=512, processes=16)
+COUNTED = Limits(wall_s=15.0, cpu_s=6, memory_mib=512, processes=16)
 KILLED = (RunStatus.TIMEOUT, RunStatus.PROCESS_LIMIT, RunStatus.OOM)
 
 SNIPPETS = (
@@ -37,7 +37,7 @@ SNIPPETS = (
         category=Category.RESOURCES,
         tries="a shell function that pipes into itself in the background, at most six deep",
         claim="process_limit",
-        limits=LIMITS,
+        limits=COUNTED,
         check=reached(24),
         code="""
             import subprocess, time

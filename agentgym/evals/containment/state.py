@@ -11,7 +11,7 @@ from agentgym.evals.containment.prelude import program
 from agentgym.evals.containment.snippet import Claim, Scene, Snippet
 from agentgym.sandbox import Limits, SandboxBackend
 
-LIMITS = Limits(wall_s=3.0, cpu_s=3, memory_mib=256)
+LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256)
 
 
 def _leaves(name: str, tries: str, what: str, code: str) -> Snippet:

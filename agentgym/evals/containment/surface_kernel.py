@@ -12,7 +12,7 @@ from agentgym.evals.containment.findings import Category
 from agentgym.evals.containment.snippet import Claim, Snippet
 from agentgym.sandbox import Limits
 
-LIMITS = Limits(wall_s=4.0, cpu_s=4, memory_mib=256)
+LIMITS = Limits(wall_s=12.0, cpu_s=5, memory_mib=256)
 
 
 def _calls(name: str, tries: str, at_least: int, code: str, claim: Claim = "seccomp") -> Snippet:

@@ -87,18 +87,19 @@ class Examiner:
     async def _judge(self, trial: Trial) -> Judgement:
         losses = self._losses()
         try:
-            if self._next_call is None:
-                self._next_call = NextCall(self._backend, full_python=self._capabilities.full_python)
-                await self._next_call.start()
+            next_call = await self._before()
+        except (InfraError, RuntimeError) as error:
+            return broken(f"no plain program works: {error}")
+        try:
             judgement = await trial.attempt(self._backend, self._host)
         except (SandboxLost, SandboxDirty) as error:
             return escaped(f"took its sandbox with it: {error}")
-        except (InfraError, RuntimeError) as error:
+        except InfraError as error:
             return broken(f"the sandbox failed: {error}")
         if judgement.outcome is not Outcome.CONTAINED:
             return judgement
         try:
-            difference = await self._next_call.difference()
+            difference = await next_call.difference()
         except InfraError as error:
             return escaped(f"no call after it works: {error}")
         if difference:
@@ -106,6 +107,14 @@ class Examiner:
         if self._losses() > losses:
             return escaped(f"its sandbox had to be thrown away ({judgement.detail})")
         return judgement
+
+    async def _before(self) -> NextCall:
+        """What a call sees before the trial; looked at once, and again after a trial that got through."""
+        if self._next_call is None:
+            next_call = NextCall(self._backend, full_python=self._capabilities.full_python)
+            await next_call.start()
+            self._next_call = next_call
+        return self._next_call
 
     def _losses(self) -> float:
         """How many sandboxes were thrown away for what a call did: a retry hides that from the caller."""
