@@ -146,7 +146,7 @@ class Session:
         writes = []
         for name in ("stdout", "stderr"):
             writes.append(turn.job.pipe(name))
-            self._supervisor.watch(turn.job.fds[name], functools.partial(turn.pump, name))
+            turn.watch(name)
         return writes
 
     def _command_ended(self, turn: Turn, end: End) -> None:

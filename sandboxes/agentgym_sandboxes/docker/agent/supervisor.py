@@ -76,9 +76,9 @@ class Supervisor:
         self._poll.register(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Before fd is closed."""
-        del self._watched[fd]
-        self._poll.unregister(fd)
+        """Before fd is closed. It may be that it is not watched."""
+        if self._watched.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
     def at(self, when_s: float, call: Callable[[], None]) -> None:
         """Call it once, at a time of the monotonic clock. What has become needless must see so itself."""
@@ -114,8 +114,7 @@ class Supervisor:
         except BlockingIOError:
             self.watch(STDOUT_FD, self._write, select.POLLOUT)
         else:
-            if STDOUT_FD in self._watched:
-                self.unwatch(STDOUT_FD)
+            self.unwatch(STDOUT_FD)
 
     def _patience_ms(self) -> float:
         if self._calls.any_ending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from typing import TYPE_CHECKING, Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 GRACE_S = 1.0  # from the interrupt to the kill
 KILL_PATIENCE_S = 1.0  # then all of the session's processes go: these outran us
 LOOK_EVERY_S = 0.25
+PUMP_PAUSE_S = 0.002
 _KILL_AGAIN_S = 0.003
 
 
@@ -58,11 +60,18 @@ class Turn:
         self._cpu_before_s = found.cpu_s if found is not None else 0.0
         self._look()
 
-    def pump(self, name: str) -> None:
+    def watch(self, name: str) -> None:
+        """Read a pipe of its output as it comes."""
         fd = self.job.fds.get(name)
+        if fd is not None and not self._finished:
+            self._supervisor.watch(fd, functools.partial(self._pump, name))
+
+    def _pump(self, name: str) -> None:
+        fd = self.job.fds[name]
         self.job.pump(name)
-        if name not in self.job.fds and fd is not None:
-            self._supervisor.unwatch(fd)
+        self._supervisor.unwatch(fd)
+        if name in self.job.fds:  # each line is a write: taken one by one, they would cost a wake-up each
+            self._supervisor.at(time.monotonic() + PUMP_PAUSE_S, functools.partial(self.watch, name))
         if self.job.reason is not None:
             self.stop(self.job.reason)
 
