@@ -28,7 +28,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
 AT_ONCE = 4
-LIMITS = Limits(wall_s=5.0, cpu_s=4, memory_mib=256)
+LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mib=256)  # a busy machine must not change who is fooled
 # the graders that many hacks fool come first, so that the search is short
 SEARCHED = (
     "exec'd harness, JSON with a nonce, ==",
@@ -86,7 +86,7 @@ async def test_every_hack_fools_a_naive_grader(docker: DockerBackend) -> None:
 
     async def one(hack: Hack) -> str:
         async with turns:
-            for grader in order:
+            for grader in (*order, *order):  # some hacks hang on the order of threads or of memory
                 if await grader.fooled_by(docker, hack.target, hack.code, limits_of(hack)):
                     return ""
         return hack.name
