@@ -74,6 +74,15 @@ async def test_spares_are_taken_first_and_replaced() -> None:
         assert found["sandbox/start_p50_s"] > 0
 
 
+async def test_a_spare_that_is_taken_as_soon_as_it_stands_is_replaced_too() -> None:
+    async with make(slots=4, spares=1) as backend:
+        for _ in range(10):
+            async with asyncio.timeout(30):
+                while backend.metrics()["sandbox/containers_spare"] < 1:
+                    await asyncio.sleep(0)  # so that the call comes before the task that made it is forgotten
+            await backend.run("pass")
+
+
 async def test_without_spares_every_call_starts_its_own() -> None:
     async with make(spares=0) as backend:
         for _ in range(3):

@@ -39,6 +39,7 @@ class Pool:
         self._spares: collections.deque[Box] = collections.deque()
         self._taken: set[Box] = set()
         self._refills: set[asyncio.Task[None]] = set()
+        self._num_starting = 0  # of spares
         self._closed = False
         self.num_waiting = 0
         self.num_busy = 0
@@ -138,7 +139,10 @@ class Pool:
         self._refill()
 
     def _refill(self) -> None:
-        for _ in range(self._num_spares - len(self._spares) - len(self._refills)):
+        for _ in range(self._num_spares - len(self._spares) - self._num_starting):
+            if self._closed:
+                return
+            self._num_starting += 1
             self._spawn(self._add())
 
     async def _add(self) -> None:
@@ -147,6 +151,8 @@ class Pool:
         except InfraError as error:
             self._meter.counts["start_failures_total"] += 1
             log.warning("no spare sandbox: %s", error)
+        finally:
+            self._num_starting -= 1
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
