@@ -322,7 +322,7 @@ async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBacke
 async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:
     began_s = time.monotonic()
     found = await backend.probe()
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 10  # one of them starts sandboxes to see
     assert found.backend == backend.name
     assert found.detail
     limits = {found.isolated, found.network_off, found.memory_limit, found.process_limit}
