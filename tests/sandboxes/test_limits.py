@@ -25,7 +25,7 @@ FORKS = "import os, time\nfor n in range(100):\n    if os.fork() == 0:\n        
 
 BROKEN = [
     ("while True: pass", Limits(wall_s=0.5), RunStatus.TIMEOUT, "wall_s", 0.5),
-    ("while True: pass", Limits(cpu_s=1), RunStatus.TIMEOUT, "cpu_s", 1),
+    ("while True: pass", Limits(cpu_s=1, wall_s=60.0), RunStatus.TIMEOUT, "cpu_s", 1),
     ("x = 'a' * (1 << 40)", Limits(), RunStatus.OOM, "memory_mib", 512),
     (
         "x = []\nwhile True: x.append(b'x' * 100_000)",
@@ -83,7 +83,7 @@ async def test_a_run_of_a_session_that_hits_a_limit_says_which(
     ("command", "limits", "status", "resource"),
     [
         ("sleep 60", Limits(wall_s=0.3), RunStatus.TIMEOUT, "wall_s"),
-        ("while :; do :; done", Limits(cpu_s=1), RunStatus.TIMEOUT, "cpu_s"),
+        ("while :; do :; done", Limits(cpu_s=1, wall_s=60.0), RunStatus.TIMEOUT, "cpu_s"),
         ("yes", Limits(output_bytes=1000), RunStatus.OUTPUT_LIMIT, "output_bytes"),
         (
             "for n in 1 2 3; do head -c 100M /dev/zero > $n; done",
