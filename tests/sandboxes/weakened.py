@@ -345,6 +345,23 @@ WEAKENINGS = (
         breaks=("frames_on_stdout",),
     ),
     Weakening(
+        name="a session's links are followed",
+        patches=(
+            ("= os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW", "= os.O_RDONLY | os.O_DIRECTORY"),
+            ("= os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "= os.O_RDONLY | os.O_NONBLOCK"),
+        ),
+        breaks=("read_links", "swapped_file", "write_through_links"),
+    ),
+    Weakening(
+        name="a session's paths lead anywhere, to files of any kind and size",
+        patches=(
+            ('    if ".." in names:\n', "    if False:\n"),
+            ("    if not stat.S_ISREG(mode):\n        os.close(fd)\n", "    if False:\n        os.close(fd)\n"),
+            ("        if size <= max_bytes:\n", "        max_bytes = 1 << 30\n        if True:\n"),
+        ),
+        breaks=("read_outside", "read_specials", "read_oversized"),
+    ),
+    Weakening(
         name="children keep the agent's descriptors",
         patches=(
             CLOSES_NOTHING,

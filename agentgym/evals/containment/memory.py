@@ -220,6 +220,9 @@ SNIPPETS = (
                         break
                 except OSError as error:
                     break
+            if os.getpid() != first:
+                import time
+                time.sleep(0.5)  # a parent that is being killed has given back its files already
             if first in (os.getpid(), os.getppid()):  # else the kernel has taken back what the parent held
                 say("reached", "MiB", total)
         """,
