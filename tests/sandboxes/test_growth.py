@@ -16,7 +16,12 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.profile import OWNER_LABEL
 from agentgym_sandboxes.docker.reaper import owner_label
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # half a minute on an idle machine
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 EPISODES, WARM_UP = 1000, 300  # until the engine client has opened all the connections that it keeps
 MAX_GROWTH_MIB = 3.0  # of our process: what the allocator does on its own within so many episodes
