@@ -28,13 +28,14 @@ UNBREAKABLE = {
     "odd_results",  # the walls are on our own side: see test_verify.py
 }
 
+# of sessions; tests/sandboxes/test_sessions.py has each of their parts fail
+UNSEEN = {"strange_listing", "bad_archives", "packed_bomb", "bad_snapshot", "after_a_reset"}
+
 
 def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
     broken = [name for weakening in WEAKENINGS for name in weakening.breaks]
     assert len(set(broken)) == len(broken)
-    assert {trial.name for trial in SNIPPETS if trial.claim != "sessions"} - UNBREAKABLE == {
-        name for name in broken if name not in {t.name for t in SNIPPETS if t.claim == "sessions"}
-    }
+    assert {trial.name for trial in SNIPPETS} - UNBREAKABLE - UNSEEN == set(broken)
 
 
 @pytest.mark.docker

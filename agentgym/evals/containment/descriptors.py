@@ -9,7 +9,7 @@ from agentgym.evals.containment.findings import Category
 from agentgym.evals.containment.snippet import Snippet
 from agentgym.sandbox import Limits
 
-LIMITS = Limits(wall_s=4.0, cpu_s=4, memory_mib=256)
+LIMITS = Limits(wall_s=12.0, cpu_s=5, memory_mib=256)
 MOST_OPEN = 256  # of one process; the sandboxes here allow 64
 
 
