@@ -28,8 +28,8 @@ UNBREAKABLE = {
     "odd_results",  # the walls are on our own side: see test_verify.py
 }
 
-# of sessions; tests/sandboxes/test_sessions.py has each of their parts fail
-UNSEEN = {"strange_listing", "bad_archives", "packed_bomb", "bad_snapshot", "after_a_reset"}
+# Of sessions: not yet seen to fail, because several walls hold each of them.
+UNSEEN = {"packed_bomb", "bad_snapshot", "after_a_reset"}
 
 
 def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:

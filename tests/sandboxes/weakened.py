@@ -362,6 +362,19 @@ WEAKENINGS = (
         breaks=("read_outside", "read_specials", "read_oversized"),
     ),
     Weakening(
+        name="a session's archives are not looked into",
+        patches=(
+            ("                if member.issym() or member.islnk():\n", "                if False:\n"),
+            ("                if not (member.isdir() or member.isreg())", "                if False"),
+        ),
+        breaks=("bad_archives",),
+    ),
+    Weakening(
+        name="a session's files are named by paths from the root",
+        patches=(('path = "/".join([*above, item.name])', 'path = "/" + "/".join([*above, item.name])'),),
+        breaks=("strange_listing",),
+    ),
+    Weakening(
         name="children keep the agent's descriptors",
         patches=(
             CLOSES_NOTHING,

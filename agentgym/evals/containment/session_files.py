@@ -271,11 +271,10 @@ async def _bad_restores(session: Session) -> Judgement:
         )
         if looked.stdout != "[] False False False\n":
             return escaped(f"archive {name!r}: {told(looked)}")
-    return (
-        contained(f"refused: {', '.join(said)}")
-        if len(said) >= 8
-        else escaped(f"only refused: {', '.join(said)}")
-    )
+    taken = sorted(set(_bad_archives()) - set(said))
+    if taken:
+        return escaped(f"took archives: {', '.join(taken)}")
+    return contained(f"refused: {', '.join(said)}")
 
 
 async def _packed_bomb(session: Session) -> Judgement:
