@@ -337,3 +337,11 @@ async def test_eight_at_a_time_all_get_their_own_verdict(backend: SandboxBackend
         return verdict.passed
 
     assert all(await asyncio.gather(*(one(number) for number in range(32))))
+
+
+async def test_hashes_are_the_same_in_every_process(backend: SandboxBackend) -> None:
+    """Else the order of a set of texts, and with it a verdict, would hang on which sandbox a call met."""
+    if not (await backend.probe()).full_python:
+        pytest.skip("no hashes of text in this interpreter")
+    result = await backend.run("import sys\nprint(sys.flags.hash_randomization, '' in sys.path)")
+    assert result.stdout == "0 False\n"

@@ -66,7 +66,13 @@ class BubblewrapPlace:
 
     @property
     def env(self) -> Mapping[str, str]:
-        return {"PATH": PATH, "HOME": "/work", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        return {
+            "PATH": PATH,
+            "HOME": "/work",
+            "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     @property
     def folder(self) -> str:

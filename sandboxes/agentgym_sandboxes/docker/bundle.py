@@ -1,4 +1,7 @@
-"""Packs the agent's modules into one argument for `python3 -I -c`, so that the image holds nothing of ours."""
+"""Packs the agent's modules into one argument for `python3 -s -c`, so that the image holds nothing of ours.
+
+Not `-I`, which would ignore PYTHONHASHSEED: the same code should answer the same in every container.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ MAX_ARGUMENT_BYTES = 128 * 1024  # Linux: MAX_ARG_STRLEN
 
 _BOOT = '''\
 import sys
+sys.path[:] = filter(None, sys.path)  # nothing is imported from wherever a process happens to be
 from binascii import a2b_base64
 from importlib.machinery import ModuleSpec
 from zlib import decompress

@@ -57,7 +57,7 @@ def container_settings(
     Init is off: PID 1 is the agent, which nothing inside can kill, and whose end is the container's.
     """
     limits = {"nofile": 1024, "core": 0, "fsize": AGENT_FILE_MIB * MIB, "memlock": 0, "msgqueue": 0}
-    command = ["python3", "-I", "-c", agent_argument(), str(first_uid(remapped)), str(NUM_UIDS)]
+    command = ["python3", "-s", "-c", agent_argument(), str(first_uid(remapped)), str(NUM_UIDS)]
     host: dict[str, Json] = {
         "NetworkMode": "none",
         "ReadonlyRootfs": True,

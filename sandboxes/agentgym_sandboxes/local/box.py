@@ -64,7 +64,7 @@ class Box:
         try:
             argument = agent_argument("solo")
             command, fds = place.command(
-                [python, "-I", "-c", argument, str(theirs.fileno())], theirs.fileno()
+                [python, "-s", "-c", argument, str(theirs.fileno())], theirs.fileno()
             )
             # From this thread, which outlives it: bubblewrap's children die with the thread that started them.
             process = subprocess.Popen(  # noqa: ASYNC220

@@ -26,6 +26,7 @@ class SubprocessPlace:
             "HOME": self._folder,
             "TMPDIR": self._folder,
             "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
