@@ -131,7 +131,7 @@ async def test_a_call_sees_the_parts_of_the_system_that_python_needs_and_no_more
         "['group', 'ld.so.cache', 'passwd']"
     )
     environment = await say(bubblewrap, "import os; print(sorted(os.environ))")
-    assert environment == "['HOME', 'LANG', 'PATH', 'PWD', 'PYTHONDONTWRITEBYTECODE']"
+    assert environment == "['HOME', 'LANG', 'PATH', 'PWD', 'PYTHONDONTWRITEBYTECODE', 'PYTHONHASHSEED']"
 
 
 async def test_the_keeper_of_a_call_is_out_of_its_reach(bubblewrap: ServedBackend) -> None:

@@ -185,3 +185,20 @@ async def test_a_call_that_others_left_no_disk_is_made_again_and_not_failed(engi
         results = await asyncio.gather(*(docker.run(small) for _ in range(3)))
         assert [result.stdout for result in results] == ["written\n"] * 3
         await first
+
+
+async def test_programs_may_share_work_among_processes(docker: DockerBackend) -> None:
+    code = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+lock = multiprocessing.Lock()
+def square(x):
+    with lock:
+        return x * x
+with multiprocessing.Pool(2) as pool:
+    print(pool.map(square, range(4)))
+with ProcessPoolExecutor(2) as pool:
+    print(list(pool.map(square, range(4))))
+"""
+    result = await docker.run(code)
+    assert result.stdout == 2 * "[0, 1, 4, 9]\n", result

@@ -60,7 +60,7 @@ async def test_it_runs_in_a_folder_of_its_own_that_goes_with_the_call(
 async def test_our_environment_is_not_handed_on(unsafe_subprocess: UnsafeSubprocessBackend) -> None:
     result = await unsafe_subprocess.run("import os\nprint(*sorted(os.environ))\n")
     assert set(result.stdout.split()) <= {
-        "HOME", "LANG", "LC_CTYPE", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"
+        "HOME", "LANG", "LC_CTYPE", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "TMPDIR"
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ PROCESSES_PER_CALL = 32
 PROCESSES_PER_SESSION = 160  # the agent allows fewer, so that it can always start one of its own
 AGENT_FILE_MIB = 256  # it holds whole payloads in memory files, which count as files
 _TMPFS = "rw,nosuid,nodev,mode=1777"
+_SHARED_MEMORY = f"{_TMPFS},noexec,size=16m,nr_inodes=256"  # for the locks and queues of multiprocessing
 
 SettingsOf: TypeAlias = Callable[[DockerConfig, str, str, bool], dict[str, Json]]
 """Makes the body of a create call from config, image, owner, and whether uids are remapped."""
@@ -69,6 +70,7 @@ def container_settings(
         "Tmpfs": {
             "/work": f"{_TMPFS},noexec,size=64m,nr_inodes=4096",
             "/tmp": f"{_TMPFS},noexec,size=16m,nr_inodes=1024",
+            "/dev/shm": _SHARED_MEMORY,
         },
         # of a TCP buffer, at most: such memory is the host's, and no limit of a container's counts it
         "Sysctls": {"net.ipv4.tcp_rmem": "4096 65536 262144", "net.ipv4.tcp_wmem": "4096 65536 262144"},
@@ -77,7 +79,6 @@ def container_settings(
         "NanoCpus": int(config.cpus * 1e9),
         "PidsLimit": PROCESSES_PER_CALL * config.slots + 32,
         "OomScoreAdj": 500,
-        "ShmSize": 16 * MIB,
         "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in limits.items()],
         "LogConfig": {"Type": "none"},
         "Init": False,
@@ -118,6 +119,7 @@ def session_settings(config: DockerConfig, settings: dict[str, Json]) -> dict[st
     folders = {
         "/work": f"{_TMPFS},exec,size={config.session_disk_mib}m,nr_inodes={num_inodes}",
         "/tmp": f"{_TMPFS},exec,size=64m,nr_inodes=4096",
+        "/dev/shm": _SHARED_MEMORY,
     }
     host = cast(dict[str, Json], settings["HostConfig"])
     return {**settings, "HostConfig": {**host, "Tmpfs": folders, "PidsLimit": PROCESSES_PER_SESSION}}

@@ -8,8 +8,8 @@ import signal
 from .claims import CLAIMS, claim_in_text
 from .job import Hit, Job
 from .limits import MIB
+from .sweep import FOLDERS
 
-FOLDERS = ("/work", "/tmp")
 _CGROUP = "/sys/fs/cgroup"
 
 
@@ -59,7 +59,7 @@ def reason_of_failure(
 
 def full_disk() -> Hit | None:
     """The folder for files that has no room, or no inode, left."""
-    for folder in FOLDERS:
+    for folder in filter(os.path.isdir, FOLDERS):
         info = os.statvfs(folder)
         if info.f_blocks and not info.f_bfree:
             size = info.f_blocks * info.f_frsize / MIB

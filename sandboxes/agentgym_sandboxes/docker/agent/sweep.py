@@ -9,7 +9,7 @@ import stat
 
 from .limits import home
 
-FOLDERS = ("/work", "/tmp")
+FOLDERS = ("/work", "/tmp", "/dev/shm")  # where a call can leave files
 _MAX_PATH = 2048
 UNUSED_UID = 64999  # nobody's: to ask the kernel whether it can count the processes of a uid
 
