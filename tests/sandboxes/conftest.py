@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from served import ServedBackend, served
 
-from agentgym.sandbox import SandboxBackend, SandboxUnavailable
+from agentgym.sandbox import SandboxBackend, SandboxUnavailable, Session
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.monty.backend import MontyBackend
@@ -80,3 +80,24 @@ BACKENDS = [pytest.param("docker", marks=pytest.mark.docker), "monty", "bubblewr
 def backend(request: pytest.FixtureRequest) -> SandboxBackend:
     """Each backend in turn."""
     return request.getfixturevalue(request.param)
+
+
+SESSION_BACKENDS = [pytest.param("docker", marks=pytest.mark.docker)]
+
+
+@pytest.fixture(scope="session", params=SESSION_BACKENDS)
+def session_backend(request: pytest.FixtureRequest) -> SandboxBackend:
+    return request.getfixturevalue(request.param)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def leased(session_backend: SandboxBackend) -> AsyncIterator[Session]:
+    async with session_backend.session() as session:
+        yield session
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def session(leased: Session) -> Session:
+    """As new: the same for all tests, reset before each."""
+    await leased.reset()
+    return leased

@@ -105,3 +105,13 @@ def left(what: str) -> Check:
         return contained(f"made {what}; nothing of it was left")
 
     return check
+
+
+def kills_itself(result: RunResult) -> Judgement:
+    """It ends however it likes, but it must have begun."""
+    early = first_look(result)
+    if early is not None:
+        return early
+    if not evidence(result, "made"):
+        return broken(f"it never began; {told(result)}")
+    return contained(told(result))
