@@ -28,14 +28,11 @@ UNBREAKABLE = {
     "odd_results",  # the walls are on our own side: see test_verify.py
 }
 
-# Of sessions: not yet seen to fail, because several walls hold each of them.
-UNSEEN = {"packed_bomb", "bad_snapshot", "after_a_reset"}
-
 
 def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
     broken = [name for weakening in WEAKENINGS for name in weakening.breaks]
     assert len(set(broken)) == len(broken)
-    assert {trial.name for trial in SNIPPETS} - UNBREAKABLE - UNSEEN == set(broken)
+    assert {trial.name for trial in SNIPPETS} - UNBREAKABLE == set(broken)
 
 
 @pytest.mark.docker

@@ -192,6 +192,8 @@ NO_WALL_LIMIT: tuple[Patch, ...] = (
      "        self.deadline_s = self.began_s + limits.wall_s + 60\n"),
 )  # fmt: skip
 
+_UNPACKS = "import gzip; data = gzip.decompress(data) if data[:2] == b'\\x1f\\x8b' else data\n"
+
 WEAKENINGS = (
     Weakening(
         name="no rlimits",  # and room for processes in the control group: either wall holds these
@@ -368,6 +370,33 @@ WEAKENINGS = (
             ("                if not (member.isdir() or member.isreg())", "                if False"),
         ),
         breaks=("bad_archives",),
+    ),
+    Weakening(
+        name="a session's links are what they lead to, when its files are saved",
+        patches=(
+            ("info = item.stat(follow_symlinks=False)", "info = item.stat()"),
+            ("= os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "= os.O_RDONLY | os.O_NONBLOCK"),
+        ),
+        breaks=("bad_snapshot",),
+    ),
+    Weakening(
+        name="a session's archives may be packed, and of any size",
+        patches=(
+            ('"""Raises Refused unless every member may be put below a work folder."""\n', _UNPACKS),
+            ('"""Put all members of a checked archive below the root, which is empty."""\n', _UNPACKS),
+            ("member.size >= 0 and num_bytes <= max_bytes and index", "index"),
+        ),
+        breaks=("packed_bomb",),
+    ),
+    Weakening(
+        name="a session's reset only says so",
+        patches=(
+            (
+                '        self._sweep(cast(int, frame.header["id"]), time.monotonic() + SWEEP_PATIENCE_S)\n',
+                '        self._answer({"id": cast(int, frame.header["id"]), "reason": None})\n',
+            ),
+        ),
+        breaks=("after_a_reset",),
     ),
     Weakening(
         name="a session's files are named by paths from the root",

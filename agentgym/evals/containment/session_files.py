@@ -316,6 +316,10 @@ print("made")
         return contained(f"refused: {error}")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         members = archive.getmembers()
+        for member in members:
+            content = archive.extractfile(member)
+            if content is not None and b"root:" in content.read():
+                return escaped(f"{member.name!r} holds what a link leads to")
     odd = [
         m.name
         for m in members
