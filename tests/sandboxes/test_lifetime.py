@@ -240,18 +240,14 @@ async def test_clean_removes_what_a_dead_owner_created_but_never_started(engine:
                 container_settings(backend.config, backend._image, owner), f"test-{time.time_ns()}"
             )
         said: list[str] = []
-        assert await backend.clean(said.append) == 1
-        assert len(said) == 1 and str(dead.pid) in said[0]
+        count = await backend.clean(said.append)
+        assert count == len(said)  # others' may be among them
+        assert sum(f":{dead.pid}:" in line for line in said) == 1, said
         left = [c for c in await docker.owned() if c.owner == owner_label()]
         assert left  # a living owner's is left alone
     finally:
         for owned in await docker.owned():
-            name = await asyncio.to_thread(
-                subprocess.check_output,
-                ["docker", "inspect", "-f", "{{.Name}}", owned.container_id],
-                text=True,
-            )
-            if name.startswith("/test-"):
+            if owned.name.startswith("test-"):
                 await docker.remove(owned.container_id)
         await docker.close()
 

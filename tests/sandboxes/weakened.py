@@ -93,7 +93,8 @@ def _no_memory_limit(settings: Settings) -> None:
 
 def _large_disks(settings: Settings) -> None:
     settings["HostConfig"]["Tmpfs"] = {
-        path: "rw,nosuid,nodev,noexec,mode=1777,size=400m,nr_inodes=20000" for path in ("/work", "/tmp")
+        path: "rw,nosuid,nodev,noexec,mode=1777,size=400m,nr_inodes=20000"
+        for path in ("/work", "/tmp", "/dev/shm")
     }
 
 
@@ -134,10 +135,6 @@ def _host_network(settings: Settings) -> None:
     settings["NetworkDisabled"] = False
     settings["HostConfig"]["NetworkMode"] = "host"
     del settings["HostConfig"]["Sysctls"], settings["Hostname"]
-
-
-def _shared_memory_folder(settings: Settings) -> None:
-    settings["HostConfig"]["IpcMode"] = "private"
 
 
 def _secrets(settings: Settings) -> None:
@@ -296,7 +293,11 @@ WEAKENINGS = (
         breaks=("tcp_to_the_host", "udp_to_the_host", "internet", "names_of_hosts", "interfaces",
                 "abstract_socket_of_the_host"),
     ),
-    Weakening(name="a folder for shared memory", host=_shared_memory_folder, breaks=("posix_shared_memory",)),
+    Weakening(
+        name="shared memory is not swept",
+        patches=(('FOLDERS = ("/work", "/tmp", "/dev/shm")', 'FOLDERS = ("/work", "/tmp")'),),
+        breaks=("posix_shared_memory",),
+    ),
     Weakening(name="secrets in the environment", host=_secrets, breaks=("environment_secrets",)),
     Weakening(
         name="one user for all calls",

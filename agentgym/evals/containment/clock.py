@@ -26,7 +26,7 @@ def _runs_on(name: str, tries: str, code: str, *, plain: bool = False, limits: L
 
 SNIPPETS = (
     _runs_on(
-        "endless_loop", "counts for some seconds", "for n in range(40_000_000):\n    pass\n", plain=True
+        "endless_loop", "counts for some seconds", "for n in range(200_000_000):\n    pass\n", plain=True
     ),
     _runs_on("big_power", "a power of a large number: one step of C code", "x = 7 ** 5_000_000 % 10 ** 50"),
     _runs_on(

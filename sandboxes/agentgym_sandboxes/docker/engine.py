@@ -227,7 +227,10 @@ class Engine:
             self.names.discard(container)  # what is left of it in spite of this is found by the next sweep
 
     async def owned(self) -> list[OwnedContainer]:
-        """Every sandbox container on the engine, anyone's, whatever its state."""
+        """Every sandbox container on the engine, anyone's, but those that it is removing already.
+
+        It may list such a one for ever when two removals met; nothing runs in it, and nothing removes it.
+        """
         found = await self._call(
             "list containers",
             functools.partial(self._client.containers, all=True, filters={"label": [LABEL]}),
@@ -242,6 +245,7 @@ class Engine:
                 age_s=now_s - float(c.get("Created") or now_s),
             )
             for c in found
+            if c.get("State") != "removing"
         ]
 
     async def pull(self, reference: str, timeout_s: float) -> None:
