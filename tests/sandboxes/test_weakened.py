@@ -23,6 +23,8 @@ from agentgym.evals.containment.verify import Examiner, chosen
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
+TRIES = 5  # the kernel chooses whom it kills when memory ends
+
 UNBREAKABLE = {
     "loopback_of_a_neighbour",  # not promised
     "odd_results",  # the walls are on our own side: see test_verify.py
@@ -41,13 +43,15 @@ def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
 @pytest.mark.parametrize("weakening", WEAKENINGS, ids=lambda weakening: weakening.name)
 async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakening) -> None:
     trials = [_patient(trial) if weakening.patient else trial for trial in chosen(weakening.breaks)]
-    outcomes: dict[str, str] = {}
-    if weakening.alone:
-        for trial in trials:
-            outcomes |= await _outcomes(weakening, [trial])
-    else:
-        outcomes = await _outcomes(weakening, trials)
-    held = {name: told for name, told in outcomes.items() if not told.startswith(Outcome.ESCAPED)}
+    held = {trial.name: "not tried" for trial in trials}
+    for _ in range(TRIES):
+        again = [trial for trial in trials if trial.name in held]
+        outcomes: dict[str, str] = {}
+        for some in [[trial] for trial in again] if weakening.alone else [again]:
+            outcomes |= await _outcomes(weakening, some)
+        held = {name: told for name, told in outcomes.items() if not told.startswith(Outcome.ESCAPED)}
+        if not held:
+            return
     assert not held
 
 
