@@ -87,12 +87,17 @@ def sandbox_text(metrics: Mapping[str, float]) -> str:
         ("sandbox/queue_p95_s", "queue p95"),
     ):
         if key in metrics:
-            shown.append(f"{label} {1000 * metrics[key]:.3g} ms")
+            shown.append(f"{label} {milliseconds(metrics[key])}")
     shown += [f"{metrics[key]:.0f} {label}" for key, label in SANDBOX_COUNTS if metrics.get(key)]
     replaced = sum(v for k, v in metrics.items() if k.startswith(REPLACED) and not k.endswith("_total"))
     if replaced:
         shown.append(f"{replaced:.0f} replaced")
     return ", ".join(shown)
+
+
+def milliseconds(seconds: float) -> str:
+    """For example 3.57 ms, 28.2 ms, 1250 ms."""
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 
 def number(value: float, digits: int) -> str:

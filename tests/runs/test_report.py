@@ -7,7 +7,16 @@ import json
 
 import pytest
 
-from agentgym.runs.report import JsonReporter, Pace, PlainReporter, Reporter, duration, number, table_lines
+from agentgym.runs.report import (
+    JsonReporter,
+    Pace,
+    PlainReporter,
+    Reporter,
+    duration,
+    milliseconds,
+    number,
+    table_lines,
+)
 
 METRICS = {"rollout/reward_mean": 0.5, "train/mismatch_kl": 0.0000012, "generator/tokens_per_s": 1234.5}
 
@@ -79,3 +88,9 @@ def test_the_rest_is_guessed_from_the_steps_of_this_process() -> None:
 
 def test_an_empty_table_says_so() -> None:
     assert table_lines(["a", "b"], []) == ["a  b", "(none)"]
+
+
+def test_times_of_calls_are_read_at_a_glance() -> None:
+    times_s = (0.0, 0.000351, 0.00357, 0.02824, 0.0999, 0.4352, 1.2504, 12.3)
+    shown = ["0 ms", "0.351 ms", "3.57 ms", "28.2 ms", "99.9 ms", "435 ms", "1250 ms", "12300 ms"]
+    assert [milliseconds(time_s) for time_s in times_s] == shown
