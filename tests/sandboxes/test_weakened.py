@@ -12,7 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from weakened import WEAKENINGS, Weakening
+from weakened import WEAKENINGS
+from weakening import Weakening
 
 from agentgym.errors import InfraError
 from agentgym.evals.containment.findings import Outcome
