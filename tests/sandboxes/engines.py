@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -91,7 +91,9 @@ class PrivateEngine:
         until(self._answers, START_TIMEOUT_S, self._why_not)
 
     def restart(self) -> None:
+        """End what is left of it, as a service manager would, and start it."""
         self.stop()
+        self._kill_rest()
         self.start()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -123,15 +125,21 @@ class PrivateEngine:
         ).stdout
 
     def remove(self) -> None:
-        """Leave nothing: a dockerd that was killed leaves its containers' processes behind."""
+        """Leave nothing."""
         self.stop()
+        self._kill_rest()
+        for place in reversed(_mounts_below(str(self.folder))):
+            subprocess.run(["umount", "-l", place], check=False, capture_output=True, timeout=30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill_rest(self) -> None:
+        """A dockerd that was killed leaves its containerd, which may hang, and its containers' processes."""
         for pid in _processes_of(str(self.folder)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         until(lambda: not _processes_of(str(self.folder)), 10.0, lambda: "its processes did not end")
-        for place in reversed(_mounts_below(str(self.folder))):
-            subprocess.run(["umount", "-l", place], check=False, capture_output=True, timeout=30)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        # else the next dockerd may take a dead containerd, or who has its number now, for a running one
+        (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
     def _prefix(self) -> list[str]:
         """What runs dockerd with other files of subordinate ids, in mounts of its own."""
@@ -160,7 +168,9 @@ def private_engine(
     image: Path | None, options: Sequence[str] = (), size_mib: int = 1024, subordinate_ids: str = ""
 ) -> Iterator[PrivateEngine]:
     """A running engine, with the image from an archive. Gone at the end, whatever happened to it."""
-    folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))  # short: sockets lie in it
+    # short: sockets lie in it; letters and digits only: its name is a namespace's too
+    folder = Path("/tmp", f"ag-{secrets.token_hex(4)}")
+    folder.mkdir(mode=0o700)
     folder.chmod(0o711)  # for users that ids are mapped to
     engine = PrivateEngine(folder, options, size_mib, subordinate_ids)
     try:
