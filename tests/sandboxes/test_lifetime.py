@@ -228,6 +228,38 @@ async def test_no_container_outlives_its_owner(engine: str, number: signal.Signa
             await process.wait()
 
 
+async def end_one(*, stuck: bool) -> tuple[float, set[str]]:
+    """How long a container took to go, and what the engine did with it."""
+    began, others = int(time.time()), {one.name for one in await owned()}
+    async with DockerBackend(DockerConfig(pool_size=1, spares=0, ping_every_s=60)) as backend:
+        await backend.run("pass")
+        [container] = [one for one in await owned() if one.name not in others]
+        if stuck:
+            await asyncio.to_thread(
+                subprocess.run, ["docker", "pause", container.name], check=True, timeout=30
+            )
+        closing_s = time.monotonic()
+    took_s = time.monotonic() - closing_s
+    events = await asyncio.to_thread(
+        subprocess.run,
+        ["docker", "events", "--since", str(began), "--until", str(int(time.time()) + 1), "--filter",
+         f"container={container.name}", "--format", "{{.Action}}"],
+        capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+    assert container.container_id not in {one.container_id for one in await owned()}
+    return took_s, set(events.stdout.split())
+
+
+async def test_a_container_ends_by_itself_so_that_no_removal_of_ours_meets_its_engines(engine: str) -> None:
+    took_s, actions = await end_one(stuck=False)
+    assert took_s < 2.0 and "die" in actions and "kill" not in actions, (took_s, actions)
+
+
+async def test_a_container_that_does_not_end_is_killed(engine: str) -> None:
+    took_s, actions = await end_one(stuck=True)
+    assert took_s < 6.0 and {"pause", "kill", "die"} <= actions, (took_s, actions)
+
+
 async def test_clean_removes_what_a_dead_owner_created_but_never_started(engine: str) -> None:
     backend = DockerBackend()
     dead = subprocess.Popen([sys.executable, "-c", ""])

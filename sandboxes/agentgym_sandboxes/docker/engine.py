@@ -15,7 +15,7 @@ from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
 from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping
-from agentgym_sandboxes.docker.client import NoAnswer, open_client
+from agentgym_sandboxes.docker.client import NoAnswer, ends_by_itself, open_client
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
 from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SSH_TIMEOUT_S = 15.0
+ENDS_WITHIN_S = 2.0
 REMOVE_AGAIN_S = (0.1, 0.5, 2.0)
 _HOW_TO_START = (
     "Start Docker (`sudo systemctl start docker`, or open Docker Desktop), see that `docker info` answers for "
@@ -205,11 +206,19 @@ class Engine:
         await self._call("start a container", self._client.start, container)
 
     async def remove(self, container: str) -> None:
-        """Kill and remove it; fine when it is gone already."""
+        """Return when it is gone, killed if need be; fine when it is gone already.
+
+        An agent whose input was closed ends, and its engine removes it. A kill or a removal of ours that meets
+        that one may hang, or leave a container that is being removed for ever; so they only come after a while.
+        """
         from docker.errors import APIError
+
+        within_s = min(ENDS_WITHIN_S, self._timeout_s / 2)
 
         remove = functools.partial(self._client.remove_container, container, force=True, v=True)
         try:
+            if await self._call("see a container end", ends_by_itself, self._client, container, within_s):
+                return
             for wait_s in (*REMOVE_AGAIN_S, None):
                 try:
                     await self._call("remove a container", remove)
@@ -221,7 +230,6 @@ class Engine:
                         return
                     if status != 500 or wait_s is None:
                         raise
-                    # Our removal met the engine's own, after the agent's end: that leaves a dead container.
                     await asyncio.sleep(wait_s)
         finally:
             self.names.discard(container)  # what is left of it in spite of this is found by the next sweep
