@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.types import Json, SandboxSpec
 
 
@@ -45,9 +45,20 @@ class RunStatus(StrEnum):
     UNSUPPORTED = "unsupported"  # this interpreter can't run it; it says nothing about the code
 
 
+_MOST = {
+    "wall_s": 1_000_000,
+    "cpu_s": 1_000_000,
+    "memory_mib": 1 << 24,
+    "file_mib": 1 << 24,
+    "processes": 1 << 22,
+    "output_bytes": 1 << 30,
+    "answer_mib": 1 << 14,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one call may use."""
+    """What one call may use. Raises UserError for a limit that no machine could keep."""
 
     wall_s: float = 10.0
     cpu_s: int = 10
@@ -56,6 +67,11 @@ class Limits:
     processes: int = 32
     output_bytes: int = 64 * 1024  # kept of each stream; the call is killed at 128 times that
     answer_mib: int = 32  # of a grade: what all that a solution returns may take on its way back
+
+    def __post_init__(self) -> None:
+        for name, most in _MOST.items():
+            if not 0 < getattr(self, name) <= most:  # what can't be set would look like the code's failure
+                raise UserError(f"limit {name} is {getattr(self, name)}; it must be above 0, at most {most}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

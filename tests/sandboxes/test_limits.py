@@ -202,3 +202,11 @@ with ProcessPoolExecutor(2) as pool:
 """
     result = await docker.run(code)
     assert result.stdout == 2 * "[0, 1, 4, 9]\n", result
+
+
+async def test_a_limit_above_what_a_container_has_is_no_failure_of_the_code(docker: SandboxBackend) -> None:
+    large = Limits(processes=1 << 20, file_mib=1 << 20, memory_mib=1 << 20, wall_s=1e5, cpu_s=100_000)
+    assert (await docker.run("print(6 * 7)", limits=large)).stdout == "42\n"
+    async with docker.session() as session:
+        assert (await session.run("6 * 7", limits=large)).stdout == "42\n"
+        assert (await session.exec("echo 42", limits=large)).stdout == "42\n"

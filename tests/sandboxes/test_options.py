@@ -9,7 +9,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.sandbox import SandboxUnavailable
+from agentgym.sandbox import Limits, SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
@@ -124,3 +124,22 @@ async def test_an_image_is_pulled_by_digest_only() -> None:
 
     with pytest.raises(UserError, match="name the image by digest"):
         await pull_image(object(), "python:3.11", print)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wall_s", 0.0),
+        ("wall_s", float("nan")),
+        ("wall_s", float("inf")),
+        ("cpu_s", -1),
+        ("memory_mib", 0),
+        ("processes", 1 << 40),
+        ("file_mib", 1 << 60),
+        ("output_bytes", 0),
+        ("answer_mib", 0),
+    ],
+)
+def test_a_limit_that_no_machine_could_keep_is_refused(name: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"limit {name} is .* above 0, at most"):
+        Limits(**{name: value})  # type: ignore[arg-type]

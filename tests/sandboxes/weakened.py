@@ -91,8 +91,8 @@ def _secrets(settings: Settings) -> None:
 # -- what is changed about the agent --
 
 NO_RLIMITS: tuple[Patch, ...] = (
-    ("    resource.setrlimit(resource.RLIMIT_NPROC, (limits.processes, limits.processes))\n", ""),
-    ("        resource.setrlimit(kind, (amount, amount))\n", "        pass\n"),
+    ("    lower(resource.RLIMIT_NPROC, limits.processes)\n", ""),
+    ("        lower(kind, amount)\n", "        pass\n"),
 )
 NO_LANDLOCK: tuple[Patch, ...] = (('    restrict_writes(alone="keeper" not in order)\n', ""),)
 STAY_ROOT: tuple[Patch, ...] = (

@@ -58,7 +58,7 @@ def drop_rights(uid: int, limits: ChildLimits) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_NPROC, (limits.processes, limits.processes))
+    lower(resource.RLIMIT_NPROC, limits.processes)
     set_rlimits(limits)
     folder = home(uid)
     os.mkdir(folder, 0o700)
@@ -75,4 +75,11 @@ def set_rlimits(limits: ChildLimits) -> None:
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(kind, (amount, amount))
+        lower(kind, amount)
+
+
+def lower(kind: int, amount: int) -> None:
+    """Set a limit for good; one that is above what we have ourselves stays where it is."""
+    hard = resource.getrlimit(kind)[1]
+    most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
+    resource.setrlimit(kind, (most, most))

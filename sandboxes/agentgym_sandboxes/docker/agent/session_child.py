@@ -10,7 +10,7 @@ from typing import cast
 from .command import run_command
 from .file_request import answer_file_request
 from .files import open_root
-from .limits import MIB, ChildLimits
+from .limits import MIB, ChildLimits, lower
 from .repl import serve_repl
 
 OPS = ("repl", "exec", "files")
@@ -40,7 +40,7 @@ def confine_session(uid: int, keeper: int, limits: ChildLimits) -> None:
         (resource.RLIMIT_CORE, 0),
     ):  # none on CPU time: a server in the background may use more of it in all than one call
         if keeper == uid or kind == resource.RLIMIT_CORE:
-            resource.setrlimit(kind, (amount, amount))
+            lower(kind, amount)
 
 
 def run_session_child(op: str, fds: list[int]) -> int:

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from .endings import disk_size, full_disk
 from .landlock import restrict_writes
-from .limits import WORK, ChildLimits, set_rlimits
+from .limits import WORK, ChildLimits, lower, set_rlimits
 from .zygote import MAX_ORDER_BYTES, run_child, warm_up
 
 MAX_FDS = 6
@@ -81,7 +81,7 @@ def _limit_processes(most: int) -> None:
     major, minor = os.uname().release.split(".")[:2]
     if (int(major), int(minor.split("-")[0])) >= (5, 14):
         most += 1  # we are counted too
-        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        lower(resource.RLIMIT_NPROC, most)
 
 
 def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
