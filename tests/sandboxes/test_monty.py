@@ -179,3 +179,31 @@ async def test_bytes_of_a_list_are_a_gap_but_those_of_a_float_a_mistake(monty: M
             GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=b""),))
         )
         assert verdict.status is status and not verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "status", "resource", "allowed"),
+    [
+        ("while True: pass", Limits(wall_s=0.3), RunStatus.TIMEOUT, "wall_s", 0.3),
+        ("x = [0] * (200 << 20)", Limits(memory_mib=64), RunStatus.OOM, "memory_mib", 64),
+        (
+            "while True: print('x' * 100)",
+            Limits(output_bytes=10, wall_s=0.3),
+            RunStatus.OUTPUT_LIMIT,
+            "output_bytes",
+            1280,
+        ),
+    ],
+)
+async def test_a_program_that_hits_a_limit_says_which(
+    monty: MontyBackend, code: str, limits: Limits, status: RunStatus, resource: str, allowed: float
+) -> None:
+    result = await monty.run(code, limits=limits)
+    assert result.status is status and result.limit is not None
+    assert (result.limit.resource, result.limit.allowed) == (resource, allowed)
+    assert result.limit.used >= allowed
+
+
+async def test_a_memory_error_of_the_code_itself_is_no_limit(monty: MontyBackend) -> None:
+    own = await monty.run("raise MemoryError('mine')")
+    assert (own.status, own.limit) == (RunStatus.ERROR, None)

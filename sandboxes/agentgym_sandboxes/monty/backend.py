@@ -101,7 +101,7 @@ class MontyBackend:
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         """Raises UserError: the interpreter has no files and no processes."""
-        raise UserError("sandbox 'monty' has no sessions; use docker or bubblewrap")
+        raise UserError("sandbox 'monty' has no sessions; use docker")
 
     def metrics(self) -> dict[str, float]:
         return self._meter.metrics({"calls_waiting": max(0, self._num_asked - self.config.num_workers)})

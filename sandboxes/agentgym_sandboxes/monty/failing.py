@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from typing import TYPE_CHECKING, cast
 
 from agentgym.sandbox import LimitHit, Limits, RunStatus, SandboxLost
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pydantic_monty import MontyError
 
 UNSUPPORTED = "monty can't run it"
+MIB = 1 << 20
+_OVER_MEMORY = re.compile(r"memory limit exceeded: (\d+) bytes > (\d+) bytes")
 
 
 class Unsupported(Exception):
@@ -60,6 +63,15 @@ def raised_of(error: MontyError, limits: Limits, code: str) -> Raised:
         raise Ended(RunStatus.OOM, wording.OOM_TEXT, hit)  # its process is gone, and all that it held
     frames = error.traceback()
     return Raised(type(exception).__name__, message, frames[-1].line if frames else 0)
+
+
+def memory_hit(raised: Raised) -> LimitHit | None:
+    """The limit on memory, when that is what was raised: the interpreter says so in bytes."""
+    told = _OVER_MEMORY.match(raised.message) if raised.kind == "MemoryError" else None
+    if told is None:
+        return None
+    asked, allowed = (int(number) / MIB for number in told.groups())
+    return LimitHit(resource="memory_mib", used=asked, allowed=allowed)
 
 
 def refuse_gaps(raised: object) -> None:

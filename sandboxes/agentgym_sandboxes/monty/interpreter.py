@@ -14,6 +14,7 @@ from agentgym.sandbox import (
     AssertCase,
     CallCase,
     GradeRequest,
+    LimitHit,
     Limits,
     RunResult,
     RunStatus,
@@ -26,6 +27,7 @@ from agentgym_sandboxes.monty.failing import (
     UNSUPPORTED,
     Ended,
     Unsupported,
+    memory_hit,
     raised_of,
     refuse_gaps,
     refuse_unknown_name,
@@ -90,6 +92,7 @@ class Interpreter:
         began_s = time.monotonic()
         output = Output(limits.output_bytes)
         status, exit_code, said = RunStatus.OK, 0, ""
+        limit: LimitHit | None = None
         try:
             if reads_input(code):
                 raise Unsupported("it has no standard input")
@@ -102,14 +105,17 @@ class Interpreter:
             try:
                 raised = raised_of(error, limits, code)
                 said = f"{wording.error_text(raised)}\n"
-                if is_gap(raised):
+                limit = memory_hit(raised)
+                if limit is not None:
+                    status = RunStatus.OOM
+                elif is_gap(raised):
                     status, said = RunStatus.UNSUPPORTED, f"{UNSUPPORTED}: {said}"
             except Unsupported as reason:
                 status, said = RunStatus.UNSUPPORTED, f"{UNSUPPORTED}: {reason}\n"
             except Ended as end:
-                status, said = end.status, f"{end.text}\n"
+                status, said, limit = end.status, f"{end.text}\n", end.limit
         if output.flooded:
-            status = RunStatus.OUTPUT_LIMIT
+            status, limit = RunStatus.OUTPUT_LIMIT, output.hit
         return RunResult(
             status=status,
             exit_code=exit_code if status in (RunStatus.OK, RunStatus.ERROR) else None,
@@ -117,6 +123,7 @@ class Interpreter:
             stderr=output.text("stderr") + said,
             truncated=output.truncated,
             wall_s=time.monotonic() - began_s,
+            limit=limit,
         )
 
     def _session(self, limits: Limits, feed_s: float) -> AbstractContextManager[MontySession]:

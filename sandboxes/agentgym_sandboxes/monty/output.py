@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from agentgym.sandbox import LimitHit
+
+FLOOD = 128  # times what is kept: a program that prints more is ended
+
 
 class Output:
     """Takes what a program prints; keeps the first `max_bytes` characters of each stream."""
@@ -28,4 +32,8 @@ class Output:
 
     @property
     def flooded(self) -> bool:
-        return 0 < 128 * self._max < max(self._sizes.values())
+        return FLOOD * self._max < max(self._sizes.values())
+
+    @property
+    def hit(self) -> LimitHit:
+        return LimitHit(resource="output_bytes", used=max(self._sizes.values()), allowed=FLOOD * self._max)
