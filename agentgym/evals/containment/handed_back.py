@@ -127,9 +127,10 @@ time.sleep(0.05)
 say("made", "writer")
 """)
     victim = program("import time\nfor _ in range(20):\n    time.sleep(0.01)\nsay('mine', 'only')\n")
-    neighbour = asyncio.create_task(backend.run(victim, limits=LIMITS))
-    first = await backend.run(writer, limits=LIMITS)
-    results = [await neighbour, await backend.run(victim, limits=LIMITS)]
+    neighbour, first = await asyncio.gather(
+        backend.run(victim, limits=LIMITS), backend.run(writer, limits=LIMITS)
+    )
+    results = [neighbour, await backend.run(victim, limits=LIMITS)]
     if "made: writer" not in first.stdout:
         return first_look(first) or broken(told(first))
     for result in results:
