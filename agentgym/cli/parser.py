@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import NoReturn, cast
 
 from agentgym.errors import UserError, nearest
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.[\w-]+)+)(=.*)?", re.DOTALL)
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+)*=.*", re.DOTALL)
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+)*=(?!=).*", re.DOTALL)  # numpy==2.3.1 is no assignment
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Paragraphs are filled to the terminal's width; what is indented, as lists and examples, stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            part
+            if re.search(r"^\s", part, re.MULTILINE)
+            else textwrap.fill(part, width, break_on_hyphens=False)
+            for part in text.split("\n\n")
+        )
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +34,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             description=description,
             epilog=f"examples:\n{_indent(examples)}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
             allow_abbrev=False,
         )
 

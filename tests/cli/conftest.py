@@ -154,10 +154,12 @@ class ImageSandbox(EchoSandbox):
     name = "image"
 
     async def build(self, say, *, pull=None) -> str:
+        await self.probe()
         say("building")
         return f"sha256:{pull or 'built'}"
 
     async def clean(self, say) -> int:
+        await self.probe()
         say("removed container 0123 of this:9:1, which is gone")
         return 3
 
@@ -206,7 +208,8 @@ class SteadySession:
         self._files = {"network.txt": " ".join(network).encode()}
 
     async def run(self, code, *, stdin="", limits=None) -> RunResult:
-        return await self._sandbox.run(code)
+        shown = self._sandbox.options.get("shows_code")
+        return await (EchoSandbox.run(self._sandbox, code) if shown else self._sandbox.run(code))
 
     async def exec(self, command, *, stdin="", folder=".", limits=None) -> RunResult:
         return await self._sandbox.run("6 * 7")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from dataclasses import fields
@@ -11,10 +12,10 @@ import pytest
 
 from agentgym.cli.main import main
 from agentgym.cli.sandbox import verify
-from agentgym.cli.sandbox.program import limit_text, visible
+from agentgym.cli.sandbox.program import as_mapping, exit_text, limit_text, visible
 from agentgym.cli.shell import Shell
 from agentgym.evals.containment.findings import Category, Finding, Outcome, Report
-from agentgym.sandbox import Capabilities, LimitHit
+from agentgym.sandbox import Capabilities, LimitHit, RunResult, RunStatus
 
 
 class Terminal(io.StringIO):
@@ -60,10 +61,38 @@ def test_a_limit_that_was_hit_is_told_with_what_was_used_of_it(cli, program: str
             "output: used 8388608 of 8388608 bytes",
         ),
         (LimitHit(resource="sockets", used=2, allowed=1), "sockets: used 2 of 1"),
+        (
+            LimitHit(resource="memory_mib", used=16.6, allowed=512),
+            "memory: used 16.6 of 512 MiB when it was refused more",
+        ),
     ],
 )
 def test_every_limit_is_told_with_its_unit(hit: LimitHit, text: str) -> None:
     assert limit_text(hit) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(3, "exit code 3"), (-11, "killed by SIGSEGV"), (-99, "killed by signal 99")]
+)
+def test_a_signal_that_ended_a_program_is_named(code: int, text: str) -> None:
+    assert exit_text(code) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "kept"), [(b"\xff", "\ufffd", b"\xff"), (b"caf\xc3\xa9", "caf\u00e9", None)]
+)
+def test_json_holds_what_is_no_text(data: bytes, text: str, kept: bytes | None) -> None:
+    result = RunResult(status=RunStatus.OK, exit_code=0, stdout=text, stderr="", stdout_bytes=data)
+    found = as_mapping(result, "echo", [])
+    assert found["stderr_base64"] is None
+    assert found["stdout_base64"] == (base64.b64encode(kept).decode() if kept else None)
+
+
+def test_a_program_with_files_prints_no_more_than_without(cli, program: str) -> None:
+    """A session shows the value of a last expression."""
+    words = ("--sandbox", "steady", "--sandbox.options.shows_code", "true", "--files-in", program)
+    end = cli("sandbox", "run", program, *words, "--json")
+    assert json.loads(end.out)["stdout"] == "print(1)\npass\n"
 
 
 def test_what_a_sandbox_prints_can_not_take_over_a_terminal(cli, program: str) -> None:
@@ -101,6 +130,11 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
         (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
         (["run", "p.py"], "looked for docker, bubblewrap"),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "0"], "--wall-s is 0.0; give more than 0"),
+        (["run", "p.py", "--sandbox", "echo", "--wall-s", "inf"], "--wall-s is inf; give more than 0"),
+        (["run", "p.py", "--sandbox", "echo", "--processes", "99999999"], "limit processes is 99999999"),
+        (["run", "latin.py", "--sandbox", "echo"], "is no UTF-8 text"),
+        (["clean", "--sandbox", "image", "--sandbox.options.broken", "true"], "no engine answers"),
+        (["build", "--sandbox", "image", "--sandbox.options.broken", "true"], "no engine answers"),
         (["run", "p.py", "--sandbox", "echo", "--files-in", "p.py"], "'echo' has no sessions"),
         (["run", "p.py", "--sandbox", "steady", "--files-in", "p.py", "p.py"], "names 'p.py' twice"),
         (["run", "p.py", "--stdn", "x"], "Did you mean '--stdin'?"),
@@ -114,8 +148,9 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
     ],
 )
 def test_wrong_uses_of_sandboxes_are_refused(cli, program: str, words, expected) -> None:
+    Path("latin.py").write_bytes(b"print('caf\xe9')")
     end = cli("sandbox", *words)
-    assert end.code == 2 and expected in end.err
+    assert end.code == 2 and expected in end.err and "traceback" not in end.err
 
 
 # build, clean
@@ -126,8 +161,13 @@ def test_an_image_is_built_and_what_dead_runs_left_is_named_and_removed(cli) -> 
     assert end.code == 0 and "image sha256:x@sha256:1" in end.out and "building" in end.err
     end = cli("sandbox", "build", "--sandbox", "image", "--dry-run")
     assert end.code == 0 and "nothing was changed" in end.out and "building" not in end.err
+    assert "ready now" in end.out and "an echo" in end.out
+    words = ("sandbox", "build", "--sandbox", "image", "--dry-run", "--json")
+    assert json.loads(cli(*words).out)["available"]
+    found = json.loads(cli(*words, "--sandbox.options.broken", "true").out)
+    assert not found["available"] and "no engine answers" in found["detail"]
     end = cli("sandbox", "clean", "--sandbox", "image")
-    assert "removed container 0123" in end.out and "removed 3 container(s)" in end.out
+    assert "removed container 0123" in end.out and "removed 3 in all" in end.out
     found = json.loads(cli("sandbox", "clean", "--sandbox", "image", "--json").out)
     assert found["removed"] == 3 and "0123" in found["what"][0]
 
@@ -188,7 +228,9 @@ def test_bench_prints_a_table_and_json(cli) -> None:
 
 def test_bench_says_what_it_would_measure(cli) -> None:
     end = cli("sandbox", "bench", "--sandbox", "steady", "--dry-run", "--at-once", "3")
-    assert end.code == 0 and "800 times 3 at once" in end.err and end.out == ""
+    assert end.code == 0 and "800 times 3 at once" in end.out and end.err == ""
+    end = cli("sandbox", "bench", "--sandbox", "steady", "--dry-run", "--json")
+    assert json.loads(end.out)["plan"]["timing"]["at_once"] == 8
 
 
 def test_a_sandbox_that_answers_wrongly_is_not_timed(cli) -> None:
@@ -220,6 +262,23 @@ def test_trials_are_listed_and_run_none(cli) -> None:
     assert len(names) == len(set(names)) >= 80
     some = json.loads(cli("sandbox", "verify", "--list", "--json", "--only", "state", names[0]).out)
     assert {one["category"] for one in some if one["name"] != names[0]} == {"state"}
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_the_list_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    words = ["sandbox", "verify", "--list"]
+    assert main(words, Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
+    assert max(map(len, out.getvalue().splitlines())) <= columns
+
+
+def test_help_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in ([], *([name] for name in ("doctor", "build", "run", "bench", "verify", "clean"))):
+        cli("sandbox", *words, "--help")
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_what_gives_no_evidence_fails(cli) -> None:
@@ -268,9 +327,10 @@ def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> 
         finding("c", Outcome.ESCAPED),
     ]
     for err, expected in (
-        (io.StringIO(), "state  2 contained, 1 escaped\n"),
-        (Terminal(), "\r\x1b[Kstate  1 contained, 2 to go\r\x1b[Kstate  2 contained, 1 to go"
-                     "\r\x1b[Kstate  2 contained, 1 escaped\n"),
+        (io.StringIO(), "state  2 contained, 1 escaped; 3 of 3 done\n"),
+        (Terminal(), "\r\x1b[Kstate  1 contained, 2 to go; 1 of 3 done"
+                     "\r\x1b[Kstate  2 contained, 1 to go; 2 of 3 done"
+                     "\r\x1b[Kstate  2 contained, 1 escaped; 3 of 3 done\n"),
     ):  # fmt: skip
         progress = verify.Progress(
             findings, Shell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins)

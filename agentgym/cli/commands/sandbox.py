@@ -24,12 +24,12 @@ Sandboxes run what a policy writes. Each action has its own --help. Options of t
 --sandbox.options.NAME VALUE.
 """
 EXAMPLES = """
-agentgym sandbox doctor                        what is there, what is missing, how to get it
-agentgym sandbox build                         once a machine
-echo 'print(6 * 7)' | agentgym sandbox run - --wall-s 2
+agentgym sandbox doctor          what is there, what is missing, how to get it
+agentgym sandbox build           get the image, once a machine
+agentgym sandbox verify          attack it, and see that it holds
+agentgym sandbox bench --quick   measure it
 agentgym sandbox run program.py --sandbox monty
-agentgym sandbox verify                        attack it, and see that it holds
-agentgym sandbox bench --quick
+echo 'print(6 * 7)' | agentgym sandbox run - --wall-s 2
 """
 TAKES_OVERRIDES = True
 

@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,15 +53,21 @@ class Request:
         named: str | None = self.arguments.sandbox
         installed = self.registry.names("sandboxes")
         names = [named] if named else [name for name in CONTAINING if name in installed]
-        refused = []
+        refused: list[tuple[str, SandboxUnavailable]] = []
         for name in names:
             try:
                 return name, await probe(self.backend(name))
             except SandboxUnavailable as error:
-                refused.append(f"sandbox {name!r} can't be had: {error}")
-        if not refused:
-            refused = [f"no sandbox that contains is installed; looked for {', '.join(CONTAINING)}"]
-        raise UserError("\n".join([*refused, "`agentgym sandbox doctor` says what there is"]))
+                refused.append((name, error))
+        raise refusal(refused)
+
+
+def refusal(refused: Sequence[tuple[str, SandboxUnavailable]]) -> UserError:
+    """What keeps each of the sandboxes that were asked for from being had."""
+    lines = [f"sandbox {name!r} can't be had: {error}" for name, error in refused]
+    if not lines:
+        lines = [f"no sandbox that contains is installed; looked for {', '.join(CONTAINING)}"]
+    return UserError("\n".join([*lines, "`agentgym sandbox doctor` says what there is"]))
 
 
 async def probe(backend: SandboxBackend) -> Capabilities:

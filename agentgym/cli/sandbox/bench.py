@@ -46,10 +46,13 @@ async def run(request: Request) -> int:
     arguments, shell = request.arguments, request.shell
     plan = _plan(request)
     name, able = await request.available()
-    shell.warn(f"measuring {name}: {able.detail}")
-    shell.warn(_plan_text(plan))
     if arguments.dry_run:
+        if arguments.json:
+            shell.say_json({"sandbox": name, "detail": able.detail, "plan": asdict(plan)})
+        else:
+            shell.say(f"would measure {name}: {able.detail}\n{_plan_text(plan)}")
         return 0
+    shell.warn(f"measuring {name}: {able.detail}\n{_plan_text(plan)}")
     result = await bench(lambda: request.backend(name), plan, lambda text: shell.warn(f"... {text}"))
     if arguments.json:
         shell.say_json(asdict(result))

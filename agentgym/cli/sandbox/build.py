@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from agentgym.cli.parser import Parser
-from agentgym.cli.sandbox.action import Request
-from agentgym.cli.sandbox.images import image_backend
+from agentgym.cli.sandbox.action import Request, probe, width_of, wrap
+from agentgym.cli.sandbox.images import image_backend, in_use
+from agentgym.sandbox import SandboxUnavailable
 
 SUMMARY = "get the image, once a machine"
 DESCRIPTION = """
@@ -21,7 +22,9 @@ agentgym sandbox build --dry-run
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sandbox", metavar="NAME", default="docker", help="default: docker")
     parser.add_argument("--pull", metavar="IMAGE", help="the image with its digest; it must have a python3")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what would be done, and what there is now"
+    )
     parser.add_argument("--json", action="store_true")
 
 
@@ -32,11 +35,17 @@ async def run(request: Request) -> int:
         how = (
             f"pull {arguments.pull}" if arguments.pull else "build a Debian root file system with debootstrap"
         )
-        shell.say(f"would {how} and import it for the sandbox {backend.name!r}; nothing was changed")
+        would = f"would {how} and import it for the sandbox {backend.name!r}; nothing was changed"
+        try:
+            there, now = True, (await probe(backend)).detail
+        except SandboxUnavailable as error:
+            there, now = False, str(error)
+        if arguments.json:
+            shell.say_json({"would": would, "available": there, "detail": now})
+        else:
+            shell.say(f"{would}\n{'ready now' if there else 'not ready now'}:\n{wrap(now, width_of(shell))}")
         return 0
-    try:
+    async with in_use(backend):
         image = await images.build(shell.warn, pull=arguments.pull)
-    finally:
-        await backend.close()
     shell.say_json({"image": image}) if arguments.json else shell.say(f"image {image}")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentgym.cli.parser import Parser
 from agentgym.cli.sandbox.action import Request
-from agentgym.cli.sandbox.images import image_backend
+from agentgym.cli.sandbox.images import image_backend, in_use
 
 SUMMARY = "remove what dead owners left, and say what that was"
 DESCRIPTION = """
@@ -33,12 +33,10 @@ async def run(request: Request) -> int:
         if not arguments.json:
             shell.say(text)
 
-    try:
+    async with in_use(backend):
         count = await images.clean(say)
-    finally:
-        await backend.close()
     if arguments.json:
         shell.say_json({"removed": count, "what": said})
     else:
-        shell.say(f"removed {count} container(s) that dead runs left" if count else "nothing was left behind")
+        shell.say(f"removed {count} in all" if count else "nothing was left behind")
     return 0

@@ -130,6 +130,7 @@ def _conclude(found: list[Found], shell: Shell) -> None:
         shell.say(f"\nRuns that execute code can use: {', '.join(full)}.")
         return
     shell.say(f"\n{shell.paint.red('No full sandbox can be had here.')} To get one:")
+    label = 4 + max(len(one.name) for one in found)
     for one in found:
-        if one.commands:
-            shell.say(f"  {one.name}: {'; '.join(one.commands)}")
+        for number, command in enumerate(one.commands):
+            shell.say(f"  {'' if number else one.name + ':'}".ljust(label) + command)

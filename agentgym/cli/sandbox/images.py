@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal, cast
 
-from agentgym.cli.sandbox.action import Request
+from agentgym.cli.sandbox.action import Request, refusal
 from agentgym.errors import UserError
-from agentgym.sandbox import ImageBackend, SandboxBackend
+from agentgym.sandbox import ImageBackend, SandboxBackend, SandboxUnavailable
 
 
 def image_backend(request: Request, action: Literal["build", "clean"]) -> tuple[SandboxBackend, ImageBackend]:
@@ -16,3 +18,14 @@ def image_backend(request: Request, action: Literal["build", "clean"]) -> tuple[
         why = "needs no image" if action == "build" else "leaves nothing behind"
         raise UserError(f"sandbox {backend.name!r} {why}, so there is nothing to {action}")
     return backend, cast(ImageBackend, backend)
+
+
+@asynccontextmanager
+async def in_use(backend: SandboxBackend) -> AsyncIterator[None]:
+    """Closes it. Raises UserError when it can't be had: the same end as where a sandbox is to be used."""
+    try:
+        yield
+    except SandboxUnavailable as error:
+        raise refusal([(backend.name, error)]) from error
+    finally:
+        await backend.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import TextIO
@@ -17,10 +19,10 @@ from agentgym.sandbox import Capabilities, FileRefused, LimitHit, Limits, RunRes
 
 SUMMARY = 'run a Python file in one ("-" reads it from standard input)'
 DESCRIPTION = """
-Run a Python file in a sandbox. What it prints comes out as it is (to a terminal, control characters are shown,
-not obeyed); one line on standard error says how it ended and, when that was a limit, what was used of it. Exit
-code 0 when it ended well, else 1. With --files-in, --files-out or --network it runs in a session, with a work
-folder and, if asked for, a proxy to the named hosts.
+Run a Python file in a sandbox. What it printed comes out once it has ended, as it is (to a terminal, control
+characters are shown, not obeyed), the first 64 KiB of each stream; one line on standard error says how it ended
+and, when that was a limit, what was used of it. Exit code 0 when it ended well, else 1. With --files-in,
+--files-out or --network it runs in a session, with a work folder and, if asked for, a proxy to the named hosts.
 """
 EXAMPLES = """
 agentgym sandbox run program.py
@@ -44,9 +46,14 @@ DEFAULTS = Limits()
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", help='a Python file; "-" reads it from standard input')
     add_sandbox_argument(parser)
-    parser.add_argument("--stdin", default="", metavar="TEXT", help="what the program reads")
+    parser.add_argument(
+        "--stdin",
+        default="",
+        metavar="TEXT",
+        help="what the program reads; our own standard input is not handed on",
+    )
     parser.add_argument(
         "--wall-s", type=float, default=DEFAULTS.wall_s, metavar="S", help="default %(default)g"
     )
@@ -59,9 +66,9 @@ def add_arguments(parser: Parser) -> None:
         "--files-out", metavar="FOLDER", help="a new folder that gets its work folder's files"
     )
     parser.add_argument(
-        "--network", nargs="+", default=[], metavar="HOST", help="the only hosts it may reach"
+        "--network", nargs="+", default=[], metavar="HOST", help="the only hosts it may reach (default: none)"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="the result as one JSON object")
 
 
 async def run(request: Request) -> int:
@@ -97,7 +104,8 @@ async def _run_in_session(
         async with backend.session(network=tuple(arguments.network)) as session:
             for path, data in given.items():
                 await session.write(path, data)
-            result = await session.run(code, stdin=arguments.stdin, limits=limits)
+            # a session shows the value of a last line, as Python's prompt does; a program does not
+            result = await session.run(f"{code}\npass\n", stdin=arguments.stdin, limits=limits)
             files = await write_files_out(session, Path(arguments.files_out)) if arguments.files_out else []
     except FileRefused as error:
         raise UserError(f"a file can't be handed over: {error}") from error
@@ -107,14 +115,16 @@ async def _run_in_session(
 def read_program(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"can't read the program {file!r}: {error}") from None
+    except OSError as error:
+        raise UserError(f"can't read the program {file!r}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"the program {file!r} is no UTF-8 text ({error}); save it as UTF-8") from None
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """CPU time is limited to the wall time. Raises UserError for a limit that is not above 0."""
+    """CPU time is limited to the wall time. Raises UserError for a limit that can't be kept."""
     for flag in ("wall_s", "memory_mib", "processes", "file_mib"):
-        if not getattr(arguments, flag) > 0:
+        if not 0 < getattr(arguments, flag) < math.inf:
             raise UserError(f"--{flag.replace('_', '-')} is {getattr(arguments, flag)}; give more than 0")
     return Limits(
         wall_s=arguments.wall_s,
@@ -129,7 +139,9 @@ def limit_text(limit: LimitHit) -> str:
     """For example 'wall time: used 3.0 of 3 s'."""
     what, unit = RESOURCES.get(limit.resource, (limit.resource, ""))
     used = f"{limit.used:.1f}" if unit in ("s", "MiB") else f"{limit.used:.12g}"
-    return f"{what}: used {used} of {limit.allowed:.12g} {unit}".rstrip()
+    text = f"{what}: used {used} of {limit.allowed:.12g} {unit}".rstrip()
+    too_much_at_once = limit.used < 0.95 * limit.allowed  # refused, and so never used
+    return f"{text} when it was refused more" if too_much_at_once else text
 
 
 def as_mapping(result: RunResult, sandbox: str, files: list[str]) -> dict[str, object]:
@@ -143,12 +155,19 @@ def as_mapping(result: RunResult, sandbox: str, files: list[str]) -> dict[str, o
         "exit_code": result.exit_code,
         "stdout": result.stdout,
         "stderr": result.stderr,
+        "stdout_base64": _base64(result.stdout, result.stdout_bytes),
+        "stderr_base64": _base64(result.stderr, result.stderr_bytes),
         "truncated": result.truncated,
         "wall_s": result.wall_s,
         "cpu_s": result.cpu_s,
         "memory_mib": result.memory_mib,
         "files": files,
     }
+
+
+def _base64(text: str, data: bytes) -> str | None:
+    """What was written, where the text is not all of it."""
+    return base64.b64encode(data).decode() if data and data != text.encode() else None
 
 
 def _show(result: RunResult, sandbox: str, files: list[str], shell: Shell) -> None:
@@ -159,13 +178,25 @@ def _show(result: RunResult, sandbox: str, files: list[str], shell: Shell) -> No
     if result.limit is not None:
         parts.append(limit_text(result.limit))
     if result.exit_code is not None:
-        parts.append(f"exit code {result.exit_code}")
+        parts.append(exit_text(result.exit_code))
     if result.truncated:
         parts.append("output cut")
-    parts += [f"{result.wall_s:.3f} s wall", f"{result.cpu_s:.3f} s CPU", f"{result.memory_mib:.1f} MiB"]
+    parts.append(f"{result.wall_s:.3f} s wall")
+    parts += [f"{result.cpu_s:.3f} s CPU"] if result.cpu_s else []  # 0 where a sandbox does not measure it
+    parts += [f"{result.memory_mib:.1f} MiB"] if result.memory_mib else []
     shell.warn(f"{', '.join(parts)}, in {sandbox}")
     for path in files:
         shell.warn(f"wrote {path}")
+
+
+def exit_text(code: int) -> str:
+    """For example 'exit code 1' or 'killed by SIGSEGV'."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 def _hand_on(text: str, data: bytes, stream: TextIO) -> None:

@@ -94,9 +94,16 @@ def _list_trials(trials: Sequence[Trial], shell: Shell, *, as_json: bool) -> Non
             ]
         )
         return
-    shell.say_table(
-        ("category", "name", "tries"), [(trial.category.value, trial.name, trial.tries) for trial in trials]
-    )
+    if shell.is_terminal:  # too wide for a table there
+        width = width_of(shell)
+        for category in dict.fromkeys(trial.category for trial in trials):
+            shell.say(shell.paint.bold(category.value))
+            for trial in trials:
+                if trial.category is category:
+                    shell.say(f"{wrap(trial.name, width)}\n{wrap(trial.tries, width, '    ')}")
+    else:
+        rows = [(trial.category.value, trial.name, trial.tries) for trial in trials]
+        shell.say_table(("category", "name", "tries"), rows)
     shell.say(f"\n{_number(len(trials))}")
 
 
@@ -111,16 +118,19 @@ class Progress:
             self._left[trial.category] += 1
         self._found: dict[Category, list[Finding]] = {category: [] for category in self._left}
         self._width = max(len(category.value) for category in self._left)
+        self._num, self._num_done = len(trials), 0
         self._open = False
 
     def add(self, finding: Finding) -> None:
         found = self._found[finding.category]
         found.append(finding)
+        self._num_done += 1
         self._left[finding.category] -= 1
         done = not self._left[finding.category]
         if self._live or done:
-            line = f"{finding.category.value.ljust(self._width)}  {_counts_text(found, self._left[finding.category])}"
-            self._write(line, done=done)
+            counts = _counts_text(found, self._left[finding.category])
+            all_done = f"{self._num_done} of {self._num} done"
+            self._write(f"{finding.category.value.ljust(self._width)}  {counts}; {all_done}", done=done)
 
     def close(self) -> None:
         if self._open:
