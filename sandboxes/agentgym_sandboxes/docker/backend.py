@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import (
     Capabilities,
     GradeRequest,
     Limits,
     RunResult,
+    RunStatus,
     SandboxUnavailable,
     Session,
     Verdict,
@@ -21,15 +23,18 @@ from agentgym.sandbox import (
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
-from agentgym_sandboxes.docker.image import RECIPE, ImageChoice, provide_image
+from agentgym_sandboxes.docker.image import ImageChoice, provide_image, reference_of
+from agentgym_sandboxes.docker.layer import PackageLayer
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.reaper import owner_label
 from agentgym_sandboxes.docker.running import result_of
 from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
 from agentgym_sandboxes.meter import CallMeter
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.stdio import grade_programs, judges_programs
@@ -48,7 +53,7 @@ class DockerBackend:
     ) -> None:
         self.config = config or DockerConfig()
         self._settings_of = settings_of
-        self._image = self.config.image or RECIPE.reference
+        self._image = self.config.image or reference_of(self.config.requirements)
         self._owner = f"{owner_label()}:{uuid4().hex[:8]}"  # of this object, among others of this process
         self._meter = CallMeter()
         self._meter.counts.update(dict.fromkeys(counts.COUNTS, 0))
@@ -64,7 +69,8 @@ class DockerBackend:
 
         Raises SandboxUnavailable when no engine answers, the image is missing, or limits can't be enforced.
         """
-        group = self._new_group(ImageChoice(self.config.image))
+        image = self._new_choice()
+        group = self._new_group(image)
         await group.open()
         try:
             facts = [member.facts for member in group.members if member.facts is not None]
@@ -72,9 +78,10 @@ class DockerBackend:
             image_id = next(member.image_id for member in group.members if member.image_id)
         finally:
             await group.close()
+        contents = f" with {', '.join(image.packages)}" if image.packages else ""
         return Capabilities(
             backend=self.name,
-            detail=f"{'; '.join(places)}, image {self._image} ({image_id[7:19]})",
+            detail=f"{'; '.join(places)}, image {self._image} ({image_id[7:19]}){contents}",
             isolated=True,
             full_python=True,
             network_off=True,
@@ -91,7 +98,7 @@ class DockerBackend:
         """Start the pool. Raises SandboxUnavailable with what to do."""
         if self._pool is not None:
             return self
-        group = self._group = self._new_group(ImageChoice(self.config.image))
+        group = self._group = self._new_group(self._new_choice())
         try:
             await group.open()
             await group.reap()
@@ -155,13 +162,26 @@ class DockerBackend:
         return self._meter.metrics(gauges)
 
     async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:
-        """Pull the image by digest, or build it with debootstrap, on every engine; its id."""
+        """Pull the image by digest, or build it with debootstrap, on every engine; its id.
+
+        With packages in the config, they are added to it. Raises UserError for packages that can't be had.
+        """
+        if self.config.image is not None:
+            raise UserError(
+                f"sandbox.options.image is {self.config.image!r}, an image of your own; what is built here is ours. "
+                "Leave it out, or name it with its digest to --pull."
+            )
+        requirements = self.config.requirements
+        layer = PackageLayer(requirements=requirements, ask=self._ask_python) if requirements else None
         group = self._new_group(None)
         await group.open()
         try:
-            return await provide_image(group.engines, self.config.mirror, pull, say)
+            image = await provide_image(group.engines, self.config.mirror, pull, say, layer)
         finally:
             await group.close()
+        if layer is not None:
+            await self._try_packages(say)
+        return image
 
     async def clean(self, say: Callable[[str], None]) -> int:
         """Remove the containers of dead owners; how many there were."""
@@ -187,6 +207,29 @@ class DockerBackend:
         if self._pool is None:
             raise SandboxUnavailable(NOT_STARTED)
         return self._pool
+
+    async def _ask_python(self, engine: Engine, image: str) -> ImagePython:
+        """Asked in a sandbox, as all that runs there."""
+        config = replace(self.config, engine=engine.url, engines=(), image=image, packages=(), preload=())
+        async with DockerBackend(replace(config, pool_size=1, spares=0)) as base:
+            told = await base.run(ASK)
+        if told.status is not RunStatus.OK:
+            raise InfraError(f"the Python of {image} did not tell about itself: {told.stderr[-500:]}")
+        return ImagePython.of(told.stdout)
+
+    async def _try_packages(self, say: Callable[[str], None]) -> None:
+        """See that Python finds them there, and that what is to be preloaded can be."""
+        names = [requirement.name for requirement in self.config.requirements]
+        async with DockerBackend(replace(self.config, pool_size=1, spares=0)) as backend:
+            found = await backend.run(FIND, stdin=" ".join(names))
+        if found.status is not RunStatus.OK:
+            raise InfraError(
+                f"the image was made, but its Python does not find {names}: {found.stderr[-500:]}"
+            )
+        say(f"use them with sandbox.options.packages: [{', '.join(map(str, self.config.requirements))}]")
+
+    def _new_choice(self) -> ImageChoice:
+        return ImageChoice(self.config.image, self.config.requirements)
 
     def _new_group(self, image: ImageChoice | None) -> EngineGroup:
         return EngineGroup(self.config, image, self._owner, self._meter, self._settings_of)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
 from agentgym_sandboxes.docker.endpoint import Tls, check_url
+from agentgym_sandboxes.docker.requirements import Requirement, read_requirements
 from agentgym_sandboxes.options import from_options
+
+MAX_PRELOAD = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,8 @@ class DockerConfig:
     engine, engines: where they listen (unix:///path, tcp://host:port, ssh://user@host); none looks in the
     usual places. tls_*: PEM files for tcp:// engines. ssh_config: a file for OpenSSH in place of the user's.
     image: None is the image that `agentgym sandbox build` makes. runtime: another OCI runtime, as runsc.
+    packages: what our image holds besides Python, as pip takes it: numpy==2.3.1. preload: modules that are imported
+    once a container, before its calls; a call then has them without importing.
     pool_size: containers that serve; 0 is one a core of each engine, at most 4 of each. spares: ready beside
     them; None is a tenth, at least one. slots: calls at a time in each.
     memory_mib: what one call may use; a container may use container_memory_mib.
@@ -34,6 +39,8 @@ class DockerConfig:
     tls_key: str | None = None
     ssh_config: str | None = None
     image: str | None = None
+    packages: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
     runtime: str | None = None
     pool_size: int = 0
     spares: int | None = None
@@ -81,6 +88,7 @@ class DockerConfig:
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be more than 0")
         self._check_engines()
+        self._check_packages()
 
     @classmethod
     def from_options(cls, options: SandboxOptions) -> DockerConfig:
@@ -90,6 +98,11 @@ class DockerConfig:
     def urls(self) -> tuple[str | None, ...]:
         """The engines that were named; one None when the usual places are to be looked into."""
         return self.engines or (self.engine,)
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The packages, in one order."""
+        return read_requirements(self.packages)
 
     @property
     def tls(self) -> Tls | None:
@@ -112,3 +125,16 @@ class DockerConfig:
             raise UserError(
                 f"only {', '.join(given)} is given; TLS takes all of tls_ca, tls_cert and tls_key"
             )
+
+    def _check_packages(self) -> None:
+        if self.requirements and self.image is not None:
+            raise UserError(
+                f"image is {self.image!r} and packages is {list(self.packages)}: an image of your own brings its "
+                "packages itself, so install them where it is made. Or leave image out, for ours with the packages; "
+                "`agentgym sandbox build --pull IMAGE@sha256:... --packages ...` makes ours of an image by digest."
+            )
+        for name in self.preload:
+            if not all(part.isidentifier() for part in name.split(".")):
+                raise UserError(f"preload has {name!r}; give names of modules, as numpy or scipy.stats")
+        if len(self.preload) > MAX_PRELOAD:
+            raise UserError(f"preload has {len(self.preload)} modules; allowed are {MAX_PRELOAD}")

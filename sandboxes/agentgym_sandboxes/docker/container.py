@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
+from agentgym.sandbox import Limits, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent import frames
 from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
@@ -113,7 +113,7 @@ class Container:
                 await asyncio.shield(creation)
                 container._transport = await engine.attach(container.name, lambda: container._stream)
                 await engine.start(container.name)
-                await hello
+                _check_hello(await hello, config)
         except BaseException as error:
             if not hello.done():
                 hello.cancel()
@@ -123,7 +123,10 @@ class Container:
             with contextlib.suppress(InfraError):  # the first error is the one to tell
                 await container.close()  # by its name: a create that timed out may have been carried out
             if isinstance(error, TimeoutError):
-                raise EngineError(f"a container was not ready within {config.start_timeout_s:g} s") from error
+                what = f", which is to import {', '.join(config.preload)}," if config.preload else ""
+                raise EngineError(
+                    f"a container{what} was not ready within {config.start_timeout_s:g} s"
+                ) from error
             raise
         container.started_s = time.monotonic()
         container.start_s = container.started_s - began_s
@@ -266,6 +269,15 @@ class Container:
             if not answer.done():
                 answer.set_exception(SandboxLost(f"container {self.name}: {self.lost}"))
         self._on_change()
+
+
+def _check_hello(hello: frames.Frame, config: DockerConfig) -> None:
+    """Raises SandboxUnavailable when the agent says that it could not begin."""
+    if "error" in hello.header:
+        raise SandboxUnavailable(
+            f"sandbox.options.preload is {list(config.preload)}, but {hello.header['error']}. Is what brings it in "
+            "sandbox.options.packages, or in the image? If not, add it, or leave the module out of preload."
+        )
 
 
 async def _within(timeout_s: float, answer: asyncio.Future[frames.Frame]) -> frames.Frame:

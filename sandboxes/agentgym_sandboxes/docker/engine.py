@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping
 from agentgym_sandboxes.docker.client import NoAnswer, ends_by_itself, open_client
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
-from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
+from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL, PACKAGES_LABEL
 from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
 
 if TYPE_CHECKING:
@@ -63,11 +64,15 @@ class OwnedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that an engine has. layers: hashes of its contents, the same on every engine."""
+    """An image that an engine has.
+
+    layers: hashes of its contents, the same on every engine. packages: what was added to it, as numpy==2.3.1.
+    """
 
     image_id: str
     layers: tuple[str, ...]
     digests: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
 
 class Engine:
@@ -177,10 +182,12 @@ class Engine:
             if isinstance(error.__cause__, ImageNotFound):
                 return None
             raise
+        labels = (found.get("Config") or {}).get("Labels") or {}
         return Image(
             image_id=str(found["Id"]),
             layers=tuple((found.get("RootFS") or {}).get("Layers") or ()),
             digests=tuple(text.partition("@")[2] for text in found.get("RepoDigests") or ()),
+            packages=tuple(json.loads(labels.get(PACKAGES_LABEL, "[]"))),
         )
 
     async def create(self, settings: dict[str, Json], name: str) -> str:
@@ -257,14 +264,14 @@ class Engine:
         ]
 
     async def pull(self, reference: str, timeout_s: float) -> None:
-        await self._call_long(f"pull {reference}", lambda client: client.pull(reference), timeout_s)
+        await self.call_long(f"pull {reference}", lambda client: client.pull(reference), timeout_s)
 
     async def tag(self, image: str, repository: str, tag: str) -> None:
         await self._call("tag an image", functools.partial(self._client.tag, image, repository, tag))
 
     async def import_archive(self, archive: Path, repository: str, tag: str, timeout_s: float) -> None:
         """Make an image of a tar file of a root file system."""
-        await self._call_long(
+        await self.call_long(
             "import an image",
             lambda client: client.import_image(str(archive), repository=repository, tag=tag),
             timeout_s,
@@ -278,7 +285,7 @@ class Engine:
                 for piece in client.get_image(reference):
                     file.write(piece)
 
-        await self._call_long(f"save image {reference}", save, timeout_s)
+        await self.call_long(f"save image {reference}", save, timeout_s)
 
     async def load(self, archive: Path, timeout_s: float) -> None:
         """Take an image with its names and its id as another engine saved it."""
@@ -288,7 +295,7 @@ class Engine:
                 for _ in client.load_image(file):
                     pass
 
-        await self._call_long("load an image", load, timeout_s)
+        await self.call_long("load an image", load, timeout_s)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -308,7 +315,7 @@ class Engine:
         self.on_latency(time.monotonic() - began_s)
         return result
 
-    async def _call_long(self, what: str, function: Callable[[APIClient], T], timeout_s: float) -> T:
+    async def call_long(self, what: str, function: Callable[[APIClient], T], timeout_s: float) -> T:
         """A call that takes minutes, on a connection with such a deadline."""
 
         def call() -> T:

@@ -1,4 +1,4 @@
-"""The image: pulled by digest, or built from a Debian root file system where nothing can be pulled."""
+"""The image: pulled by digest, or built from a Debian root file system where nothing can be pulled; then packages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from pathlib import Path
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker.engine import Engine, Image
+from agentgym_sandboxes.docker.host_command import run_command
+from agentgym_sandboxes.docker.layer import PackageLayer, add_layer, build_command, tag_of
+from agentgym_sandboxes.docker.requirements import Requirement
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,10 @@ PULL_TIMEOUT_S = 1200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What the image holds: a Python and nothing of ours, which comes with each container."""
+    """What the base image holds: a Python and nothing of ours, which comes with each container.
+
+    packages: Debian's.
+    """
 
     suite: str = "bookworm"
     variant: str = "minbase"
@@ -46,23 +52,33 @@ class Recipe:
 RECIPE = Recipe()
 
 
+def reference_of(requirements: Sequence[Requirement]) -> str:
+    """Our image with these Python packages; without any, the base."""
+    return f"{REPOSITORY}:{tag_of(RECIPE.tag, requirements)}" if requirements else RECIPE.reference
+
+
 class ImageChoice:
     """The image that a user asked for, or ours: the same one on every engine.
 
     reference: a name, or better what can't move: an id (sha256:...) or a name with a digest.
     """
 
-    def __init__(self, reference: str | None) -> None:
-        self.reference = reference or RECIPE.reference
+    def __init__(self, reference: str | None, requirements: Sequence[Requirement] = ()) -> None:
+        self.reference = reference or reference_of(requirements)
+        self._is_ours = reference in (None, RECIPE.reference)
+        self._requirements = requirements
         self._first: tuple[str, Image] | None = None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What was added to it, with versions, as far as an engine has said."""
+        return self._first[1].packages if self._first else ()
 
     async def on(self, engine: Engine) -> str:
         """Its id on an engine. Raises SandboxUnavailable where it is missing, or is another one."""
         found = await engine.image(self.reference)
         if found is None:
-            raise SandboxUnavailable(
-                f"the Docker engine at {engine.url} has no image {self.reference}. Run `agentgym sandbox build` once."
-            )
+            raise SandboxUnavailable(self._missing_text(engine.url))
         digest = self.reference.rpartition("@")[2]
         if digest.startswith("sha256:") and digest not in (found.image_id, *found.digests):
             raise SandboxUnavailable(
@@ -71,7 +87,7 @@ class ImageChoice:
             )
         if self._first is None:
             self._first = (engine.url, found)
-            if not digest.startswith("sha256:") and self.reference != RECIPE.reference:
+            if not digest.startswith("sha256:") and not self._is_ours:
                 log.warning(
                     "image %s is a name, which can move; give its id: %s", self.reference, found.image_id
                 )
@@ -80,28 +96,54 @@ class ImageChoice:
         if found.image_id != first.image_id and found.layers != first.layers:
             raise SandboxUnavailable(
                 f"image {self.reference} is not the same on all engines: {first.image_id} at {first_url}, "
-                f"{found.image_id} at {engine.url}. `agentgym sandbox build` gives all of them one."
+                f"{found.image_id} at {engine.url}. {self._cure('gives all of them one')}"
             )
         return found.image_id
 
+    def _missing_text(self, url: str) -> str:
+        what = f" (Python with {', '.join(map(str, self._requirements))})" if self._requirements else ""
+        return (
+            f"the Docker engine at {url} has no image {self.reference}{what}. {self._cure('makes it, once')}"
+        )
+
+    def _cure(self, effect: str) -> str:
+        if self._is_ours:
+            return f"`{build_command(self._requirements)}` {effect}."
+        return f"`docker pull {self.reference}` there, or load it, or name another in sandbox.options.image."
+
 
 async def provide_image(
-    engines: Sequence[Engine], mirror: str, pull: str | None, say: Callable[[str], None]
+    engines: Sequence[Engine],
+    mirror: str,
+    pull: str | None,
+    say: Callable[[str], None],
+    layer: PackageLayer | None = None,
 ) -> str:
-    """Pull the image on every engine, or build it once and give it to all; its id."""
-    if pull is not None:
+    """Pull the image on every engine, or make it once and give it to all; its id.
+
+    layer: the packages that it is to have; a base image that is there is taken then, unless pull names another.
+    """
+    first, *others = engines
+    if pull is not None and layer is None:
         pulled = [await pull_image(engine, pull, say) for engine in engines]
         return pulled[0]
-    image = await build_image(engines[0], mirror, say)
-    if len(engines) > 1:
+    reference = reference_of(layer.requirements if layer else ())
+    if pull is not None:
+        image = await pull_image(first, pull, say)
+    elif layer is None or await first.image(RECIPE.reference) is None:
+        image = await build_image(first, mirror, say)
+    if layer is not None:
+        await add_layer(first, RECIPE.reference, layer, reference, say)
+        image = await _built_id(first, reference, say)
+    if others:
         folder = Path(tempfile.mkdtemp(prefix="agentgym-image-"))
         try:
             archive = folder / "image.tar"
-            await engines[0].save(RECIPE.reference, archive, BUILD_TIMEOUT_S)
-            for engine in engines[1:]:
+            await first.save(reference, archive, BUILD_TIMEOUT_S)
+            for engine in others:
                 say(f"giving it to the engine at {engine.url}")
                 await engine.load(archive, BUILD_TIMEOUT_S)
-                await _built_id(engine, say)
+                await _built_id(engine, reference, say)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, True)
     return image
@@ -117,7 +159,7 @@ async def pull_image(engine: Engine, reference: str, say: Callable[[str], None])
     say(f"pulling {reference}")
     await engine.pull(reference, PULL_TIMEOUT_S)
     await engine.tag(reference, REPOSITORY, RECIPE.tag)
-    return await _built_id(engine, say)
+    return await _built_id(engine, RECIPE.reference, say)
 
 
 async def build_image(engine: Engine, mirror: str, say: Callable[[str], None]) -> str:
@@ -137,29 +179,24 @@ async def build_image(engine: Engine, mirror: str, say: Callable[[str], None]) -
         root, archive = folder / "root", folder / "root.tar"
         say(f"building a Debian {RECIPE.suite} root file system from {mirror}")
         included = ",".join(RECIPE.packages)
-        await _run(
-            "debootstrap",
-            f"--variant={RECIPE.variant}",
-            f"--include={included}",
-            RECIPE.suite,
-            str(root),
-            mirror,
-        )
+        bootstrap = ["debootstrap", f"--variant={RECIPE.variant}", f"--include={included}", RECIPE.suite]
+        await run_command([*bootstrap, str(root), mirror], BUILD_TIMEOUT_S)
         await asyncio.to_thread(_slim, root)
-        await _run("tar", "--numeric-owner", "--one-file-system", "-C", str(root), "-cf", str(archive), ".")
+        pack = ["tar", "--numeric-owner", "--one-file-system", "-C", str(root), "-cf", str(archive), "."]
+        await run_command(pack, BUILD_TIMEOUT_S)
         size_mib = archive.stat().st_size / (1 << 20)
         say(f"importing {size_mib:.0f} MiB as {RECIPE.reference}")
         await engine.import_archive(archive, REPOSITORY, RECIPE.tag, BUILD_TIMEOUT_S)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, True)
-    return await _built_id(engine, say)
+    return await _built_id(engine, RECIPE.reference, say)
 
 
-async def _built_id(engine: Engine, say: Callable[[str], None]) -> str:
-    image = await engine.image(RECIPE.reference)
+async def _built_id(engine: Engine, reference: str, say: Callable[[str], None]) -> str:
+    image = await engine.image(reference)
     if image is None:
-        raise InfraError(f"the engine took the image but does not have {RECIPE.reference}; build it again")
-    say(f"the engine at {engine.url} has {RECIPE.reference} ({image.image_id})")
+        raise InfraError(f"the engine took the image but does not have {reference}; build it again")
+    say(f"the engine at {engine.url} has {reference} ({image.image_id})")
     return image.image_id
 
 
@@ -167,26 +204,3 @@ def _slim(root: Path) -> None:
     """Drop what no program needs: package lists and archives, manuals, translations."""
     for place in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
         shutil.rmtree(root / place, ignore_errors=True)
-
-
-async def _run(*command: str) -> None:
-    """Run a command with a deadline. Raises InfraError with the end of what it said."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(BUILD_TIMEOUT_S):
-            output, _ = await process.communicate()
-    except BaseException as error:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        if isinstance(error, TimeoutError):
-            raise InfraError(f"{command[0]} did not end within {BUILD_TIMEOUT_S:g} s") from error
-        raise
-    if process.returncode:
-        tail = "\n".join(output.decode(errors="replace").splitlines()[-15:])
-        raise InfraError(f"{command[0]} failed with exit code {process.returncode}:\n{tail}")

@@ -16,10 +16,15 @@ from agentgym_sandboxes.docker.config import DockerConfig
 MIB = 1 << 20
 LABEL = "agentgym.sandbox"
 OWNER_LABEL = "agentgym.owner"
+PACKAGES_LABEL = "agentgym.packages"  # of an image: what was added to it, as JSON
 NUM_UIDS = 64
 PROCESSES_PER_CALL = 32
 PROCESSES_PER_SESSION = 160  # the agent allows fewer, so that it can always start one of its own
 AGENT_FILE_MIB = 256  # it holds whole payloads in memory files, which count as files
+ONE_THREAD = {  # numeric libraries start a pool as large as the machine when they are imported; a fork loses it
+    name: "1"
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+}
 _TMPFS = "rw,nosuid,nodev,mode=1777"
 _SHARED_MEMORY = f"{_TMPFS},noexec,size=16m,nr_inodes=256"  # for the locks and queues of multiprocessing
 
@@ -58,7 +63,8 @@ def container_settings(
     Init is off: PID 1 is the agent, which nothing inside can kill, and whose end is the container's.
     """
     limits = {"nofile": 1024, "core": 0, "fsize": AGENT_FILE_MIB * MIB, "memlock": 0, "msgqueue": 0}
-    command = ["python3", "-s", "-c", agent_argument(), str(first_uid(remapped)), str(NUM_UIDS)]
+    uids = [str(first_uid(remapped)), str(NUM_UIDS)]
+    command = ["python3", "-s", "-c", agent_argument(), *uids, *config.preload]
     host: dict[str, Json] = {
         "NetworkMode": "none",
         "ReadonlyRootfs": True,
@@ -99,6 +105,7 @@ def container_settings(
             "LANG=C.UTF-8",
             "PYTHONHASHSEED=0",
             "PYTHONDONTWRITEBYTECODE=1",
+            *(f"{name}={value}" for name, value in ONE_THREAD.items()),
         ],
         "OpenStdin": True,
         "StdinOnce": True,

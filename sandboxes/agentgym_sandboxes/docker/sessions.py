@@ -20,6 +20,7 @@ from agentgym.sandbox import (
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.answers import NO_ANSWER
+from agentgym_sandboxes.docker.profile import ONE_THREAD
 from agentgym_sandboxes.docker.running import result_of, wire_limits
 from agentgym_sandboxes.meter import CallMeter
 
@@ -73,7 +74,7 @@ class DockerSession:
         header: Header = {
             "memory_mib": self._memory_mib,
             "file_mib": disk_mib,
-            "env": {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **env},
+            "env": {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD, **env},
         }
         frame = await self._container.ask("session.open", header, (), timeout_s)
         self._home = str(frame.header.get("home"))

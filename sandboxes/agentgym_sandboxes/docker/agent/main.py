@@ -9,14 +9,16 @@ import sys
 from typing import NoReturn
 
 from . import frames
+from .preload import MAX_REASON_BYTES
 from .supervisor import STDOUT_FD, Supervisor
-from .zygote import run_zygote
+from .zygote import READY, run_zygote
 
 SUPERVISOR_UID = 65000
+NOT_PRELOADED = 72
 
 
 def main(argv: list[str]) -> NoReturn:
-    """argv: the first uid for calls, how many there are."""
+    """argv: the first uid for calls, how many there are; then the modules to preload."""
     first_uid, num_uids = int(argv[0]), int(argv[1])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come to PID 1 and must not stay zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -27,12 +29,16 @@ def main(argv: list[str]) -> NoReturn:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         os.close(null)
-        run_zygote(theirs)
+        run_zygote(theirs, argv[2:])
     theirs.close()
     # A call's uid could signal a process whose real or saved uid it shares. While we sweep, our effective uid
     # is the call's; the real one is nobody's, the saved one root's, to come back.
     os.setresuid(SUPERVISOR_UID, 0, 0)
-    ours.recv(1)  # the zygote is ready
+    said = ours.recv(MAX_REASON_BYTES)
+    if said != READY:
+        reason = said.decode("utf-8", "replace") or f"Python ended while it imported {', '.join(argv[2:])}"
+        frames.write_all(STDOUT_FD, frames.encode({"id": 0, "error": reason}))
+        os._exit(NOT_PRELOADED)
     hello: frames.Header = {"id": 0, "python": ".".join(str(part) for part in sys.version_info[:3])}
     frames.write_all(STDOUT_FD, frames.encode(hello))
     Supervisor(ours, range(first_uid, first_uid + num_uids)).serve()

@@ -10,11 +10,13 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Callable, NoReturn
 
 from .judge import judge
 from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights
+from .preload import MAX_REASON_BYTES, PreloadFailed, preload
 from .program import run_program
 from .serve import NO_MEMORY, serve
 
@@ -41,12 +43,21 @@ PREIMPORTED = [
     "typing",
 ]
 MAX_ORDER_BYTES = 8192
+READY = b"!"
 _MAX_FDS = 6
 
 
-def run_zygote(control: socket.socket) -> NoReturn:
-    """Fork on every order; report every child's end. Ends with its supervisor."""
+def run_zygote(control: socket.socket, preloaded: Sequence[str] = ()) -> NoReturn:
+    """Fork on every order; report every child's end. Ends with its supervisor.
+
+    preloaded: modules that calls find imported. Says READY, or why it can't be.
+    """
     warm_up()
+    try:
+        preload(preloaded)
+    except PreloadFailed as error:
+        control.send(str(error).encode("utf-8", "replace")[:MAX_REASON_BYTES])
+        os._exit(1)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -56,7 +67,7 @@ def run_zygote(control: socket.socket) -> NoReturn:
     poll.register(wake_read, select.POLLIN)
     gc.collect()
     gc.freeze()  # the collector would write to every object, and so copy every page, in each child
-    control.send(b"!")  # ready
+    control.send(READY)
     while True:
         for fd, _ in poll.poll():
             if fd == wake_read:

@@ -1,0 +1,235 @@
+"""An image with packages of ours: calls and sessions import them, or find them imported, and can't spoil them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, RunStatus, SandboxUnavailable
+from agentgym_sandboxes.docker.agent.preload import PreloadFailed, preload
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.image import reference_of
+from tests.sandboxes.wheel_files import wheel
+
+PACKAGES = ("tiny-thing==1.0",)
+NUMPY = ("numpy==2.3.1",)
+FILES = {
+    "tiny/__init__.py": "SEEN = []\ndef double(x):\n    return 2 * x\n",
+    "tiny_fails.py": "raise RuntimeError('not on a Saturday')\n",
+    "tiny_exits.py": "import sys\nsys.exit(3)\n",
+    "tiny_dies.py": "import os\nos._exit(3)\n",
+    "tiny_threads.py": "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+}
+
+
+def config(packages: tuple[str, ...], *preloaded: str) -> DockerConfig:
+    return DockerConfig(packages=packages, preload=preloaded, pool_size=1, spares=0, spare_sessions=0)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def tiny_image(engine: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[str]]:
+    """Built from a folder, without an index; what the build said."""
+    folder = tmp_path_factory.mktemp("index")
+    wheel(folder, "tiny-thing", "1.0", FILES)
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(folder))
+        await DockerBackend(config(PACKAGES)).build(said.append)
+    yield said
+    remove_image(PACKAGES)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def numpy_image(engine: str) -> AsyncIterator[None]:
+    await DockerBackend(config(NUMPY, "numpy")).build(print)
+    yield
+    remove_image(NUMPY)
+
+
+def remove_image(packages: tuple[str, ...]) -> None:
+    name = reference_of(DockerConfig(packages=packages).requirements)
+    subprocess.run(["docker", "rmi", name], check=True, capture_output=True, timeout=60)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def tiny(tiny_image: list[str]) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(config(PACKAGES, "tiny")) as backend:
+        yield backend
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="session", params=[(), ("numpy",)], ids=["imported", "preloaded"]
+)
+async def with_numpy(numpy_image: None, request: pytest.FixtureRequest) -> AsyncIterator[DockerBackend]:
+    async with DockerBackend(config(NUMPY, *request.param)) as backend:
+        yield backend
+
+
+async def printed(backend: DockerBackend, code: str) -> str:
+    result = await backend.run(code)
+    assert result.status is RunStatus.OK, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_build_says_what_it_did(tiny_image: list[str]) -> None:
+    said = "\n".join(tiny_image)
+    assert "fetching tiny-thing==1.0 for Python 3." in said and "to the image: tiny-thing==1.0" in said
+    assert "use them with sandbox.options.packages: [tiny-thing==1.0]" in said
+    assert "with tiny-thing==1.0" in (await DockerBackend(config(PACKAGES)).probe()).detail
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_programs_solutions_tests_and_sessions_import_a_package(tiny: DockerBackend) -> None:
+    assert await printed(tiny, "import tiny; print(tiny.double(4))") == "8"
+    cases = (
+        CallCase(args=(2,), expected=4),
+        AssertCase(source="import tiny\nassert f(3) == tiny.double(3)"),
+    )
+    verdict = await tiny.grade(GradeRequest(code="from tiny import double as f", entry="f", cases=cases))
+    assert verdict.passed, verdict
+    async with tiny.session() as session:
+        assert (await session.run("import tiny; tiny.double(5)")).stdout == "10\n"
+        assert (await session.exec("python3 -c 'import tiny; print(tiny.double(6))'")).stdout == "12\n"
+        assert (await session.exec("echo $OMP_NUM_THREADS")).stdout == "1\n"
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_preloaded_module_is_there_before_a_call_imports_it(tiny: DockerBackend) -> None:
+    look = "import sys; print('tiny' in sys.modules)"
+    assert await printed(tiny, look) == "True"
+    async with tiny.session() as session:
+        assert (await session.run(look)).stdout == "True\n"
+    async with DockerBackend(config(PACKAGES)) as plain:
+        assert await printed(plain, look) == "False"
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_what_a_call_does_to_a_preloaded_module_is_its_own(tiny: DockerBackend) -> None:
+    spoil = """
+import os, sys, tiny
+tiny.SEEN.append("secret")
+tiny.double = lambda x: "forged"
+sys.path.insert(0, "/tmp")
+sys.modules["json"] = None
+open("/tmp/tiny.py", "w").write("def double(x): return 'forged'")
+for place in (os.path.dirname(tiny.__file__), os.path.dirname(os.path.dirname(tiny.__file__))):
+    try:
+        open(place + "/planted.py", "w")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+    said = await printed(tiny, spoil)
+    assert len(said.split()) == 2, said
+    look = "import json, sys, tiny; print(tiny.SEEN, tiny.double(2), '/tmp' in sys.path, '' in sys.path)"
+    assert await printed(tiny, look) == "[] 4 False False"
+    verdict = await tiny.grade(
+        GradeRequest(
+            code="import tiny\ntiny.double = lambda x: 0\ndef f(): return 0",
+            entry="f",
+            cases=(AssertCase(source="import tiny\nassert f() == tiny.double(1)"),),
+        )
+    )
+    assert not verdict.passed
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_packages_were_compiled_by_the_images_python(tiny: DockerBackend) -> None:
+    """Else each import would compile them again: nothing can be written there."""
+    assert await printed(tiny, "import os, tiny; print(os.path.exists(tiny.__cached__))") == "True"
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("no_such_module", "no_such_module can't be imported: ModuleNotFoundError: No module named 'no_such"),
+        ("tiny_fails", "tiny_fails can't be imported: RuntimeError: not on a Saturday"),
+        ("tiny_exits", "tiny_exits can't be imported: SystemExit: 3"),
+        ("tiny_dies", "Python ended while it imported tiny, tiny_dies"),
+        ("tiny_threads", "tiny_threads starts threads when it is imported, and a fork would lose them"),
+    ],
+)
+async def test_a_module_that_can_not_be_preloaded_fails_the_start(
+    tiny_image: list[str], module: str, said: str
+) -> None:
+    backend = DockerBackend(config(PACKAGES, "tiny", module))
+    with pytest.raises(SandboxUnavailable) as caught:
+        await backend.start()
+    assert said in str(caught.value)
+    assert "sandbox.options.preload is ['tiny'" in str(caught.value)
+    assert "sandbox.options.packages" in str(caught.value)
+    left = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", f"label=agentgym.owner={backend._owner}"],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert left.stdout == ""
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+async def test_packages_that_were_not_built_are_told_with_the_command(engine: str) -> None:
+    with pytest.raises(SandboxUnavailable, match="`agentgym sandbox build --packages tiny-absent==1`"):
+        await DockerBackend(DockerConfig(packages=("tiny-absent==1",))).probe()
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.slow
+async def test_numpy_works_within_the_default_limits(with_numpy: DockerBackend) -> None:
+    code = "import numpy as np\ndef f(n):\n    a = np.ones((n, n))\n    return float((a @ a).sum())\n"
+    assert await printed(with_numpy, f"{code}print(f(1000))") == "1000000000.0"
+    cases = (
+        CallCase(args=(10,), expected=1000.0),
+        AssertCase(source="import numpy as np\nassert f(10) == float(np.full(10, 100.0).sum())"),
+    )
+    verdict = await with_numpy.grade(GradeRequest(code=code, entry="f", cases=cases))
+    assert verdict.passed, verdict
+    async with with_numpy.session() as session:
+        assert (await session.run(f"{code}f(10)")).stdout == "1000.0\n"
+        result = await session.exec("python3 -c 'import numpy as np; print(np.linalg.det(np.eye(50)))'")
+        assert result.stdout == "1.0\n", result.stderr
+    product = "numpy.ones((500, 500)) @ numpy.ones((500, 500))"
+    threads = f"import numpy, os; {product}; print(len(os.listdir('/proc/self/task')))"
+    assert await printed(with_numpy, threads) == "1"
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.slow
+async def test_calls_do_not_draw_the_same_random_numbers(with_numpy: DockerBackend) -> None:
+    """A solution could else know what its tests draw."""
+    draws = [
+        await printed(with_numpy, "import numpy as np, random; print(np.random.rand(), random.random())")
+        for _ in range(3)
+    ]
+    numbers = [number for line in draws for number in line.split()]
+    assert len(set(numbers)) == 6
+    peek = "import numpy as np\ndef f():\n    return float(np.random.rand())\n"
+    case = AssertCase(source="import numpy as np\nassert f() != float(np.random.rand())")
+    verdict = await with_numpy.grade(GradeRequest(code=peek, entry="f", cases=(case,)))
+    assert verdict.passed, verdict
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+
+
+def test_preloading_says_which_module_and_why(modules: Path) -> None:
+    (modules / "preload_breaks.py").write_text("1 / 0\n")
+    with pytest.raises(PreloadFailed, match="preload_breaks can't be imported: ZeroDivisionError"):
+        preload(["json", "preload_breaks"])
