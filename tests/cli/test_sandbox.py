@@ -318,6 +318,10 @@ def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) 
     } <= set(lines)
     assert lines[lines.index("a detail:") + 1] == "three" and "one: it tries" not in lines
     assert lines[-1] == "b: it does not hold (1 of 3 trials contained, 3 s)"
+    verify.show(report(finding("three", Outcome.NOT_CLAIMED, Category.HANDED_BACK)), shell)
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "handed_back 0 0 1 0 0" in lines  # as --only takes it
+    assert lines[-1].startswith("b: nothing got through, and nothing was shown to hold (0 of 1 trial")
 
 
 def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> None:

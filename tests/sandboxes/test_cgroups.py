@@ -75,6 +75,15 @@ def test_a_group_that_is_not_there_is_named_with_the_way_to_make_it(tmp_path: Pa
         find_parent("/other", tmp_path)
 
 
+def test_the_way_to_get_a_group_is_that_of_the_version(tmp_path: Path) -> None:
+    for make, path, way, other in ((version_1, "1", "sudo chown", "systemd-run"),
+                                   (version_2, "2", "systemd-run", "sudo")):  # fmt: skip
+        make(tmp_path / path)
+        with pytest.raises(SandboxUnavailable) as caught:
+            find_parent("/other", tmp_path / path)
+        assert f"`{way}" in str(caught.value) and other not in str(caught.value)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_group_of_someone_elses_is_refused(tmp_path: Path) -> None:
     version_1(tmp_path)

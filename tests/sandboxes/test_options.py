@@ -14,6 +14,7 @@ from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import what_to_do
 from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import container_settings, first_uid
 from agentgym_sandboxes.monty.backend import MontyBackend
@@ -111,6 +112,12 @@ async def test_no_engine_says_what_was_tried_and_what_to_do() -> None:
         assert "sudo systemctl start docker" in str(caught.value)
         assert "agentgym sandbox build" in str(caught.value)
     await backend.close()
+
+
+def test_who_may_not_use_the_engine_is_not_told_to_start_it() -> None:
+    tried = ["unix:///run/docker.sock (no such socket)", "unix:///var/run/docker.sock (permission denied)"]
+    assert "sudo usermod -aG docker" in what_to_do(tried) and "systemctl" not in what_to_do(tried)
+    assert "sudo systemctl start docker" in what_to_do(tried[:1])
 
 
 @pytest.mark.parametrize("backend", [DockerBackend(), MontyBackend()], ids=["docker", "monty"])

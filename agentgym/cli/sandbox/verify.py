@@ -160,11 +160,7 @@ def show(report: Report, shell: Shell) -> None:
 
     paint = shell.paint
     colours = {Outcome.ESCAPED: paint.red, Outcome.BROKEN: paint.red}
-    rows = [
-        [category.value.replace("_", " "), *_row(report, category)]
-        for category in Category
-        if report.counts(category)
-    ]
+    rows = [[category.value, *_row(report, category)] for category in Category if report.counts(category)]
     shell.say()
     shell.say_table(
         ("category", *(outcome.value.replace("_", " ") for outcome in Outcome)),
@@ -186,8 +182,11 @@ def show(report: Report, shell: Shell) -> None:
         for detail, names in by_detail.items():
             shell.say(wrap(f"{detail}:", width_of(shell), "  "))
             shell.say(wrap(", ".join(names), width_of(shell), "    "))
+    contained = report.counts().get(Outcome.CONTAINED, 0)
     verdict = paint.green("it holds") if report.holds else paint.red("it does not hold")
-    held = f"{report.counts().get(Outcome.CONTAINED, 0)} of {_number(len(report.findings))} contained"
+    if report.holds and not contained:
+        verdict = paint.yellow("nothing got through, and nothing was shown to hold")
+    held = f"{contained} of {_number(len(report.findings))} contained"
     shell.say(f"\n{report.capabilities.backend}: {verdict} ({held}, {report.wall_s:.0f} s)")
 
 

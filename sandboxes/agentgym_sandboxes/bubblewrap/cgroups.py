@@ -20,14 +20,14 @@ CONTROLLERS = ("memory", "pids")
 PREFIX = "agentgym."
 OURS = "agentgym-host"  # of version 2: who makes groups in one must not stay in it
 _SERIALS = itertools.count()
-_HOW = (
-    "Start agentgym in a group of its own:\n"
-    "  systemd-run --user --scope -p Delegate=yes agentgym ...\n"
-    "With control groups of version 1, let root make one in each hierarchy, and name it with "
-    "--sandbox.options.cgroup /agentgym:\n"
-    "  sudo mkdir -p /sys/fs/cgroup/memory/agentgym /sys/fs/cgroup/pids/agentgym\n"
-    "  sudo chown -R $USER /sys/fs/cgroup/memory/agentgym /sys/fs/cgroup/pids/agentgym"
-)
+_HOW = {  # by the version of control groups
+    2: "Start agentgym in a group of its own: `systemd-run --user --scope -p Delegate=yes agentgym ...`.",
+    1: (
+        "Let root make one in each hierarchy, and name it with --sandbox.options.cgroup /agentgym: "
+        "`sudo mkdir -p /sys/fs/cgroup/memory/agentgym /sys/fs/cgroup/pids/agentgym` "
+        "`sudo chown -R $USER /sys/fs/cgroup/memory/agentgym /sys/fs/cgroup/pids/agentgym`"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +119,19 @@ def find_parent(wanted: str | None, root: Path = Path("/sys/fs/cgroup")) -> Pare
     for name in CONTROLLERS:
         path = wanted if wanted is not None else own.get("" if version == 2 else name)
         if path is None or not mounts[name].is_dir():
-            raise SandboxUnavailable(f"there is no control group of the controller {name!r} here. {_HOW}")
+            raise SandboxUnavailable(
+                f"there is no control group of the controller {name!r} here. {_HOW[version]}"
+            )
         folders[name] = mounts[name] / path.strip("/")
         if version == 2 and folders[name].name == OURS:
             folders[name] = folders[name].parent
     for folder in dict.fromkeys(folders.values()):
         if not folder.is_dir():
-            raise SandboxUnavailable(f"there is no control group {folder}. {_HOW}")
+            raise SandboxUnavailable(f"there is no control group {folder}. {_HOW[version]}")
         if not os.access(folder, os.W_OK) or not os.access(folder / "cgroup.procs", os.W_OK):
             raise SandboxUnavailable(
-                f"memory and processes can't be limited: the control group {folder} is not ours to change. {_HOW}"
+                f"memory and processes can't be limited: the control group {folder} is not ours to change. "
+                f"{_HOW[version]}"
             )
     parent = Parent(version, folders["memory"], folders["pids"])
     if version == 2:
@@ -169,7 +172,7 @@ def _enable(folder: Path) -> None:
     missing = set(CONTROLLERS) - set((folder / "cgroup.controllers").read_text().split())
     if missing:
         raise SandboxUnavailable(
-            f"the control group {folder} has no controller {', '.join(sorted(missing))}. {_HOW}"
+            f"the control group {folder} has no controller {', '.join(sorted(missing))}. {_HOW[2]}"
         )
     handed = (folder / "cgroup.subtree_control").read_text().split()
     if set(CONTROLLERS) <= set(handed):
@@ -181,7 +184,9 @@ def _enable(folder: Path) -> None:
                 _write(folder / OURS / "cgroup.procs", int(pid))
         _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in CONTROLLERS))
     except OSError as error:
-        raise SandboxUnavailable(f"the control group {folder} can't be divided: {error}. {_HOW}") from error
+        raise SandboxUnavailable(
+            f"the control group {folder} can't be divided: {error}. {_HOW[2]}"
+        ) from error
 
 
 def _write(file: Path, value: int | str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,10 @@ _HOW_TO_START = (
     "Start Docker (`sudo systemctl start docker`, or open Docker Desktop), see that `docker info` answers for "
     "your user, then run `agentgym sandbox build` once."
 )
+_HOW_TO_BE_LET_IN = (
+    "Your user may not talk to it. Join its group, which is as good as root (`sudo usermod -aG docker $USER`, then "
+    "log in again), or name an engine of your own with --sandbox.options.engine."
+)
 
 
 class EngineError(InfraError):
@@ -49,6 +53,11 @@ class EngineUnreachable(EngineError):
 
 class EngineDiskFull(EngineError):
     """The engine has no room left where it keeps its containers."""
+
+
+def what_to_do(failures: Sequence[str]) -> str:
+    """About engines that did not answer: each with its reason."""
+    return _HOW_TO_BE_LET_IN if any("permission denied" in one for one in failures) else _HOW_TO_START
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +135,9 @@ class Engine:
             finally:
                 if tunnel is not None:
                     await tunnel.close()
-        raise NoEngineAnswers(f"no Docker engine answers; tried {', '.join(failures)}. {_HOW_TO_START}")
+        raise NoEngineAnswers(
+            f"no Docker engine answers; tried {', '.join(failures)}. {what_to_do(failures)}"
+        )
 
     @property
     def is_local(self) -> bool:
