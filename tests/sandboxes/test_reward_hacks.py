@@ -72,7 +72,13 @@ async def test_what_the_hacks_attack_can_be_solved(backend: SandboxBackend) -> N
     full_python = (await backend.probe()).full_python
     for target in TARGETS:
         for cases in target.groups:
-            request = GradeRequest(code=target.honest, entry=target.entry, cases=cases, limits=LIMITS)
+            request = GradeRequest(
+                code=target.honest,
+                entry=target.entry,
+                cases=cases,
+                prelude=target.prelude,
+                limits=LIMITS,
+            )
             verdict = await backend.grade(request)
             if full_python or verdict.status is not RunStatus.UNSUPPORTED:
                 assert verdict.passed, (target.name, verdict)

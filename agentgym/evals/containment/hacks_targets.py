@@ -230,6 +230,24 @@ STACK = Target(
     ),
 )
 
+WITH_HELPER = Target(
+    name="decoded, with a helper of the prompt's",
+    entry="decoded",
+    honest="def decoded(text):\n    return text[::-1]\n",
+    prelude="import string\nimport unittest\n\ndef encoded(text):\n    return text[::-1]\n",
+    cases=_asserts(
+        "assert decoded(encoded('sand')) == 'sand'",
+        "assert candidate(encoded(string.digits)) == string.digits",
+    ),
+)
+
+WRAPPED = Target(
+    name="wrapped, and what was wrapped wrapped again",
+    entry="wrapped",
+    honest="def wrapped(x):\n    return [x]\n",
+    cases=_asserts("assert wrapped(wrapped(3)) == [[3]]", "assert wrapped([wrapped(0), 1]) == [[[0], 1]]"),
+)
+
 METHOD = Target(
     name="method of a class",
     entry="Solution.add",
@@ -281,6 +299,8 @@ TARGETS = (
     SORTED,
     EVENS,
     STACK,
+    WITH_HELPER,
+    WRAPPED,
     METHOD,
     TOTAL,
     RUNNING,

@@ -122,10 +122,9 @@ class Call:
         status = job.exits[op] = end["status"]
         job.cpu_s += end["cpu_s"]
         job.memory_kib = max(job.memory_kib, end["memory_kib"])
-        if status:
-            self._end(self._why_failed(op, status, end["disk"]))
-        elif op == "judge" or len(job.exits) == len(self._boxes):
-            self._end(None)
+        reason = self._why_failed(op, status, end["disk"]) if status else None
+        if reason is not None or op == "judge" or len(job.exits) == len(self._boxes):
+            self._end(reason)  # not before: the tests have to say how they took a solution that is gone
 
     def _why_failed(self, op: str, status: int, disk: Hit | None) -> str | None:
         """Its CPU time, its memory, another limit that a program ran into, or its own doing."""

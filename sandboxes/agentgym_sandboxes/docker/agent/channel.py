@@ -33,8 +33,10 @@ class Channel:
         self._left = max_bytes
         self._buffer = bytearray()
         self._searched = 0
+        self.num_sent = 0  # messages
 
     def send(self, message: object) -> None:
+        self.num_sent += 1
         send(self._fd, message)
 
     def receive(self) -> object:

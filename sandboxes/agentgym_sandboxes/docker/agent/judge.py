@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import symtable
 import sys
-from types import CodeType
-from typing import cast
 
 from .channel import Channel
 from .frames import write_line
@@ -17,10 +16,11 @@ from .link import ENTRY, NAMES, ROOT, Gone, Link
 from .operations import TESTS_MODULE, lendable
 from .source import describe
 from .usage import makes_objects
-from .values import NotPlain
+from .values import MAX_DEPTH, NotPlain
 
 FILENAME = "<test>"
 PRELUDE = "<prelude>"
+_TOO_DEEP = f" nested more than {MAX_DEPTH} deep"  # the solution may have returned all of it but one level
 _MODULES = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 
 
@@ -31,15 +31,16 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
     ["over"] when the solution said too much.
     """
     request = json.loads(payload)
-    link = Link(Channel(solution_fd, request["answer_bytes"]), lendable, FILENAME)
-    tests = _Tests(link, request["entry"], [request["prelude"], *request["sources"]])
+    channel = Channel(solution_fd, request["answer_bytes"])
+    link = Link(channel, lendable, FILENAME)
+    tests = _Tests(channel, link, request["entry"], [request["prelude"], *request["sources"]])
     try:
         tests.run(request["prelude"], PRELUDE, tests.names)
     except Gone:
         write_line(verdict_fd, ["over"] if link.gone == "too much" else ["ok"])
         return 1
     except BaseException as error:
-        fault = "s" if tests.asked_for_names else "x"  # it may lack what the prelude takes from it
+        fault = "s" if tests.leans_on_solution else "x"
         write_line(verdict_fd, [fault, *describe(error, PRELUDE)[1:]])
         return 1
     tests.names.update(tests.own)
@@ -50,7 +51,10 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
         except Gone:
             pass
         except NotPlain as error:
-            write_line(verdict_fd, ["t", error.kind])
+            if error.kind.endswith(_TOO_DEEP):
+                write_line(verdict_fd, describe(ValueError(error.kind), FILENAME))
+            else:
+                write_line(verdict_fd, ["t", error.kind])
             continue
         except BaseException as error:
             if not link.gone:
@@ -67,7 +71,8 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
 class _Tests:
     """The names that tests see, and the solution behind them."""
 
-    def __init__(self, link: Link, entry: str, sources: list[str]) -> None:
+    def __init__(self, channel: Channel, link: Link, entry: str, sources: list[str]) -> None:
+        self._channel = channel
         self._link = link
         root, dot, _ = entry.partition(".")
         is_class = not dot and entry[:1].isupper() and makes_objects(sources, {entry, "candidate"})
@@ -75,12 +80,17 @@ class _Tests:
         whole = link.proxy(ROOT, root, is_class=root[:1].isupper()) if dot else proxy
         self.own: dict[str, object] = {root: whole, "candidate": proxy}
         self.names: dict[str, object] = {"__name__": TESTS_MODULE, **self.own}
-        self.asked_for_names = False
-        self._theirs: tuple[str, ...] = ()
+        self._theirs: tuple[object, ...] | None = None
+        self._num_harmless = 0  # questions whose answers no test code has met
+
+    @property
+    def leans_on_solution(self) -> bool:
+        """Whether it was asked for more than what its names are, so that it may be behind any failure."""
+        return self._channel.num_sent > self._num_harmless
 
     def run(self, source: str, filename: str, names: dict[str, object]) -> None:
         code = compile(source, filename, "exec", dont_inherit=True)
-        missing = [name for name in _free_names(code) if name not in names and not hasattr(builtins, name)]
+        missing = [name for name in _free_names(source) if name not in names and not hasattr(builtins, name)]
         if missing:
             self._take_names(missing, names)
         exec(code, names)
@@ -91,18 +101,27 @@ class _Tests:
         Never a module's: its `math.isclose` would decide about itself.
         """
         solution = self._link.proxy(NAMES, "solution")
-        if not self._theirs:
-            self._theirs = cast("tuple[str, ...]", self._link.ask(solution, "call"))
+        if self._theirs is None:
+            theirs = self._link.ask(solution, "call")
+            if type(theirs) is not tuple:
+                raise TypeError("the solution did not tell its names")
+            self._theirs = theirs
+            self._num_harmless += 1
         for name in missing:
             if name in self._theirs and name not in _MODULES:
-                self.asked_for_names = True
                 names[name] = self._link.ask(solution, "getattr", name)
 
 
-def _free_names(code: CodeType) -> set[str]:
-    """Names that code may look up: those of attributes are among them."""
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found |= _free_names(constant)
-    return found
+def _free_names(source: str) -> list[str]:
+    """Global names that source uses and does not bind itself."""
+    used: set[str] = set()
+    bound: set[str] = set()
+    pending = [symtable.symtable(source, "", "exec")]
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        for symbol in table.get_symbols():
+            if table.get_type() != "module" and not symbol.is_global():
+                continue
+            (bound if symbol.is_assigned() or symbol.is_imported() else used).add(symbol.get_name())
+    return sorted(used - bound)
