@@ -39,7 +39,8 @@ async def choose_sandbox(
     """The backend, probed but not started; None when no task asks for one.
 
     `auto` takes Docker, else bubblewrap, else the first interpreter that every task allows: never what does
-    not contain. Raises UserError when a named sandbox can't serve the tasks or isn't there, and says what to do.
+    not contain. options are Docker's then. Raises UserError for options that it does not take, and when a named
+    sandbox can't serve the tasks or isn't there, and says what to do.
     """
     specs = [task.sandbox for task in tasks if task.sandbox is not None]
     if not specs:
@@ -65,6 +66,8 @@ async def _choose_any(
         name for name in specs[0].allow_interpreters if all(name in s.allow_interpreters for s in specs)
     ]
     reasons: list[str] = []
+    if options and "docker" in registry.names("sandboxes"):
+        registry.sandbox("docker")(options)  # a mistake in them is no reason to take another sandbox
     for name in [*CONTAINING, *allowed]:
         try:
             backend = registry.sandbox(name)(options if name == "docker" else {})
@@ -75,7 +78,8 @@ async def _choose_any(
             continue
         if name != "docker":
             what = "" if name in CONTAINING else ", an interpreter that these tasks allow"
-            say(f"sandbox: {name}{what}, because {reasons[0].splitlines()[0]}")
+            unused = "; sandbox.options are Docker's and do not count" if options else ""
+            say(f"sandbox: {name}{what}, because {reasons[0].splitlines()[0]}{unused}")
         return backend
     raise UserError(
         "these tasks run code, and no sandbox can be had:\n  " + "\n  ".join(reasons) + "\n"

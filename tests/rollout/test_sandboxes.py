@@ -30,6 +30,11 @@ class FakeBackend:
         self._there = there
         self._sessions = sessions
 
+    def with_options(self, options: dict[str, object]) -> FakeBackend:
+        if set(options) - {"size"}:
+            raise UserError(f"sandbox {self.name!r} has no option {min(options)!r}")
+        return self
+
     def supports(self, spec: SandboxSpec) -> bool:
         if self.name == "small" and "small" not in spec.allow_interpreters:
             return False
@@ -44,7 +49,7 @@ def registry_of(*backends: FakeBackend) -> PluginRegistry:
     class Plugin:
         @hookimpl
         def sandboxes(self):
-            return {backend.name: lambda options, backend=backend: backend for backend in backends}
+            return {backend.name: backend.with_options for backend in backends}
 
     registry = PluginRegistry([])
     registry.register(Plugin(), "fakes")
@@ -55,9 +60,11 @@ def task(**spec) -> Task:
     return Task(task_id="t", prompt=({"role": "user", "content": "go"},), sandbox=SandboxSpec(**spec))
 
 
-async def chosen(registry: PluginRegistry, some_task: Task, name: str = "auto") -> tuple[str, list[str]]:
+async def chosen(
+    registry: PluginRegistry, some_task: Task, name: str = "auto", **options: int
+) -> tuple[str, list[str]]:
     said: list[str] = []
-    backend = await choose_sandbox(name, {}, [some_task], registry, said.append)
+    backend = await choose_sandbox(name, options, [some_task], registry, said.append)
     assert backend is not None
     return backend.name, said
 
@@ -72,6 +79,21 @@ async def test_bubblewrap_comes_before_an_interpreter() -> None:
     registry = registry_of(absent, FakeBackend("bubblewrap"), FakeBackend("small"))
     name, said = await chosen(registry, task(allow_interpreters=("small",)))
     assert (name, said) == ("bubblewrap", ["sandbox: bubblewrap, because docker: docker is not installed"])
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_mistake_in_the_options_does_not_lead_to_another_sandbox(there: bool) -> None:
+    registry = registry_of(
+        FakeBackend("docker", there=there), FakeBackend("bubblewrap"), FakeBackend("small")
+    )
+    with pytest.raises(UserError, match="'docker' has no option 'sise'"):
+        await chosen(registry, task(allow_interpreters=("small",)), sise=2)
+
+
+async def test_options_that_do_not_count_are_told() -> None:
+    registry = registry_of(FakeBackend("docker", there=False), FakeBackend("bubblewrap"))
+    name, (said,) = await chosen(registry, task(), size=2)
+    assert name == "bubblewrap" and said.endswith("sandbox.options are Docker's and do not count")
 
 
 async def test_an_interpreter_is_taken_only_when_the_tasks_allow_it() -> None:
