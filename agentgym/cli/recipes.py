@@ -53,12 +53,18 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is made."""
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is made.
+
+    So for options that the sandbox does not take; with `auto` they are Docker's.
+    """
     registry.environment(recipe.env.name)
     for name in recipe.rewards:
         registry.reward(name)
-    if recipe.sandbox.name != "auto":
-        registry.sandbox(recipe.sandbox.name)
+    sandbox = recipe.sandbox
+    if sandbox.name != "auto":
+        registry.sandbox(sandbox.name)(sandbox.options)
+    elif sandbox.options and "docker" in registry.names("sandboxes"):
+        registry.sandbox("docker")(sandbox.options)
     for name in recipe.logging.sinks:
         registry.sink(name)
 

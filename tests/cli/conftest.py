@@ -14,6 +14,7 @@ from agentgym import Environment, PluginRegistry, Reward, Task, hookimpl
 from agentgym.backend.recipe import Recipe
 from agentgym.cli.main import main
 from agentgym.cli.shell import Shell
+from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference, wilson_interval
 from agentgym.runs.folder import RunFolder
@@ -115,6 +116,8 @@ class EchoSandbox:
     name = "echo"
 
     def __init__(self, options: dict) -> None:
+        if "wrong_one" in options:
+            raise UserError("sandbox 'echo' has no option 'wrong_one'")
         self.options = options
         self.open = False
 

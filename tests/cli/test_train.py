@@ -59,6 +59,7 @@ def test_negative_values_are_values(cli) -> None:
         (["--env", "countng"], ["no environment 'countng'", "Did you mean 'counting'?"]),
         (["--set", "rewards={exakt: 1.0}"], ["no reward 'exakt'", "Did you mean 'exact'?"]),
         (["--sandbox.name", "ecko"], ["no sandbox 'ecko'", "Did you mean 'echo'?"]),
+        (["--sandbox.name", "echo", "--sandbox.options.wrong_one", "1"], ["no option 'wrong_one'"]),
         (["--set", "logging.sinks=[tensorbord]"], ["no sink 'tensorbord'"]),
         (["--sead", "3"], ["--sead", "Did you mean '--seed'?"]),
         (["--recipe", "gone.yaml"], ["no config file 'gone.yaml'"]),
