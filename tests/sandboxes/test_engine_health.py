@@ -12,6 +12,7 @@ import pytest
 
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym.types import Json
+from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.attach import RequestRefused, attach
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.breaker import FIRST_BACKOFF_S, Breaker, Circuit, StartLimit
@@ -255,7 +256,7 @@ def test_every_count_is_there_before_the_first_call_under_the_name_that_dashboar
         "replaced_ping_total",
         "replaced_backstop_total",
         "slots_used",
-        "slots_total",
+        "slots",
         "calls_waiting",
         "containers_live",
         "containers_spare",
@@ -263,6 +264,12 @@ def test_every_count_is_there_before_the_first_call_under_the_name_that_dashboar
     ]
     metrics = DockerBackend().metrics()
     assert {metrics[f"sandbox/{name}"] for name in names} == {0.0}
+
+
+def test_what_is_true_now_is_not_named_like_a_count() -> None:
+    """Of a name that ends in `_total` a run also tells by how much it grew in a step."""
+    assert not [name for name in counts.GAUGES if name.endswith("_total")]
+    assert all(name.endswith("_total") for name in counts.COUNTS)
 
 
 def test_only_what_never_ran_for_long_is_forgotten() -> None:

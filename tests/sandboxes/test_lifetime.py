@@ -166,7 +166,7 @@ async def test_a_container_is_replaced_after_its_uses(engine: str) -> None:
         async with asyncio.timeout(30):
             while backend.metrics()["sandbox/replaced_uses_total"] < 2:
                 assert (await backend.grade(request(1))).passed
-                assert backend.metrics()["sandbox/slots_total"] == 4
+                assert backend.metrics()["sandbox/slots"] == 4
         assert backend.metrics()["sandbox/replaced_lost_total"] == 0
 
 

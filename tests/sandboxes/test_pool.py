@@ -140,7 +140,7 @@ async def test_no_more_calls_at_a_time_than_slots() -> None:
         assert [container.reserved for container in factory.made] == [2, 2]
         assert pool.gauges() == {
             "slots_used": 4,
-            "slots_total": 4,
+            "slots": 4,
             "calls_waiting": 6,
             "containers_live": 2,
             "containers_spare": 0,
@@ -252,7 +252,7 @@ async def test_a_worn_container_serves_until_another_is_ready() -> None:
         assert [await call(pool) for _ in range(5)] == ["c1"] * 5
         await settle()
         assert factory.num_starts == 2 and not factory.made[0].closed
-        assert pool.gauges()["slots_total"] == 2
+        assert pool.gauges()["slots"] == 2
         factory.go.set()
         await settle()
         assert await call(pool) == "c2"
@@ -281,7 +281,7 @@ async def test_the_number_of_slots_never_drops_while_containers_wear_out() -> No
         await settle()
         for _ in range(40):
             await asyncio.gather(*(call(pool) for _ in range(6)))
-            fewest = min(fewest, pool.gauges()["slots_total"])
+            fewest = min(fewest, pool.gauges()["slots"])
     assert fewest == 6
     assert len(factory.made) > 20
 

@@ -36,7 +36,7 @@ COUNTS = (
 
 # True now.
 SLOTS_USED = "slots_used"
-SLOTS_TOTAL = "slots_total"
+SLOTS = "slots"
 CALLS_WAITING = "calls_waiting"
 CONTAINERS_LIVE = "containers_live"  # that serve
 CONTAINERS_SPARE = "containers_spare"  # that are ready to
@@ -45,7 +45,7 @@ SESSIONS_OPEN = "sessions_open"
 SESSIONS_WAITING = "sessions_waiting"
 GAUGES = (
     SLOTS_USED,
-    SLOTS_TOTAL,
+    SLOTS,
     CALLS_WAITING,
     CONTAINERS_LIVE,
     CONTAINERS_SPARE,

@@ -159,7 +159,7 @@ class Pool:
         serving = [c for c in self._live if c.lost is None]
         return {
             counts.SLOTS_USED: sum(c.reserved for c in serving),
-            counts.SLOTS_TOTAL: len(serving) * self._config.slots,
+            counts.SLOTS: len(serving) * self._config.slots,
             counts.CALLS_WAITING: sum(1 for waiter in self._waiting if not waiter.future.done()),
             counts.CONTAINERS_LIVE: len(serving),
             counts.CONTAINERS_SPARE: sum(1 for c in self._spare if c.lost is None),

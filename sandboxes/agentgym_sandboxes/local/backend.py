@@ -131,7 +131,7 @@ class LocalBackend(ABC):
         return self._meter.metrics(
             {
                 "slots_used": pool.num_busy,
-                "slots_total": self._num_slots,
+                "slots": self._num_slots,
                 "calls_waiting": pool.num_waiting,
                 "containers_spare": pool.num_spares,
             }
