@@ -160,7 +160,7 @@ class Items(list):
     __ne__ = Liar.__ne__
     __contains__ = Liar.__contains__
 def f(kind):
-    return {"liar": Liar, "number": Number, "words": Words, "items": Items}[kind]()
+    return {"liar": Liar(), "number": Number(77), "words": Words(), "items": Items()}[kind]
 """
 
 
@@ -177,7 +177,7 @@ async def test_an_object_that_claims_to_equal_everything_equals_nothing(
     ]  # fmt: skip
     verdict = await judged(backend, LIAR, *(f"x = candidate({kind!r})\nassert {claim}" for claim in claims))
     passed = [claim for claim, result in zip(claims, verdict.results, strict=True) if result.passed]
-    assert passed == []
+    assert passed == (["isinstance(x, int)"] if kind == "number" else [])  # which is true of it
 
 
 async def test_what_a_test_expects_never_reaches_the_solution(backend: SandboxBackend) -> None:

@@ -11,7 +11,7 @@ import builtins
 from types import CoroutineType, MethodType
 from typing import Any, Callable, Optional, cast
 
-from . import operations, values
+from . import arrays, operations, subclassed, values
 from .channel import Channel, TooMuch
 from .raising import Told, made_class, parents, tell
 from .remote import Proxy
@@ -60,11 +60,11 @@ class Link:
             self._may.append(may)
         return place
 
-    def proxy(self, place: int, kind: str, *, is_class: bool = False) -> Proxy:
+    def proxy(self, place: int, kind: str, *, is_class: bool = False, base: type | None = None) -> Proxy:
         """What stands for the other side's object, always the same."""
         found = self._proxies.get(place)
         if found is None:
-            found = self._proxies[place] = Proxy(self, place, kind, is_class=is_class)
+            found = self._proxies[place] = Proxy(self, place, kind, is_class=is_class, base=base)
         return found
 
     def ask(self, proxy: Proxy, op: str, *args: object, **kwargs: object) -> Any:
@@ -208,20 +208,27 @@ class Link:
             return self._class_tree(value)
         if kind is CoroutineType:
             return ["w", self.hold(value, frozenset(("await",)))]
+        array = arrays.array_parts(value)
+        if array is not None:
+            return [arrays.TAG, *array]
         may = self._lend(value)
         if may is None:
             raise NotPlain(kind.__name__)
-        return ["h", self.hold(value, may), kind.__name__]
+        base = subclassed.base_type(kind) if "base" in may else None
+        return ["h", self.hold(value, may), kind.__name__, *([base.__name__] if base else [])]
 
     def _take(self, tag: str, items: list[Tree]) -> object:
         """The counterpart of `_give`."""
+        if tag == arrays.TAG:
+            return arrays.build_array(*items)
         place = items[0]
         if type(place) is not int or place < 0:
             raise ValueError("a place is a whole number")
         if tag == "o":
             return self._held[place]
         if tag == "h" and type(items[1]) is str:
-            return self.proxy(place, items[1][:100])
+            base = subclassed.NAMES[cast(str, items[2])] if len(items) > 2 else None
+            return self.proxy(place, items[1][:100], base=base)
         if tag == "w":
             return self._waiting(self.proxy(place, "coroutine"))
         if tag == "e":

@@ -6,6 +6,8 @@ import copy
 import operator
 from typing import Any, Callable
 
+from . import subclassed
+
 TESTS_MODULE = "tests"
 UNARY: dict[str, Callable[..., object]] = {
     "iter": iter, "next": next, "len": len, "bool": bool, "str": str, "repr": repr, "hash": hash, "int": int,
@@ -19,7 +21,7 @@ ARITHMETIC = (
 EXACT: dict[str, tuple[type, ...]] = {
     "len": (int,), "bool": (bool,), "str": (str,), "repr": (str,), "format": (str,), "hash": (int,), "int": (int,),
     "float": (float,), "complex": (complex,), "index": (int,), "contains": (bool,), "isinstance": (bool,),
-    "issubclass": (bool,),
+    "issubclass": (bool,), "base": tuple(subclassed.NAMES.values()),
 }  # fmt: skip
 """Answers that have to be of just that type."""
 PREDICATES = frozenset((
@@ -74,6 +76,7 @@ OPERATIONS: dict[str, Callable[..., object]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "await": _run,
+    "base": subclassed.base_value,
     **UNARY,
     **{name: getattr(operator, name) for name in COMPARISONS},
 }

@@ -1,14 +1,15 @@
 """What stands for an object that the other process holds.
 
 A comparison with anything that is no proxy is never passed on: `==` is False, `<` raises. So an object that says
-it equals everything gains nothing, and what a test expects never reaches the solution that way.
+it equals everything gains nothing, and what a test expects never reaches the solution that way. An object of a
+subclass of a builtin type is asked for the builtin value that it is, and that is compared here.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, NoReturn, Protocol
 
-from . import operations
+from . import operations, subclassed
 
 
 class Asked(Protocol):
@@ -22,18 +23,30 @@ class Proxy:
 
     own: the tests made it by calling the class under test, so its operators are what they test: arithmetic with
     plain values and `in` are asked of it. Of any other object they are not: what a function returned could
-    answer as it likes.
+    answer as it likes. base: the builtin type that the object's type is a subclass of.
     """
 
-    __slots__ = ("_is_class", "_kind", "_link", "_own", "_place")
+    __slots__ = ("_base", "_is_class", "_kind", "_link", "_own", "_place", "_value")
 
     def __init__(
-        self, link: Asked, place: int, kind: str, *, is_class: bool = False, own: bool = False
+        self,
+        link: Asked,
+        place: int,
+        kind: str,
+        *,
+        is_class: bool = False,
+        own: bool = False,
+        base: type | None = None,
     ) -> None:
         for name, value in (
             ("_link", link), ("_place", place), ("_kind", kind), ("_is_class", is_class), ("_own", own),
+            ("_base", base), ("_value", None),
         ):  # fmt: skip
             object.__setattr__(self, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self._base or Proxy  # so that `isinstance(point, tuple)` holds
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         found = self._link.ask(self, "call", *args, **kwargs)
@@ -45,6 +58,8 @@ class Proxy:
         if not operations.is_public(name):
             raise AttributeError(f"{self._kind!r} object has no public attribute {name!r}")
         if name in operations.PREDICATES and not self._own:
+            if hasattr(self._base, name):
+                return getattr(_plain(self), name)
             raise AttributeError(f"{name!r} is not asked of a <{self._kind}> that was returned")
         return self._link.ask(self, "getattr", name)
 
@@ -55,15 +70,23 @@ class Proxy:
         self._link.ask(self, "delattr", name)
 
     def __eq__(self, other: object) -> Any:
+        if _by_value(self, other):
+            return _plain(self) == _plain(other)
         return self._link.ask(self, "eq", other) if type(other) is Proxy else False
 
     def __ne__(self, other: object) -> Any:
+        if _by_value(self, other):
+            return _plain(self) != _plain(other)
         return self._link.ask(self, "ne", other) if type(other) is Proxy else True
 
     def __hash__(self) -> int:
+        if not self._own and _by_value(self, None):
+            return hash(_plain(self))
         return self._link.ask(self, "hash")  # type: ignore[no-any-return]
 
     def __contains__(self, item: object) -> bool:
+        if not self._own and _by_value(self, item):
+            return item in _plain(self)
         if self._own or type(item) is Proxy:
             return self._link.ask(self, "contains", item)  # type: ignore[no-any-return]
         return any(found is item or found == item for found in iter(self))
@@ -94,6 +117,30 @@ class Proxy:
         return type(value) is Proxy and self._link.ask(value, "issubclass", self)
 
 
+def _by_value(proxy: Proxy, other: object) -> bool:
+    """Whether two operands meet as the builtin values that they are, here, and nobody is asked about both.
+
+    Two objects under test meet as their class says.
+    """
+    if type(other) is Proxy:
+        return proxy._base is not None and other._base is not None and not (proxy._own or other._own)
+    return proxy._base is not None
+
+
+def _plain(value: object) -> Any:
+    """A value, or the builtin value that a proxy's object is: of what can change, as it is now."""
+    if type(value) is not Proxy:
+        return value
+    if value._value is not None:
+        return value._value
+    found = value._link.ask(value, "base")
+    if type(found) is not value._base:
+        raise TypeError(f"a <{value._kind}> is no {value._base.__name__}")
+    if value._base in subclassed.UNCHANGING:
+        object.__setattr__(value, "_value", found)
+    return found
+
+
 def _unary(op: str) -> Callable[[Proxy], object]:
     return lambda self: self._link.ask(self, op)
 
@@ -104,6 +151,8 @@ def _item(op: str) -> Callable[..., object]:
 
 def _compare(op: str, sign: str) -> Callable[[Proxy, object], object]:
     def compare(self: Proxy, other: object) -> object:
+        if _by_value(self, other):
+            return operations.OPERATIONS[op](_plain(self), _plain(other))
         if type(other) is not Proxy:
             _refuse(self, sign, other)
         return self._link.ask(self, op, other)
@@ -113,6 +162,8 @@ def _compare(op: str, sign: str) -> Callable[[Proxy, object], object]:
 
 def _arithmetic(op: str) -> Callable[..., object]:
     def compute(self: Proxy, other: object, *more: object) -> object:
+        if not self._own and _by_value(self, other):
+            return operations.OPERATIONS[op](_plain(self), _plain(other), *more)
         if type(other) is not Proxy and not self._own:
             _refuse(self, op, other)
         found = self._link.ask(self, op, other, *more)
@@ -129,7 +180,7 @@ def _refuse(proxy: Proxy, sign: str, other: object) -> NoReturn:
     )
 
 
-for _op in operations.UNARY:
+for _op in set(operations.UNARY) - {"hash"}:
     setattr(Proxy, f"__{_op}__", _unary(_op))
 for _op in ("getitem", "setitem", "delitem", "enter"):
     setattr(Proxy, f"__{_op}__", _item(_op))

@@ -82,7 +82,7 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
         found = entry(*given, **reader.value(kwargs))  # type: ignore
         if as_list and hasattr(type(found), "__next__"):
             found = list(found)  # type: ignore[call-overload]
-        told: list[Any] = ["r", values.encode(found)]
+        told: list[Any] = ["r", values.Writer(lower=True).tree(found)]
         return [*told, _left(given)] if tell_args else told
     except values.NotPlain as error:
         return ["n", error.kind]
@@ -93,7 +93,7 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
 def _left(given: object) -> values.Tree:
     """The arguments after the call; what does not cross any more, by the name of its type."""
     try:
-        return ["r", values.encode(given)]
+        return ["r", values.Writer(lower=True).tree(given)]
     except values.NotPlain as error:
         return ["n", error.kind]
 

@@ -11,7 +11,7 @@ import json
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Callable, Union
 
-from . import library
+from . import library, subclassed
 
 Tree = Union[None, bool, int, float, str, list["Tree"]]
 
@@ -39,6 +39,8 @@ class NotPlain(TypeError):
 class Writer:
     """Makes trees of values of exactly the types of the codec: a subclass could bring an `__eq__` of its own.
 
+    lower: an object of a subclass is written as the builtin value that it is. Only for what is read as data.
+
     shared: None, or a list of the containers that both sides know: one that stands in it is written as its place
     in it, and one that is new is added. So the same list twice stays one list. foreign: makes the tree of a value
     of another type; without it such a value is refused.
@@ -48,9 +50,12 @@ class Writer:
         self,
         shared: list[object] | None = None,
         foreign: Callable[[object], Tree] | None = None,
+        *,
+        lower: bool = False,
     ) -> None:
         self.shared = shared
         self._foreign = foreign
+        self._lower = lower
         self._places = {} if shared is None else {id(held): place for place, held in enumerate(shared)}
 
     def tree(self, value: object, depth: int = 0) -> Tree:
@@ -116,6 +121,12 @@ class Writer:
             return [str(parts[0]), *(self.tree(part, depth + 1) for part in parts[1:])]
         if self._foreign is not None:
             return self._foreign(value)
+        if self._lower:
+            try:
+                found = subclassed.plain(value)
+            except TypeError:
+                raise NotPlain(kind.__name__) from None
+            return self.tree(found, depth)
         raise NotPlain(kind.__name__)
 
 

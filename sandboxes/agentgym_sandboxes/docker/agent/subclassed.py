@@ -1,0 +1,55 @@
+"""The builtin value that an object of a subclass is: what a named tuple or a member of an IntEnum holds."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import Any, Callable
+
+_COPIES: dict[type, Callable[[Any], object]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: lambda value: complex(complex.__pos__(value)),
+    str: lambda value: str.__getitem__(value, slice(None)),
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    bytearray: lambda value: bytearray.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple.__getitem__(value, slice(None)),
+    list: lambda value: list.__getitem__(value, slice(None)),
+    set: lambda value: set(set.__iter__(value)),
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+    Counter: lambda value: Counter(dict(dict.items(value))),
+    OrderedDict: lambda value: OrderedDict(OrderedDict.items(value)),
+    defaultdict: lambda value: defaultdict(value.default_factory, dict.items(value)),
+    dict: lambda value: dict(dict.items(value)),
+    deque: lambda value: deque(deque.__iter__(value), value.maxlen),
+}
+"""How a value of exactly such a type is made of one of a subclass, past the methods that the subclass has."""
+
+NAMES: dict[str, type] = {kind.__name__: kind for kind in _COPIES}
+UNCHANGING = frozenset((int, float, complex, str, bytes, tuple, frozenset))
+
+
+def base_type(kind: type) -> type | None:
+    """Of which builtin type a type is a subclass; None for that type itself, or when there is none."""
+    if kind in _COPIES:
+        return None
+    return next((base for base in kind.__mro__ if base in _COPIES), None)
+
+
+def base_value(value: object) -> object:
+    """The builtin value that it is. Raises TypeError when it is none."""
+    base = base_type(type(value))
+    if base is None:
+        raise TypeError(f"a {type(value).__name__} is no builtin value")
+    return _COPIES[base](value)
+
+
+def plain(value: object) -> object:
+    """The builtin value of an object of a subclass, or of one of numpy's scalars. Raises TypeError."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        found = value.item()
+        if type(found) is bool or type(found) in _COPIES:
+            return found
+        raise TypeError(f"a {type(value).__name__} is no builtin value")
+    return base_value(value)
