@@ -18,7 +18,9 @@ from agentgym_sandboxes.docker.agent.values import Tree
 from agentgym_sandboxes.trees import MAX_VALUE_CHARS, render, same
 from agentgym_sandboxes.wording import NOT_REACHED, Raised, error_text, one_line, raised_text
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(
+    r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+)  # read in one way only, so at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _difference(verb: str, answer: Returned | NoValue, expected: Tree, tolerance
     try:
         if same(answer.tree, expected, tolerance):
             return ""
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         pass  # no tree of ours: the solution wrote it by hand
     return f"{verb} {render(answer.tree)}, expected {render(expected)}"
 

@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 
 MAX_MESSAGE_CHARS = 200
+MAX_READ_CHARS = 500  # of an exception's words: untrusted code wrote them, and patterns are matched with them
 NOT_REACHED = "not reached"
 OOM_TEXT = "ran out of memory"
 OUTPUT_TEXT = "returned more than a sandbox takes"
@@ -56,7 +57,7 @@ def raised_text(raised: Raised) -> str:
 
 def error_text(raised: Raised) -> str:
     """An exception in one line: 'ZeroDivisionError: division by zero'; a syntax error with its line."""
-    message = " ".join(raised.message.split())
+    message = " ".join(raised.message[:MAX_READ_CHARS].split())
     for kind, pattern, words in _SAME_WORDS:
         if raised.kind == kind:
             message = pattern.sub(words, message, count=1)

@@ -161,6 +161,8 @@ def test_arguments_are_compared_after_the_result() -> None:
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1), False),
         (Counter("ab"), Counter("ba"), True),
         (Counter("ab"), Counter("abb"), False),
+        (Counter(a=1, b=0), Counter("a"), True),
+        (Counter(a=1, b=-1), Counter("a"), False),
         ({-0.0}, {0.0}, True),
         ({(1, -0.0): 2}, {(1, 0.0): 2}, True),
         ("\ud83d\ude00", "\U0001f600", False),

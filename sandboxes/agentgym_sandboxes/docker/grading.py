@@ -17,6 +17,7 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym_sandboxes import judging, wording
+from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.agent.serve import NO_MEMORY
 from agentgym_sandboxes.docker.agent.values import Tree
@@ -25,6 +26,7 @@ from agentgym_sandboxes.docker.running import limit_of
 from agentgym_sandboxes.judging import Answer, End, NoValue, Returned
 from agentgym_sandboxes.wording import Raised
 
+_FREE_LISTS = 100_000  # in an answer, whatever is expected
 _GARBAGE = Raised("RuntimeError", "it wrote into the channel of its answers")
 
 
@@ -46,13 +48,14 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     """The verdict. Raises InfraError when it was the tests or the container that failed."""
     check_answer(frame)
     wall_s = float(cast(float, frame.header["wall_s"]))
-    answers = _lines(blob(frame, "answers"))
-    if answers and answers[0] != ["ok"]:
-        return judging.load_failure(request.cases, _raised(answers[0]), wall_s)
+    calls = [case for case in request.cases if isinstance(case, CallCase)]
+    loaded, *told = _lines(blob(frame, "answers"), 1 + len(calls)) or [b'["ok"]']
+    if _tree(loaded) != ["ok"]:
+        return judging.load_failure(request.cases, _raised(_tree(loaded)), wall_s)
     failures, said_too_much = _failures(frame, request)
     return judging.assemble(
         request.cases,
-        [_answer(line) for line in answers[1:]],
+        [_call_answer(line, case) for line, case in zip(told, calls, strict=False)],
         failures,
         _end(frame, request, "output_limit" if said_too_much else frame.header["reason"]),
         wall_s=wall_s,
@@ -86,7 +89,7 @@ def _failures(frame: Frame, request: GradeRequest) -> tuple[list[Raised | None],
     tests = [case for case in request.cases if isinstance(case, AssertCase)]
     if not tests:
         return [], False
-    lines = _lines(blob(frame, "verdict"))
+    lines = [_tree(line) for line in _lines(blob(frame, "verdict"), 2 + len(tests))]
     if not lines:
         if frame.header["reason"] is not None:
             return [], False  # the solution was ended before the tests began
@@ -107,12 +110,23 @@ def _tag(line: Tree) -> Tree:
     return line[0] if isinstance(line, list) and line else None
 
 
+def _call_answer(line: bytes, case: CallCase) -> Answer:
+    """A line of the solution's. One with many more containers than what is expected is not even read: they would
+    take thirty times their room here."""
+    num_lists = line.count(b"[")
+    if num_lists > _FREE_LISTS:
+        expected = [values.encode(case.expected), values.encode(case.expected_args)]
+        if num_lists > 2 * values.text(expected).count("["):
+            return NoValue(f"value of {num_lists} parts")
+    return _answer(_tree(line))
+
+
 def _answer(line: Tree) -> Answer:
-    """A line of the solution's: from untrusted code, so anything may stand there."""
+    """A line of the solution's, read: from untrusted code, so anything may stand there."""
     if isinstance(line, list) and len(line) in (2, 3) and line[0] == "r":
         return Returned(line[1], _left(line[2]) if len(line) == 3 else None)
-    if isinstance(line, list) and len(line) == 2 and line[0] == "n":
-        return NoValue(str(line[1])[:100])
+    if isinstance(line, list) and len(line) == 2 and line[0] == "n" and isinstance(line[1], str):
+        return NoValue(line[1][:100])
     return _raised(line)
 
 
@@ -132,15 +146,17 @@ def _raised(line: Tree) -> Raised:
     return _GARBAGE
 
 
-def _lines(data: bytes) -> list[Tree]:
-    """The whole lines of a blob; what is no JSON becomes None, and so counts as garbage."""
-    trees: list[Tree] = []
-    for line in data.split(b"\n")[:-1]:
-        try:
-            trees.append(cast(Tree, json.loads(line, object_pairs_hook=_no_objects)))
-        except (ValueError, RecursionError):
-            trees.append("garbage")
-    return trees
+def _lines(data: bytes, most: int) -> list[bytes]:
+    """The first whole lines of a blob: untrusted code may have written millions."""
+    return data.split(b"\n", most)[:-1]
+
+
+def _tree(line: bytes) -> Tree:
+    """What a line holds; what is no JSON counts as garbage."""
+    try:
+        return cast(Tree, json.loads(line, object_pairs_hook=_no_objects))
+    except (ValueError, RecursionError):
+        return "garbage"
 
 
 def _no_objects(pairs: list[tuple[str, object]]) -> None:
