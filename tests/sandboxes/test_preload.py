@@ -18,6 +18,7 @@ from tests.sandboxes.wheel_files import wheel
 
 PACKAGES = ("tiny-thing==1.0",)
 NUMPY = ("numpy==2.3.1",)
+PRELOADED = ("numpy", "numpy.random")  # it imports the second only when that is used
 FILES = {
     "tiny/__init__.py": "SEEN = []\ndef double(x):\n    return 2 * x\n",
     "tiny_fails.py": "raise RuntimeError('not on a Saturday')\n",
@@ -37,24 +38,28 @@ async def tiny_image(engine: str, tmp_path_factory: pytest.TempPathFactory) -> A
     folder = tmp_path_factory.mktemp("index")
     wheel(folder, "tiny-thing", "1.0", FILES)
     said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(folder))
-        await DockerBackend(config(PACKAGES)).build(said.append)
-    yield said
-    remove_image(PACKAGES)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PIP_NO_INDEX", "1")
+            patch.setenv("PIP_FIND_LINKS", str(folder))
+            await DockerBackend(config(PACKAGES)).build(said.append)
+        yield said
+    finally:
+        remove_image(PACKAGES)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def numpy_image(engine: str) -> AsyncIterator[None]:
-    await DockerBackend(config(NUMPY, "numpy")).build(print)
-    yield
-    remove_image(NUMPY)
+    try:
+        await DockerBackend(config(NUMPY, *PRELOADED)).build(print)
+        yield
+    finally:
+        remove_image(NUMPY)
 
 
 def remove_image(packages: tuple[str, ...]) -> None:
     name = reference_of(DockerConfig(packages=packages).requirements)
-    subprocess.run(["docker", "rmi", name], check=True, capture_output=True, timeout=60)
+    subprocess.run(["docker", "rmi", name], check=False, capture_output=True, timeout=60)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -64,7 +69,7 @@ async def tiny(tiny_image: list[str]) -> AsyncIterator[DockerBackend]:
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="session", params=[(), ("numpy",)], ids=["imported", "preloaded"]
+    scope="module", loop_scope="session", params=[(), PRELOADED], ids=["imported", "preloaded"]
 )
 async def with_numpy(numpy_image: None, request: pytest.FixtureRequest) -> AsyncIterator[DockerBackend]:
     async with DockerBackend(config(NUMPY, *request.param)) as backend:
@@ -166,11 +171,14 @@ async def test_a_module_that_can_not_be_preloaded_fails_the_start(
     tiny_image: list[str], module: str, said: str
 ) -> None:
     backend = DockerBackend(config(PACKAGES, "tiny", module))
-    with pytest.raises(SandboxUnavailable) as caught:
-        await backend.start()
+    try:
+        with pytest.raises(SandboxUnavailable) as caught:
+            await backend.start()
+    finally:
+        await backend.close()
     assert said in str(caught.value)
     assert "sandbox.options.preload is ['tiny'" in str(caught.value)
-    assert "sandbox.options.packages" in str(caught.value)
+    assert ("sandbox.options.packages" in str(caught.value)) == ("can't be imported" in said)
     left = subprocess.run(
         ["docker", "ps", "-aq", "--filter", f"label=agentgym.owner={backend._owner}"],
         check=True, capture_output=True, text=True, timeout=60,
@@ -204,6 +212,19 @@ async def test_numpy_works_within_the_default_limits(with_numpy: DockerBackend) 
     product = "numpy.ones((500, 500)) @ numpy.ones((500, 500))"
     threads = f"import numpy, os; {product}; print(len(os.listdir('/proc/self/task')))"
     assert await printed(with_numpy, threads) == "1"
+
+
+@pytest.mark.docker
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.slow
+async def test_what_is_preloaded_takes_no_memory_from_a_call(with_numpy: DockerBackend) -> None:
+    """The limit is 512 MiB, and numpy takes more than 100 MiB of address space."""
+    fits, too_much = "print(len(bytearray(450 << 20)))", "print(len(bytearray(600 << 20)))"
+    assert await printed(with_numpy, fits) == str(450 << 20)
+    assert (await with_numpy.run(too_much)).status is RunStatus.OOM
+    async with with_numpy.session() as session:
+        assert (await session.run(fits)).status is RunStatus.OK
+        assert (await session.run(too_much)).status is RunStatus.OOM
 
 
 @pytest.mark.docker

@@ -273,11 +273,18 @@ class Container:
 
 def _check_hello(hello: frames.Frame, config: DockerConfig) -> None:
     """Raises SandboxUnavailable when the agent says that it could not begin."""
-    if "error" in hello.header:
-        raise SandboxUnavailable(
-            f"sandbox.options.preload is {list(config.preload)}, but {hello.header['error']}. Is what brings it in "
-            "sandbox.options.packages, or in the image? If not, add it, or leave the module out of preload."
-        )
+    if "error" not in hello.header:
+        return
+    why = str(hello.header["error"])
+    where = (
+        " Is what brings it in sandbox.options.packages, or in the image?"
+        if "can't be imported" in why
+        else ""
+    )
+    raise SandboxUnavailable(
+        f"sandbox.options.preload is {list(config.preload)}, but {why}.{where} Leave a module out of preload, and "
+        "calls import it themselves."
+    )
 
 
 async def _within(timeout_s: float, answer: asyncio.Future[frames.Frame]) -> frames.Frame:

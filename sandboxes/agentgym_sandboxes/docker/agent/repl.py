@@ -24,6 +24,7 @@ from typing import NoReturn, cast
 
 from .claims import claim
 from .limits import MIB
+from .preload import limit_mib
 
 MAX_PACKET_BYTES = 4096
 NUM_FDS = 4  # code, stdin, stdout, stderr
@@ -139,7 +140,7 @@ def send(control: socket.socket, order: dict[str, object], fds: list[int]) -> No
 def _limit(limits: dict[str, int]) -> None:
     """This run's share of what the session may use; the hard limits stand whatever happens here."""
     for kind, amount in (
-        (resource.RLIMIT_AS, limits["memory_mib"] * MIB),
+        (resource.RLIMIT_AS, limit_mib(limits["memory_mib"]) * MIB),
         (resource.RLIMIT_FSIZE, limits["file_mib"] * MIB),
         (resource.RLIMIT_NPROC, limits["processes"]),
     ):

@@ -16,7 +16,7 @@ from typing import Callable, NoReturn
 from .judge import judge
 from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights
-from .preload import MAX_REASON_BYTES, PreloadFailed, preload
+from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, seed_anew
 from .program import run_program
 from .serve import NO_MEMORY, serve
 
@@ -44,6 +44,7 @@ PREIMPORTED = [
 ]
 MAX_ORDER_BYTES = 8192
 READY = b"!"
+KEEP_PYTHON = ("program", "serve", "judge", "repl")  # operations whose children have what was preloaded
 _MAX_FDS = 6
 
 
@@ -93,6 +94,8 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     for _, _, packed in ancillary:
         fds.frombytes(packed)
     order = json.loads(data)
+    if order["op"] in KEEP_PYTHON:
+        order["limits"]["memory_mib"] = limit_mib(order["limits"]["memory_mib"])
     if "keeper" in order:
         from . import session_child  # noqa: F401  # here, once, and not in every child
     try:
@@ -111,6 +114,7 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
 
 
 def _confine(order: dict[str, int], limits: ChildLimits) -> None:
+    seed_anew()
     if "keeper" in order:
         from .session_child import confine_session
 
