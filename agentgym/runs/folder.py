@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Self, cast
 
 from agentgym.config import read_yaml, to_yaml
 from agentgym.errors import UserError, nearest
@@ -170,8 +170,18 @@ class RunFolder:
         )
 
     def save_sandbox(self, able: Capabilities) -> None:
-        """Which sandbox serves the run, and what it enforces on this machine."""
-        record: dict[str, Json] = {**asdict(able), "unsafe": not able.isolated}
+        """Which sandbox serves the run, and what it enforces on this machine.
+
+        before: those that served it until a resume. A run that was unsafe once stays marked so.
+        """
+        earlier = self.load_sandbox()
+        before = cast("list[str]", earlier.get("before", []))
+        names = dict.fromkeys([*before, *([str(earlier["backend"])] if earlier else [])])
+        record: dict[str, Json] = {
+            **asdict(able),
+            "unsafe": not able.isolated or earlier.get("unsafe") is True,
+            "before": [name for name in names if name != able.backend],
+        }
         write_whole(self.path / "sandbox.json", json.dumps(record, indent=1).encode())
 
     def load_sandbox(self) -> dict[str, Json]:

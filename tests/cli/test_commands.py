@@ -134,6 +134,9 @@ def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
     with RunFolder.open(run_dir, for_writing=True) as folder:
         folder.save_sandbox(Capabilities(**able))
     assert "plain (UNSAFE)" in cli("runs").out
+    with RunFolder.open(run_dir, for_writing=True) as folder:  # resumed with another one
+        folder.save_sandbox(Capabilities(**{**able, "backend": "docker", "isolated": True}))
+    assert "docker after plain (UNSAFE)" in cli("runs").out
     assert cli("runs", "--runs-dir", "gone").code == 2
 
 

@@ -200,6 +200,9 @@ def test_a_run_remembers_its_sandbox(folder: RunFolder) -> None:
     assert (found["backend"], found["sessions"], found["unsafe"]) == ("docker", False, False)
     folder.save_sandbox(Capabilities(**{**able, "backend": "plain", "detail": "", "isolated": False}))
     assert folder.load_sandbox()["unsafe"] is True
+    folder.save_sandbox(Capabilities(**{**able, "backend": "docker"}))  # resumed: not safe again by that
+    found = folder.load_sandbox()
+    assert (found["backend"], found["unsafe"], found["before"]) == ("docker", True, ["plain"])
 
 
 def test_a_run_without_state_can_not_be_resumed(folder: RunFolder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import cast
 
 from agentgym.cli.parser import Parser
 from agentgym.cli.shell import Shell
@@ -60,4 +61,6 @@ def _sandbox(folder: RunFolder) -> str:
     found = folder.load_sandbox()
     if not found:
         return "-"
-    return f"{found.get('backend')} (UNSAFE)" if found.get("unsafe") else str(found.get("backend"))
+    before = cast("list[str]", found.get("before", []))  # of a run that was resumed with another one
+    names = " after ".join([str(found.get("backend")), *reversed(before)])
+    return f"{names} (UNSAFE)" if found.get("unsafe") else names
