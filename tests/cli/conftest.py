@@ -158,7 +158,7 @@ class ImageSandbox(EchoSandbox):
 
     async def build(self, say, *, pull=None) -> str:
         await self.probe()
-        say("building")
+        say(" ".join(["building", *self.options.get("packages", [])]))
         return f"sha256:{pull or 'built'}"
 
     async def clean(self, say) -> int:

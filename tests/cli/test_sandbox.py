@@ -141,6 +141,11 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
         (["run", "p.py", "--sandbox", "echo", "--loop.steps", "3"], "only --sandbox.options"),
         (["build", "--sandbox", "echo"], "needs no image"),
         (["build", "--sandbox", "imag"], "Did you mean 'image'?"),
+        (["build", "--sandbox", "image", "--packages"], "expected at least one argument"),
+        (
+            ["build", "--sandbox", "image", "--packages", "a", "--sandbox.options.packages", "[b]"],
+            "are one setting; give one of the two",
+        ),
         (["clean", "x"], "does not know 'x'"),
         (["bench", "--sandbox", "steady", "--at-once", "0"], "--at-once must be at least 1"),
         (["biuld"], "invalid choice"),
@@ -170,6 +175,16 @@ def test_an_image_is_built_and_what_dead_runs_left_is_named_and_removed(cli) -> 
     assert "removed container 0123" in end.out and "removed 3 in all" in end.out
     found = json.loads(cli("sandbox", "clean", "--sandbox", "image", "--json").out)
     assert found["removed"] == 3 and "0123" in found["what"][0]
+
+
+def test_packages_are_named_by_an_option_of_the_command_or_of_the_sandbox(cli) -> None:
+    words = ("sandbox", "build", "--sandbox", "image")
+    end = cli(*words, "--packages", "numpy==2.3.1", "scikit-learn>=1", "zope.interface===5")
+    assert end.code == 0 and "building numpy==2.3.1 scikit-learn>=1 zope.interface===5\n" in end.err
+    end = cli(*words, "--sandbox.options.packages=[numpy==2.3.1, sympy]")
+    assert end.code == 0 and "building numpy==2.3.1 sympy\n" in end.err
+    end = cli(*words, "--packages", "numpy==2.3.1", "--dry-run")
+    assert "take the base image, or build" in end.out and "fetch numpy==2.3.1 with pip" in end.out
 
 
 # doctor
