@@ -53,16 +53,20 @@ class Request:
         named: str | None = self.arguments.sandbox
         installed = self.registry.names("sandboxes")
         names = [named] if named else [name for name in CONTAINING if name in installed]
-        refused: list[tuple[str, SandboxUnavailable]] = []
+        refused: list[tuple[str, Exception]] = []
         for name in names:
             try:
                 return name, await probe(self.backend(name))
             except SandboxUnavailable as error:
                 refused.append((name, error))
+            except UserError as error:
+                if not refused:
+                    raise
+                refused.append((name, error))  # options are one sandbox's: that it lacks them is no mistake
         raise refusal(refused)
 
 
-def refusal(refused: Sequence[tuple[str, SandboxUnavailable]]) -> UserError:
+def refusal(refused: Sequence[tuple[str, Exception]]) -> UserError:
     """What keeps each of the sandboxes that were asked for from being had."""
     lines = [f"sandbox {name!r} can't be had: {error}" for name, error in refused]
     if not lines:
