@@ -168,7 +168,7 @@ async def build_image(engine: Engine, mirror: str, say: Callable[[str], None]) -
     if shutil.which("debootstrap") is None:
         missing.append("debootstrap is not installed (`sudo apt-get install debootstrap`)")
     if os.geteuid() != 0:
-        missing.append("debootstrap needs root (`sudo -E agentgym sandbox build`)")
+        missing.append("debootstrap needs root (`sudo -E $(command -v agentgym) sandbox build`)")
     if missing:
         raise UserError(
             f"the sandbox image can't be built: {'; '.join(missing)}. Or pull one instead: "
