@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import argparse
 import io
 import json
 from dataclasses import fields
@@ -13,7 +12,6 @@ import pytest
 
 from agentgym.cli.main import main
 from agentgym.cli.sandbox import verify
-from agentgym.cli.sandbox.action import Request
 from agentgym.cli.sandbox.program import as_mapping, exit_text, limit_text, visible
 from agentgym.cli.shell import Shell
 from agentgym.evals.containment.findings import Category, Finding, Outcome, Report
@@ -158,37 +156,6 @@ def test_wrong_uses_of_sandboxes_are_refused(cli, program: str, words, expected)
     Path("latin.py").write_bytes(b"print('caf\xe9')")
     end = cli("sandbox", *words)
     assert end.code == 2 and expected in end.err and "traceback" not in end.err
-
-
-class OneThatTakesPackages:
-    """A registry of docker, which is not ready, and of bubblewrap, which has no such option."""
-
-    def names(self, kind: str) -> list[str]:
-        return ["bubblewrap", "docker"]
-
-    def sandbox(self, name: str) -> object:
-        def make(options: dict[str, object]) -> object:
-            if name == "bubblewrap":
-                raise UserError("sandbox 'bubblewrap' has no option 'packages'")
-            return self
-
-        return make
-
-    async def probe(self) -> Capabilities:
-        raise SandboxUnavailable("no image. Run `agentgym sandbox build --packages a`")
-
-    async def close(self) -> None: ...
-
-
-async def test_why_the_first_sandbox_is_missing_is_not_hidden_by_the_next_ones_options() -> None:
-    request = Request(
-        arguments=argparse.Namespace(sandbox=None),
-        options={"packages": ["a"]},
-        registry=OneThatTakesPackages(),  # type: ignore[arg-type]
-        shell=Shell(out=io.StringIO(), err=io.StringIO(), jobs=None, plugins=None),  # type: ignore[arg-type]
-    )
-    with pytest.raises(UserError, match="agentgym sandbox build --packages a"):
-        await request.available()
 
 
 # build, clean
