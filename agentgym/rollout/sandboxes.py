@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = Limits()
 CONTAINING = ("docker", "bubblewrap")  # what `auto` tries for any task, in this order
+WITH_SESSIONS = ("docker",)  # of these
 
 
 async def choose_sandbox(
@@ -90,10 +91,18 @@ async def _choose_any(
 def _check_serves(backend: SandboxBackend, specs: list[SandboxSpec]) -> None:
     for spec in specs:
         if not backend.supports(spec):
-            allowed = ", ".join((*CONTAINING, *spec.allow_interpreters))
+            able = WITH_SESSIONS if spec.session else (*CONTAINING, *spec.allow_interpreters)
             raise UserError(
-                f"sandbox {backend.name!r} can't serve these tasks ({spec}); allowed are: {allowed}"
+                f"sandbox {backend.name!r} can't serve these tasks, which need {_needs(spec)}; "
+                f"take one of: {', '.join(able)}"
             )
+
+
+def _needs(spec: SandboxSpec) -> str:
+    needs = ["a session"] if spec.session else []
+    needs += [f"the image {spec.image!r}"] if spec.image is not None else []
+    needs += [] if spec.allow_interpreters else ["all of Python"]
+    return ", ".join([*needs, f"{spec.memory_mib} MiB"])
 
 
 @asynccontextmanager

@@ -113,7 +113,9 @@ async def test_what_is_unsafe_is_never_taken_by_itself() -> None:
 async def test_a_sandbox_without_sessions_is_passed_over_for_tasks_that_need_one() -> None:
     registry = registry_of(FakeBackend("docker", sessions=False), FakeBackend("bubblewrap"))
     assert (await chosen(registry, task(session=True)))[0] == "bubblewrap"
-    with pytest.raises(UserError, match="can't serve these tasks"):
+    with pytest.raises(
+        UserError, match=r"which need a session, all of Python, 512 MiB; take one of: docker$"
+    ):
         await chosen(registry, task(session=True), name="docker")
 
 
