@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import agentgym
+import agentgym.sandbox
+
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "sandboxes.md").read_text(), re.DOTALL)
 PRINTED = [
@@ -31,3 +34,11 @@ def test_a_program_pasted_from_the_page_runs(engine: str, tmp_path: Path, block:
         timeout=120,
     )
     assert (end.returncode, end.stdout, end.stderr) == (0, printed, "")
+
+
+@pytest.mark.parametrize("page", ["sandboxes.md", "writing_environments.md"])
+def test_what_a_page_names_can_be_imported_from_agentgym(page: str) -> None:
+    """A reader has the name alone."""
+    code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", (DOCS / page).read_text(), re.DOTALL))
+    named = {name for name in re.findall(r"\b[A-Z]\w+", code) if hasattr(agentgym.sandbox, name)}
+    assert named and named <= set(agentgym.__all__)
