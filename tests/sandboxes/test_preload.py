@@ -17,7 +17,7 @@ from agentgym_sandboxes.docker.image import reference_of
 from tests.sandboxes.wheel_files import wheel
 
 PACKAGES = ("tiny-thing==1.0",)
-NUMPY = ("numpy==2.3.1",)
+NUMPY = ("numpy>=2.3.1,<2.3.2",)  # written so, no one else has this image, which is removed again
 PRELOADED = ("numpy", "numpy.random")  # it imports the second only when that is used
 FILES = {
     "tiny/__init__.py": "SEEN = []\ndef double(x):\n    return 2 * x\n",
