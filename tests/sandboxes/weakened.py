@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weakened_beside import BESIDE
 from weakening import Patch, Settings, Weakening
 
 CAPABILITIES = [
@@ -125,7 +126,9 @@ SAME_USER = """\
         if os.path.exists("/work/777777"):
             os.setresuid(777777, 777777, 777777)
         else:
-            drop_rights(777777, limits)
+            from .limits import make_home
+            os.rmdir(order["folder"])
+            drop_rights(777777, limits, make_home(777777))
 """
 
 IN_C = ("endless_loop", "big_power", "backtracking", "hash_collisions", "sum_in_c", "ignored_signals")
@@ -171,8 +174,7 @@ WEAKENINGS = (
     ),
     Weakening(
         name="files are not swept",
-        patches=(('        """Remove the files of `uid`; whether nothing is left. Its processes must be gone."""\n',
-                  "        return True\n"),),
+        patches=(("        held = False\n        try:\n", "        return True\n        try:\n"),),
         alone=True,
         breaks=(
             "deep_tree", "hard_links", "wide_folder", "strange_names", "closed_folders", "other_kinds_of_files",
@@ -206,7 +208,8 @@ WEAKENINGS = (
             "files_by_handle", "watching_all_files", "personality", "secret_memory", "memory_policy",
             "rarely_used_calls", "segment_tables", "calls_of_32_bits", "sockets_to_the_hypervisor",
             "sockets_to_the_kernel", "ciphers_of_the_kernel", "other_socket_families", "shared_memory",
-            "message_queues", "semaphores", "posix_message_queue", "locked_memory",
+            "message_queues", "semaphores", "posix_message_queue", "locked_memory", "used_port", "flow_labels",
+            "socket_programs", "upper_halves", "odd_protocols", "wait_for_disks", "huge_pages",
         ),
     ),
     Weakening(
@@ -248,7 +251,7 @@ WEAKENINGS = (
     Weakening(name="secrets in the environment", host=_secrets, breaks=("environment_secrets",)),
     Weakening(
         name="one user for all calls",
-        patches=(('        drop_rights(order["uid"], limits)\n', SAME_USER),),
+        patches=(('        drop_rights(order["uid"], limits, order["folder"])\n', SAME_USER),),
         breaks=("spy_on_a_neighbour",),
     ),
     Weakening(
@@ -359,4 +362,5 @@ WEAKENINGS = (
         ),
         breaks=("every_descriptor", "notes_without_end", "output_of_another_call"),
     ),
+    *BESIDE,
 )  # fmt: skip

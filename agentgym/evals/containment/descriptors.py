@@ -132,7 +132,8 @@ SNIPPETS = (
                     continue
                 try:
                     resource.setrlimit(kind, (hard, hard + 1))
-                    escaped(name, "raised")
+                    now = resource.getrlimit(kind)[1]
+                    (escaped if now > hard else held)(name, now)
                 except (ValueError, OSError):
                     held(name, hard)
             attempt("of its parent", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (1, 1)))

@@ -19,7 +19,7 @@ LIMITS = Limits(wall_s=5.0, cpu_s=5, memory_mib=256)
 Act = Callable[[Session], Awaitable[Judgement]]
 
 
-def _in_session(name: str, tries: str, act: Act) -> Scene:
+def in_session(name: str, tries: str, act: Act) -> Scene:
     async def leased(backend: SandboxBackend, host: Host) -> Judgement:
         async with backend.session() as session:
             judgement = await act(session)
@@ -31,7 +31,7 @@ def _in_session(name: str, tries: str, act: Act) -> Scene:
     return Scene(name=name, category=Category.HANDED_BACK, tries=tries, claim="sessions", act=leased)
 
 
-async def _made(session: Session, code: str) -> Judgement | None:
+async def made(session: Session, code: str) -> Judgement | None:
     """Run code that must say `made`; broken when it does not."""
     result = await session.run(code, limits=LIMITS)
     if result.status is not RunStatus.OK or "made" not in result.stdout:
@@ -82,7 +82,7 @@ open("real", "w").write("text")
 os.symlink("real", "to-real")
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     if early is not None:
         return early
     paths = ["link", "folder-link/passwd", "loop", "a/b/up", "root/passwd"]
@@ -102,7 +102,7 @@ os.mkdir("folder")
 os.symlink("/dev/zero", "zero")
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     return (
         early
         if early is not None
@@ -111,7 +111,7 @@ print("made")
 
 
 async def _read_oversized(session: Session) -> Judgement:
-    early = await _made(session, "open('large', 'wb').write(bytes(3 << 20))\nprint('made')")
+    early = await made(session, "open('large', 'wb').write(bytes(3 << 20))\nprint('made')")
     return early if early is not None else await _all_refused(session, ["large"])
 
 
@@ -134,7 +134,7 @@ if not os.fork():
     os._exit(0)
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     if early is not None:
         return early
     num_read = 0
@@ -159,7 +159,7 @@ os.symlink("/work", "work")
 os.mkfifo("fifo")
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     if early is not None:
         return early
     for path in (
@@ -200,7 +200,7 @@ for number in range(500):
     open("f%d" % number, "w").close()
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     if early is not None:
         return early
     try:
@@ -307,7 +307,7 @@ except OSError: pass
 os.mkdir("closed"); open("closed/x", "w").close(); os.chmod("closed", 0)
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     if early is not None:
         return early
     try:
@@ -342,7 +342,7 @@ if not os.fork():
     os.setsid(); time.sleep(5); os._exit(0)
 print("made")
 """
-    early = await _made(session, code)
+    early = await made(session, code)
     if early is not None:
         return early
     await session.reset()
@@ -359,33 +359,33 @@ print("planted" in globals(), hasattr(builtins, "planted"), "PLANTED" in os.envi
 
 
 SCENES = (
-    _in_session(
+    in_session(
         "read_outside",
         "asks for files outside of the work folder, by ways up and absolute paths",
         _read_outside,
     ),
-    _in_session("read_links", "puts links where a file is asked for", _read_links),
-    _in_session(
+    in_session("read_links", "puts links where a file is asked for", _read_links),
+    in_session(
         "read_specials",
         "puts a fifo, a socket, a folder or a device where a file is asked for",
         _read_specials,
     ),
-    _in_session("read_oversized", "puts a file there that is larger than asked for", _read_oversized),
-    _in_session("swapped_file", "swaps a file for a link while it is read", _growing_file),
-    _in_session("write_through_links", "has files written through its links, and outside", _write_through),
-    _in_session("strange_listing", "has a long and strange folder listed", _many_names),
-    _in_session(
+    in_session("read_oversized", "puts a file there that is larger than asked for", _read_oversized),
+    in_session("swapped_file", "swaps a file for a link while it is read", _growing_file),
+    in_session("write_through_links", "has files written through its links, and outside", _write_through),
+    in_session("strange_listing", "has a long and strange folder listed", _many_names),
+    in_session(
         "bad_archives",
         "has archives restored that lead outside, hold links and devices, or lie",
         _bad_restores,
     ),
-    _in_session("packed_bomb", "has an archive restored that unpacks to 200 MiB", _packed_bomb),
-    _in_session(
+    in_session("packed_bomb", "has an archive restored that unpacks to 200 MiB", _packed_bomb),
+    in_session(
         "bad_snapshot",
         "fills the work folder with links, fifos and closed folders, then has it saved",
         _bad_snapshot,
     ),
-    _in_session(
+    in_session(
         "after_a_reset",
         "leaves names, variables, files and a daemon for after the reset",
         _reset_leaves_nothing,

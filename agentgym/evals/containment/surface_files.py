@@ -332,7 +332,10 @@ SNIPPETS = (
         code="""
             import resource, signal
             hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-            (held if hard == 0 else escaped)("core limit", hard)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # at 1 nothing is run for a crash, at 0 it may be
+            now = resource.getrlimit(resource.RLIMIT_CORE)
+            piped = open("/proc/sys/kernel/core_pattern").read().startswith("|")
+            (held if hard <= 1 and (now == (1, 1) or not piped) else escaped)("core limit", (hard, now))
             pid = os.fork()
             if not pid:
                 os.kill(os.getpid(), signal.SIGABRT)

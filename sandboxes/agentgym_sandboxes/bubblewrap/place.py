@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ WORK_FILES, TMP_FILES = 4096, 1024
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MASKED = ("kcore", "keys", "key-users", "latency_stats", "timer_list", "sched_debug", "interrupts")
 _JOIN = 'for group in $1; do echo 0 >"$group" || exit 97; done; shift; exec "$@"'
+_NO_DUMPS = (
+    "prlimit",
+    "--core=1:1",
+    "--",
+)  # at 1 the kernel runs no program of the host's for a crash; at 0 it does
 _MOUNT = (
     'mount -t tmpfs -o "$1" files /dev/shm && mount -t tmpfs -o "$2" files /dev/pts || exit 98; '
     'shift 2; exec "$@"'
@@ -104,7 +110,8 @@ class BubblewrapPlace:
         ]
         mounts = mount_command(setting.work_mib, setting.tmp_mib) if setting.counts_files else []
         shell = ["/bin/sh", "-c", _JOIN, "join", "\n".join(self._group.members)]
-        return [*shell, *mounts, setting.bwrap, *inside, "--", *python], (control_fd, *self._data)
+        dumps = _NO_DUMPS if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0 else ()
+        return [*shell, *dumps, *mounts, setting.bwrap, *inside, "--", *python], (control_fd, *self._data)
 
     def _own_folders(self) -> list[str]:
         setting = self._setting

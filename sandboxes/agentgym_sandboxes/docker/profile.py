@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from typing import TypeAlias, cast
 
 from agentgym.types import Json
 from agentgym_sandboxes.docker.bundle import agent_argument
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.seccomp import seccomp_text
 
 MIB = 1 << 20
 LABEL = "agentgym.sandbox"
@@ -32,18 +30,6 @@ SettingsOf: TypeAlias = Callable[[DockerConfig, str, str, bool], dict[str, Json]
 """Makes the body of a create call from config, image, owner, and whether uids are remapped."""
 
 
-@cache
-def seccomp_text() -> str:
-    """The engine's default profile less what a program has no use for here.
-
-    Less ptrace, process_vm_*, keyctl, userfaultfd, perf_event_open, bpf, mounts, namespaces, memfd_secret,
-    io_uring, System V and POSIX message IPC (it outlives its process) and more; sockets only of the families
-    1, 2 and 10.
-    """
-    text = resources.files("agentgym_sandboxes.docker").joinpath("seccomp.json").read_text(encoding="utf-8")
-    return json.dumps(json.loads(text))
-
-
 def first_uid(remapped: bool) -> int:
     """Where the uids of a container begin: no other's, for RLIMIT_NPROC counts a uid over the whole host.
 
@@ -62,7 +48,7 @@ def container_settings(
     Root with two capabilities, because the agent needs another uid than the snippets; they end up with none.
     Init is off: PID 1 is the agent, which nothing inside can kill, and whose end is the container's.
     """
-    limits = {"nofile": 1024, "core": 0, "fsize": AGENT_FILE_MIB * MIB, "memlock": 0, "msgqueue": 0}
+    limits = {"nofile": 1024, "core": 1, "fsize": AGENT_FILE_MIB * MIB, "memlock": 0, "msgqueue": 0}
     uids = [str(first_uid(remapped)), str(NUM_UIDS)]
     command = ["python3", "-s", "-c", agent_argument(), *uids, *config.preload]
     host: dict[str, Json] = {
@@ -79,7 +65,11 @@ def container_settings(
             "/dev/shm": _SHARED_MEMORY,
         },
         # of a TCP buffer, at most: such memory is the host's, and no limit of a container's counts it
-        "Sysctls": {"net.ipv4.tcp_rmem": "4096 65536 262144", "net.ipv4.tcp_wmem": "4096 65536 262144"},
+        "Sysctls": {
+            "net.ipv4.tcp_rmem": "4096 65536 262144",
+            "net.ipv4.tcp_wmem": "4096 65536 262144",
+            "net.ipv4.tcp_max_tw_buckets": "0",  # a port that a call has used is the next one's at once
+        },
         "Memory": config.container_memory_mib * MIB,
         "MemorySwap": config.container_memory_mib * MIB,
         "NanoCpus": int(config.cpus * 1e9),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from . import frames
 from .claims import claim_in
-from .endings import count_oom_kills, full_disk, hit_of, reason_of_failure
+from .endings import count_oom_kills, hit_of, memory_left_mib, others_fill_disk, reason_of_failure
 from .job import Job
-from .limits import MIB, ChildLimits
+from .limits import ChildLimits
 from .processes import processes_of
+from .sweep import Held
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -31,6 +33,7 @@ class Calls:
         self._supervisor = supervisor
         self._sweeper = supervisor.sweeper
         self._num_oom_kills = count_oom_kills()
+        self._held: set[int] = set()  # uids of calls that ended, whose folders a call beside them holds on to
 
     @property
     def any_ending(self) -> bool:
@@ -78,7 +81,7 @@ class Calls:
     def _ended(self, job: Job, op: str, end: dict[str, float]) -> None:
         job.live -= 1
         if "fork_error" in end:
-            self._end(job, "no_process")
+            self._end(job, "crowded" if end["fork_error"] in (errno.ENOSPC, errno.EDQUOT) else "no_process")
             return
         status = int(end["status"])
         job.exits[op] = status
@@ -98,14 +101,14 @@ class Calls:
         if number in (signal.SIGKILL, signal.SIGXCPU) and job.cpu_s >= job.limits.cpu_s - 0.5:
             return "timeout"
         if self._memory_ended(op, number):
-            return "crowded" if self._others_took_memory(job) else "oom"
+            job.beside = len(self.jobs) - 1 if self._had_used_less(job) else 0
+            return "oom"
         if op == "program":
             self._pump(job, "notes")
             claimed = claim_in(bytes(job.output["notes"]))
             reason, claimed = reason_of_failure(status, claimed, alone=False)
-            if claimed == "disk" and self._others_filled_disk(job):
-                return "crowded"
             if reason is not None:
+                job.beside = len(self.jobs) - 1 if claimed == "disk" else 0
                 job.hit = hit_of(job, reason, claimed=claimed)
                 return reason
         return "signal" if number is not None else None
@@ -126,21 +129,30 @@ class Calls:
             return True
         return False
 
-    def _others_took_memory(self, job: Job) -> bool:
-        """Whether a call that was killed for memory had used less than it may: the container was too full."""
-        if len(self.jobs) == 1:
-            return False
+    def _had_used_less(self, job: Job) -> bool:
+        """Whether a call that was killed for memory had used less than it may, as far as its processes tell."""
         living = sum(p.memory_mib for uid in job.uids for p in processes_of(uid).values())
         return living + job.memory_kib / 1024 < CROWDED_BELOW * job.limits.memory_mib
 
-    def _others_filled_disk(self, job: Job) -> bool:
-        """Whether a call that met a full disk had taken less than an equal share of it."""
-        full = full_disk()
-        if full is None or len(self.jobs) == 1:
+    def _was_crowded(self, job: Job) -> bool:
+        """Whether others had taken the room that a call may use: measured when it is gone and can hide nothing."""
+        if not job.beside:
             return False
-        num_bytes, num_files = self._sweeper.disk_use(job.uids[0])
-        used = num_bytes / MIB if full.limit == "disk_mib" else num_files
-        return used < full.allowed / len(self.jobs)
+        if job.reason == "oom":
+            return memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib
+        return job.reason == "disk_limit" and others_fill_disk(job.beside)
+
+    def _wipe(self, job: Job) -> bool:
+        """Whether no file of a call is left, but in folders that calls beside it hold on to, which wait for those."""
+        neighbours = {uid for other in self.jobs.values() if other is not job for uid in other.uids}
+        for uid in {*job.uids, *self._held} - neighbours:
+            self._held.discard(uid)
+            try:
+                if not self._sweeper.wipe(uid, neighbours):
+                    return False
+            except Held:
+                self._held.add(uid)
+        return True
 
     def _pump(self, job: Job, name: str) -> None:
         fd = job.fds.get(name)
@@ -174,9 +186,10 @@ class Calls:
             self._sweeper.kill(uid)
         if (busy or job.live) and not late:
             return
-        clean = not busy and not job.live and all([self._sweeper.wipe(uid) for uid in job.uids])
-        if not clean:
+        if busy or job.live or not self._wipe(job):
             job.reason = "dirty"
+        elif self._was_crowded(job):
+            job.reason, job.hit = "crowded", None
         self._finish(job)
 
     def _finish(self, job: Job) -> None:

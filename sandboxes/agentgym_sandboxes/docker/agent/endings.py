@@ -89,6 +89,36 @@ def container_memory(job: Job) -> Hit:
     return Hit("memory_mib", job.memory_kib / 1024, job.limits.memory_mib)
 
 
+def others_fill_disk(num_calls: int) -> bool:
+    """Whether one folder for files is fuller than so many calls may make it, if one more has an equal share."""
+    share = num_calls / (num_calls + 1)
+    for folder in filter(os.path.isdir, FOLDERS):
+        info = os.statvfs(folder)
+        if (
+            info.f_blocks - info.f_bfree > share * info.f_blocks
+            or info.f_files - info.f_ffree > share * info.f_files
+        ):
+            return True
+    return False
+
+
+def memory_left_mib() -> float:
+    """What a call may still take of the container's memory; without a bound where the kernel does not tell."""
+    for folder, current, most in (
+        ("", "memory.current", "memory.max"),
+        ("memory/", "memory.usage_in_bytes", "memory.limit_in_bytes"),
+    ):
+        try:
+            used = _number(folder + current)
+            with open(f"{_CGROUP}/{folder}memory.stat") as file:
+                counts = dict(line.split() for line in file)
+            cached = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+            return (_number(folder + most) - used + cached) / MIB
+        except (OSError, ValueError):
+            continue
+    return float("inf")
+
+
 def count_oom_kills() -> int:
     """How many processes of this container the kernel killed for memory so far (control groups v2, v1)."""
     for path in ("memory.events", "memory/memory.oom_control"):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 MAX_ENTRIES = 20_000
 MAX_DEPTH = 100
+MAX_CHARS = 8 << 20  # of all paths: written out, and in an archive, they take some bytes each
 MAX_TEXT = 1000
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MIB = 1 << 20
@@ -56,8 +57,6 @@ def components(path: str, work: str) -> list[str]:
         raise Refused(f"{path!r} holds a NUL byte; leave it out")
     if not _is_text(path):
         raise Refused(f"{path!r} is no text that can be written as UTF-8; use another name")
-    if not _is_text(path):
-        raise Refused(f"{path!r} holds half a character, which no name can; leave it out")
     relative = path
     if path.startswith("/"):
         if path != work and not path.startswith(work + "/"):
@@ -175,6 +174,7 @@ def entries(root: int, names: Sequence[str]) -> list[Entry]:
     left out. A folder whose mode closes it to its owner is there without what it holds."""
     os.close(open_folder(root, names))
     found: list[Entry] = []
+    num_chars = 0
     pending = [list(names)]
     while pending:
         above = pending.pop()
@@ -187,11 +187,15 @@ def entries(root: int, names: Sequence[str]) -> list[Entry]:
         try:
             with os.scandir(folder) as items:
                 for item in items:
-                    info = item.stat(follow_symlinks=False)
+                    try:
+                        info = item.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # gone meanwhile
                     is_folder = stat.S_ISDIR(info.st_mode)
                     if not (is_folder or stat.S_ISREG(info.st_mode)) or not _is_text(item.name):
                         continue
                     path = "/".join([*above, item.name])
+                    num_chars += len(path)
                     size = 0 if is_folder else info.st_size
                     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
                     found.append(Entry(path, is_folder, size, mode, mtime))
@@ -199,8 +203,11 @@ def entries(root: int, names: Sequence[str]) -> list[Entry]:
                         pending.append([*above, item.name])
         finally:
             os.close(folder)
-        if len(found) > MAX_ENTRIES:
-            raise Refused(f"there are more than {MAX_ENTRIES} files; name a folder that holds fewer")
+        if len(found) > MAX_ENTRIES or num_chars > MAX_CHARS:
+            raise Refused(
+                f"there are more than {MAX_ENTRIES} files, or {MAX_CHARS >> 20} Mi characters of paths; "
+                "name a folder that holds fewer"
+            )
     return sorted(found)
 
 

@@ -31,6 +31,7 @@ class Job:
         self.exits: dict[str, int] = {}  # wait statuses by operation
         self.reason: str | None = None
         self.hit: Hit | None = None  # the limit behind the reason
+        self.beside = 0  # calls that may have taken the room that it lacked
         self.ending = False
         self.swept = False  # processes were killed
         self.leaked = False  # and they had outlived the call's own

@@ -48,7 +48,27 @@ def home(uid: int) -> str:
     return f"{WORK}/{uid}"
 
 
-def drop_rights(uid: int, limits: ChildLimits) -> None:
+def make_home(uid: int) -> str:
+    """Make a folder of the user's own, by root, before the user has a process; its path. Raises OSError.
+
+    A call beside it may have taken the name, or all room.
+    """
+    folder = home(uid)
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            folder = f"{folder}-{os.urandom(8).hex()}"
+            os.mkdir(folder, 0o700)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+    return folder
+
+
+def drop_rights(uid: int, limits: ChildLimits, folder: str) -> None:
     """Become `uid` for good, with nothing of root left, in a folder of its own."""
     os.setsid()
     os.nice(19)  # a busy child must not starve the supervisor
@@ -60,10 +80,13 @@ def drop_rights(uid: int, limits: ChildLimits) -> None:
     os.umask(0o077)
     lower(resource.RLIMIT_NPROC, limits.processes)
     set_rlimits(limits)
-    folder = home(uid)
-    os.mkdir(folder, 0o700)
     os.chdir(folder)
     os.environ["HOME"] = folder  # /work is everyone's: a neighbour could leave start-up files there
+
+
+def core_size() -> int:
+    """1 byte, if it may be so much: at 0 a kernel still runs the host's program for crashes, where there is one."""
+    return 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
 
 
 def set_rlimits(limits: ChildLimits) -> None:
@@ -73,7 +96,7 @@ def set_rlimits(limits: ChildLimits) -> None:
         (resource.RLIMIT_AS, limits.memory_mib * MIB),
         (resource.RLIMIT_FSIZE, limits.file_mib * MIB),
         (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, core_size()),
     ):
         lower(kind, amount)
 

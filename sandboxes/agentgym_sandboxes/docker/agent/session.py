@@ -30,6 +30,11 @@ MAX_PROCESSES = 96
 SWEEP_PATIENCE_S = 3.0
 FILES_WALL_S = 60.0
 MAX_DRAINED = 64
+_FILES_FAILED = {
+    "timeout": f"handing over files took more than {FILES_WALL_S:g} s; end what runs in the background",
+    "output_limit": "the files are too large to be handed over; remove some",
+    "": "the files could not be handed over; end what runs in the background and try again",
+}
 End = dict[str, float]
 
 
@@ -226,8 +231,8 @@ class Session:
         try:
             said = json.loads(data)
             token, exit_code, claimed = said["token"], int(said["exit"]) & 255, said["claim"]
-        except (ValueError, TypeError, LookupError, RecursionError):
-            return
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            return  # of foreign code
         if turn is None or turn.is_exec or token != turn.token or self._interpreter is not interpreter:
             return
         turn.exit_status = exit_code << 8
@@ -287,6 +292,7 @@ class Session:
 
     def _file_late(self, job: Job) -> None:
         if not job.ending:
+            job.reason = job.reason or "timeout"
             self._supervisor.sweeper.kill(self._keeper)
 
     def _file_ended(self, job: Job, end: End) -> None:
@@ -301,8 +307,10 @@ class Session:
                 job.close(name)
         header: frames.Header = {"id": job.number, "reason": None, "refused": None}
         lines = bytes(job.output["reply"]).splitlines()
-        if not lines or job.reason is not None:
+        if "fork_error" in end:
             header["reason"] = "failed"
+        elif not lines or job.reason is not None:  # a session that can make it fail must not seem broken
+            header["refused"] = _FILES_FAILED.get(job.reason or "", _FILES_FAILED[""])
         else:
             answer = json.loads(lines[0])
             if answer[0] == "refused":

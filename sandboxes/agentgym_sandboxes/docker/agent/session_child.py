@@ -10,7 +10,7 @@ from typing import cast
 from .command import run_command
 from .file_request import answer_file_request
 from .files import open_root
-from .limits import MIB, ChildLimits, lower
+from .limits import MIB, ChildLimits, core_size, lower
 from .repl import serve_repl
 
 OPS = ("repl", "exec", "files")
@@ -37,7 +37,7 @@ def confine_session(uid: int, keeper: int, limits: ChildLimits) -> None:
         (resource.RLIMIT_FSIZE, limits.file_mib * MIB),
         (resource.RLIMIT_NPROC, limits.processes),
         (resource.RLIMIT_NOFILE, NUM_OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, core_size()),
     ):  # none on CPU time: a server in the background may use more of it in all than one call
         if keeper == uid or kind == resource.RLIMIT_CORE:
             lower(kind, amount)

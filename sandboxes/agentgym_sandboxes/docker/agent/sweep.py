@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import stat
+from collections.abc import Set
 
 from .limits import home
 
 FOLDERS = ("/work", "/tmp", "/dev/shm")  # where a call can leave files
-_MAX_PATH = 2048
 UNUSED_UID = 64999  # nobody's: to ask the kernel whether it can count the processes of a uid
+
+
+class Held(Exception):
+    """A call that still runs has folders in those that are to be wiped."""
 
 
 class Sweeper:
@@ -56,43 +59,35 @@ class Sweeper:
         finally:
             os.seteuid(0)
 
-    def disk_use(self, uid: int) -> tuple[int, int]:
-        """Bytes and inodes of the files of `uid`, as far as its folders go as deep as any reasonable ones."""
-        num_bytes = num_files = 0
-        os.seteuid(uid)
-        try:
-            for folder in FOLDERS:
-                pending = [os.path.join(folder, name) for name in _owned(folder, uid)]
-                while pending:
-                    path = pending.pop()
-                    info = os.lstat(path)
-                    num_bytes, num_files = num_bytes + 512 * info.st_blocks, num_files + 1
-                    if stat.S_ISDIR(info.st_mode) and len(path) < _MAX_PATH:
-                        pending.extend(os.path.join(path, name) for name in os.listdir(path))
-        except OSError:
-            pass  # a folder that its mode closes
-        finally:
-            os.seteuid(0)
-        return num_bytes, num_files
+    def wipe(self, uid: int, neighbours: Set[int] = frozenset()) -> bool:
+        """Remove the files of `uid`; whether nothing is left. Its processes must be gone.
 
-    def wipe(self, uid: int) -> bool:
-        """Remove the files of `uid`; whether nothing is left. Its processes must be gone."""
+        neighbours: uids that may still run. What one of them left in a folder of `uid` stays, closed to it, and is
+        told by `Held`. What others left there is removed as well.
+        """
+        held = False
         try:
             os.rmdir(home(uid))  # nearly always empty, or not there
         except OSError:
             pass
         for folder in FOLDERS:
-            if not _owned(folder, uid):
-                continue
-            os.seteuid(uid)  # without CAP_DAC_OVERRIDE root may not look into its folders
-            try:
-                _remove_tree(folder, uid)
-            except OSError:
-                return False
-            finally:
-                os.seteuid(0)
-            if _owned(folder, uid):
-                return False
+            owners = [uid]
+            while owners:
+                owner = owners.pop()
+                if not _owned(folder, owner):
+                    continue
+                try:
+                    strangers = _remove_tree(folder, owner, neighbours)
+                    owners.extend(stranger for stranger in strangers if stranger not in neighbours)
+                    held = held or bool(strangers & neighbours)
+                except OSError:
+                    return False
+                finally:
+                    os.seteuid(0)
+                if not strangers & neighbours and _owned(folder, owner):
+                    return False
+        if held:
+            raise Held
         return True
 
 
@@ -106,16 +101,26 @@ def _runs_as(pid: str, uid: int) -> bool:
 
 
 def _owned(folder: str, uid: int) -> tuple[str, ...]:
+    found = []
     with os.scandir(folder) as entries:
-        return tuple(e.name for e in entries if e.stat(follow_symlinks=False).st_uid == uid)
+        for entry in entries:
+            try:
+                if entry.stat(follow_symlinks=False).st_uid == uid:
+                    found.append(entry.name)
+            except FileNotFoundError:  # a neighbour's, who removed it this moment
+                pass
+    return tuple(found)
 
 
-def _remove_tree(folder: str, uid: int) -> None:
-    """Remove everything of `uid`. Folders are moved up before they are emptied.
+def _remove_tree(folder: str, uid: int, neighbours: Set[int]) -> set[int]:
+    """Remove everything of `uid`. Folders are moved up before they are emptied. Leaves us as that user.
 
-    So no path gets long and nothing recurses, however deep the tree is.
+    So no path gets long and nothing recurses, however deep the tree is. Folders of others inside are moved up as
+    well, unless they are a neighbour's; returns whose there were.
     """
+    strangers: set[int] = set()
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    os.seteuid(uid)  # without CAP_DAC_OVERRIDE root may not look into its folders
     top = os.open(folder, flags)
     try:
         pending = list(_owned(folder, uid))
@@ -129,17 +134,42 @@ def _remove_tree(folder: str, uid: int) -> None:
                     raise
             os.chmod(name, 0o700, dir_fd=top)
             inner = os.open(name, flags, dir_fd=top)
+            is_empty = True
             try:
                 for child in os.listdir(inner):
                     try:
                         os.unlink(child, dir_fd=inner)
+                        continue
                     except OSError:
-                        os.chmod(child, 0o700, dir_fd=inner)
-                        moved = f".sweep-{os.urandom(8).hex()}"  # a name that nobody can have taken first
-                        os.rename(child, moved, src_dir_fd=inner, dst_dir_fd=top)
+                        owner = os.stat(child, dir_fd=inner, follow_symlinks=False).st_uid
+                    if owner != uid:
+                        strangers.add(owner)
+                        if owner in neighbours:
+                            is_empty = False
+                            continue
+                    moved = f".sweep-{os.urandom(8).hex()}"  # a name that nobody can have taken first
+                    _open_folder(child, inner, owner, uid)
+                    os.rename(child, moved, src_dir_fd=inner, dst_dir_fd=top)
+                    if owner == uid:
                         pending.append(moved)
             finally:
                 os.close(inner)
-            os.rmdir(name, dir_fd=top)
+            if is_empty:
+                os.rmdir(name, dir_fd=top)
     finally:
         os.close(top)
+    return strangers
+
+
+def _open_folder(name: str, above: int, owner: int, uid: int) -> None:
+    """Let `uid`, whom we are, move a folder of `owner`'s, who has no process."""
+    if owner == uid:
+        os.chmod(name, 0o700, dir_fd=above)
+        return
+    os.chmod(above, 0o711)
+    os.seteuid(0)
+    os.seteuid(owner)
+    os.chmod(name, 0o777, dir_fd=above)
+    os.seteuid(0)
+    os.seteuid(uid)
+    os.chmod(above, 0o700)

@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Callable, NoReturn
+from typing import Any, Callable, NoReturn
 
 from .judge import judge
 from .landlock import restrict_writes
-from .limits import ChildLimits, drop_rights
+from .limits import ChildLimits, drop_rights, make_home
 from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, seed_anew
 from .program import run_program
 from .serve import NO_MEMORY, serve
@@ -99,6 +99,8 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     if "keeper" in order:
         from . import session_child  # noqa: F401  # here, once, and not in every child
     try:
+        if "keeper" not in order:
+            order["folder"] = make_home(order["uid"])  # not the child: its failure would look like the call's
         pid = os.fork()
     except OSError as error:
         control.send(json.dumps({"key": order["key"], "fork_error": error.errno}).encode())
@@ -113,22 +115,27 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
         os.close(fd)
 
 
-def _confine(order: dict[str, int], limits: ChildLimits) -> None:
+def _confine(order: dict[str, Any], limits: ChildLimits) -> None:
     seed_anew()
     if "keeper" in order:
         from .session_child import confine_session
 
         confine_session(order["uid"], order["keeper"], limits)
     else:
-        drop_rights(order["uid"], limits)
+        drop_rights(order["uid"], limits, order["folder"])
     restrict_writes(alone="keeper" not in order)
 
 
 def _report_ends(control: socket.socket, keys: dict[int, int]) -> None:
-    while keys:
-        pid, status, usage = os.wait4(-1, os.WNOHANG)
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
         if not pid:
             return
+        if pid not in keys:
+            continue  # a call may make children that are ours, with CLONE_PARENT
         end = {
             "key": keys.pop(pid),
             "status": status,
