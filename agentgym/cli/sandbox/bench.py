@@ -90,7 +90,8 @@ def _show(result: SandboxBench, shell: Shell) -> None:
     header = ("", "p50 ms", "p95 ms", "calls/s", "our CPU ms", "CPU ms")
     shell.say_table(header, [_row(timing) for timing in result.timings])
     shell.say(wrap(
-        f"calls/s with {at_once} at once; the rest one at a time. CPU a call: of our process, of the machine.",
+        f"calls/s with {at_once} at once; the rest one at a time. CPU a call: of our process, of the machine. "
+        "start: until a first program is answered; container start: until one container takes calls.",
         width, "",
     ))  # fmt: skip
     if result.growth is not None:
