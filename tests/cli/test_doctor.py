@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,8 @@ from agentgym.cli.checks import (
     check_sandboxes,
     check_space,
 )
+from agentgym.cli.main import main
+from agentgym.cli.shell import Shell
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 
 TORCH = Package(
@@ -96,3 +99,17 @@ def test_the_report_names_sandboxes_and_plugins_and_its_code_says_whether_all_is
     assert end.code == (1 if missing else 0)
     text = cli("doctor").out
     assert "python" in text and "/dev/shm" in text
+
+
+def test_what_it_found_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    cli.plugins = PluginRegistry.discover  # their sandboxes say much
+    main(["doctor"], Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins))
+    found = [line for line in out.getvalue().splitlines() if ">" not in line]
+    assert found and max(map(len, found)) <= 80

@@ -19,6 +19,7 @@ from agentgym.cli.checks import (
     check_space,
 )
 from agentgym.cli.parser import Parser
+from agentgym.cli.sandbox.action import width_of, wrap
 from agentgym.cli.shell import Shell
 from agentgym.cli.stopping import run_until_stopped
 
@@ -68,6 +69,9 @@ def _show(checks: list[Check], shell: Shell) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         mark = colours[check.level](check.level.value.ljust(7))
-        shell.say(f"{mark}  {check.name.ljust(width)}  {check.found}")
+        found = check.found
+        if shell.is_terminal:
+            found = wrap(found, width_of(shell), " " * (width + 11)).lstrip()
+        shell.say(f"{mark}  {check.name.ljust(width)}  {found}")
         for line in check.remedy.splitlines():
             shell.say(f"{' ' * (width + 11)}{paint.dim('> ' + line)}")
