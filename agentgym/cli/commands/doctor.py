@@ -36,7 +36,7 @@ TAKES_OVERRIDES = False
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--runs-dir", default=".", metavar="DIR", help="whose disk is looked at (default: .)")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:

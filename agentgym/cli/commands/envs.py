@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--split", choices=("train", "test"), default="test", help="default: test")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the tasks' order (default 0)")
     parser.add_argument("--answers", action="store_true", help="also what the agent never sees")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:

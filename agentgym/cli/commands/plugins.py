@@ -25,7 +25,7 @@ TAKES_OVERRIDES = False
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help="import every plugin")
     parser.add_argument("--trace", metavar="NAME", help="the whole traceback of a plugin that failed")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:

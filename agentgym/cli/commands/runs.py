@@ -24,7 +24,7 @@ HEADER = ("run", "status", "step", "reward", "success", "held-out", "sandbox", "
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--runs-dir", default="runs", metavar="DIR", help="default: runs")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:

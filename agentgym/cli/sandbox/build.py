@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only say what would be done, and what there is now"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 async def run(request: Request) -> int:

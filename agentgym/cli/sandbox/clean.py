@@ -20,7 +20,7 @@ agentgym sandbox clean --json
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sandbox", metavar="NAME", default="docker", help="default: docker")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 async def run(request: Request) -> int:

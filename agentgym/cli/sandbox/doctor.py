@@ -56,7 +56,7 @@ class Found:
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sandbox", metavar="NAME", help="only this one (default: all)")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 async def run(request: Request) -> int:

@@ -63,12 +63,12 @@ def add_arguments(parser: Parser) -> None:
         )
     parser.add_argument("--files-in", nargs="+", default=[], metavar="PATH", help="into its work folder")
     parser.add_argument(
-        "--files-out", metavar="FOLDER", help="a new folder that gets its work folder's files"
+        "--files-out", metavar="FOLDER", help="a new folder that gets its work folder's files, but no links"
     )
     parser.add_argument(
         "--network", nargs="+", default=[], metavar="HOST", help="the only hosts it may reach (default: none)"
     )
-    parser.add_argument("--json", action="store_true", help="the result as one JSON object")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 async def run(request: Request) -> int:

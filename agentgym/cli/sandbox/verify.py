@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
         "--only", nargs="+", metavar="PATTERN", help="names of trials or categories, as 'fork*'"
     )
     parser.add_argument("--list", action="store_true", help="show the trials, run none")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 async def run(request: Request) -> int:
