@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
+import io
 import linecache
 import sys
 import threading
@@ -19,9 +22,13 @@ def run_program(payload: bytes, notes_fd: int) -> int:
     """Run the source; its exit code. A line on notes_fd says what limit ended it, if one did."""
     code = payload.decode("utf-8", "surrogatepass")
     sys.argv = ["program"]
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _reopened(fd, getattr(sys, name))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     exit_code = 0
     try:
-        execute(code, "__main__", FILENAME)
+        execute(code, "__main__", FILENAME, path=sys.argv[0])
     except SystemExit as error:
         exit_code = _exit_code(error)
     except BaseException as error:
@@ -35,7 +42,41 @@ def run_program(payload: bytes, notes_fd: int) -> int:
         exit_code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for its threads, as an interpreter does
     atexit._run_exitfuncs()
+    _let_go()
     return exit_code
+
+
+def _reopened(fd: int, old: io.TextIOWrapper) -> io.TextIOWrapper:
+    """A standard stream that knows what its descriptor is: the old one was opened on another."""
+    mode = "w" if fd else "r"
+    buffered = open(fd, mode + "b", closefd=False)  # noqa: SIM115
+    buffered.raw.name = old.name  # type: ignore[attr-defined]
+    stream = io.TextIOWrapper(
+        buffered,
+        old.encoding,
+        old.errors,
+        "\n",
+        line_buffering=old.line_buffering,
+        write_through=old.write_through,
+    )
+    stream.mode = mode  # type: ignore[misc]
+    return stream
+
+
+def _let_go() -> None:
+    """What an interpreter does at its end: `__del__` is called, files that were left open are written."""
+    _flush()
+    if threading.active_count() == 1:  # one that still runs would miss its names
+        with contextlib.suppress(KeyError, AttributeError):
+            sys.modules["__main__"].__dict__.clear()
+        gc.collect()
+        _flush()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__):  # the program may have put another in the place of the first
+        with contextlib.suppress(Exception):
+            stream.flush()  # type: ignore[union-attr]
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -29,6 +30,7 @@ def main(argv: list[str]) -> NoReturn:
     """argv: the descriptor of the control socket."""
     control = socket.socket(fileno=int(argv[0]))
     warm_up()
+    gc.freeze()  # a collection in the call has nothing of ours to look through
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)

@@ -11,9 +11,11 @@ Raised = list[Union[str, int]]  # "x", the exception's type, its message, the li
 MAX_MESSAGE = 500
 
 
-def execute(code: str, name: str, filename: str) -> dict[str, object]:
-    """Run source as module `name`; its namespace."""
+def execute(code: str, name: str, filename: str, path: str = "") -> dict[str, object]:
+    """Run source as module `name`; its namespace. path: where the module believes that it lies."""
     module = types.ModuleType(name)
+    if path:
+        module.__file__ = path
     sys.modules[name] = module
     exec(compile(code, filename, "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
