@@ -225,4 +225,5 @@ def test_warnings_of_the_library_come_with_the_runs_own_lines(cli) -> None:
         logging.getLogger("agentgym.backend").warning("replica %d died", 1)
 
     cli.jobs.work = work
-    assert "warning: replica 1 died" in cli.train().out
+    assert "warning: replica 1 died" in cli.train("--name", "one").out
+    assert "warning: replica 1 died" in Path("runs/one/events.log").read_text()  # and can be read afterwards

@@ -129,8 +129,14 @@ def _train(
     """before: how the run that is resumed stood."""
     resume = before is not None
     reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
+
+    def warn(text: str) -> None:
+        reporter.note(text)
+        with contextlib.suppress(OSError):  # a full disk may be what it is about
+            folder.event(text)
+
     try:
-        with contextlib.closing(reporter), warnings_to(reporter.note):
+        with contextlib.closing(reporter), warnings_to(warn):
             folder.save_config(to_mapping(recipe))
             folder.set_status(RunStatus.RUNNING)
             folder.event("resumed" if resume else "started")
