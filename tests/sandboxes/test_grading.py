@@ -237,3 +237,21 @@ async def test_grades_of_all_kinds_run_beside_each_other(backend: SandboxBackend
         return (await judged(backend, f"def f(): return {number}", f"assert f() == {number}")).passed
 
     assert all(await asyncio.gather(*(one(number) for number in range(12))))
+
+
+LEFT_OPEN = {
+    "a file on descriptor 1": "out = open(1, 'w')\nprint(7, file=out)\n",
+    "the same, with a buffer of its own": "import os\nout = os.fdopen(1, 'w', 1 << 16)\nout.write('7')\n",
+    "the first stdout": "import io, sys\nout, sys.stdout = sys.stdout, io.StringIO()\nout.write('7')\n",
+    "an object that prints at its end": "class Last:\n    def __del__(self):\n        print(7)\nlast = Last()\n",
+    "a stdout that needs the program's names to be written": (
+        "import os, sys\nclass Out:\n    text = ''\n    def write(self, text): self.text += text\n"
+        "    def flush(self): os.write(1, self.text.encode()); self.text = ''\nsys.stdout = Out()\nprint(7)\n"
+    ),
+    "its own path": "import os\nos.path.abspath(__file__)\nprint(7)\n",
+}
+
+
+@pytest.mark.parametrize("code", LEFT_OPEN.values(), ids=LEFT_OPEN.keys())
+async def test_what_a_program_leaves_open_is_written_at_its_end(backend: SandboxBackend, code: str) -> None:
+    assert (await judged(backend, code, StdioCase(stdin="", expected="7\n"), entry="")).passed

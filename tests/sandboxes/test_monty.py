@@ -207,3 +207,55 @@ async def test_a_program_that_hits_a_limit_says_which(
 async def test_a_memory_error_of_the_code_itself_is_no_limit(monty: MontyBackend) -> None:
     own = await monty.run("raise MemoryError('mine')")
     assert (own.status, own.limit) == (RunStatus.ERROR, None)
+
+
+TOLD = "def f(x):\n    global __tell\n    __tell = lambda *_: {told}\n    return 1\n"
+
+
+@pytest.mark.parametrize("told", ["5", "None", "('r',)", "(1, 2)", "[]", "('x', 'n', 5)", "1 / 0"])
+async def test_a_solution_that_tells_its_answers_in_another_way_has_failed(
+    monty: MontyBackend, told: str
+) -> None:
+    for case in (CallCase(args=(1,), expected=1), AssertCase(source="assert f(1) == 1")):
+        request = GradeRequest(code=TOLD.format(told=told), entry="f", cases=(case, case))
+        verdict = await monty.grade(request)
+        assert verdict.status is not RunStatus.UNSUPPORTED
+        assert not verdict.results[1].passed  # the first was asked before
+
+
+async def test_a_list_that_stands_in_an_answer_again_and_again_takes_no_room(monty: MontyBackend) -> None:
+    code = (
+        "def f(x):\n    global __odd_type\n    __odd_type = lambda value, depth: ''\n    row = [0] * 1000\n"
+        "    return [row] * x\n"
+    )
+    cases = tuple(CallCase(args=(x,), expected=[[0] * 1000] * x) for x in (3, 5000, 3))
+    verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
+    assert verdict.status is RunStatus.OUTPUT_LIMIT
+    assert [result.error for result in verdict.results] == [
+        "",
+        "returned more than a sandbox takes",
+        "not reached",
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from typing import *\ndef f(x):\n    return x\n",
+        "from dataclasses import dataclass\n@dataclass(order=True)\nclass A:\n    x: int\ndef f(x):\n    return x\n",
+        "import sys\ndef f(x):\n    sys.stdout.write('a')\n    return x\n",
+        "import sys\ndef f(x):\n    sys.stdout = None\n    return x\n",
+        "class A:\n    def __del__(self):\n        pass\ndef f(x):\n    return x\n",
+    ],
+)
+async def test_right_code_that_needs_more_is_unsupported(monty: MontyBackend, code: str) -> None:
+    cases = (CallCase(args=(1,), expected=1),)
+    assert (
+        await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
+    ).status is RunStatus.UNSUPPORTED
+
+
+async def test_a_value_that_a_test_has_no_type_for_is_unsupported(monty: MontyBackend) -> None:
+    case = AssertCase(source="assert list(f(3)) == [0, 1, 2]")
+    request = GradeRequest(code="def f(x):\n    return range(x)\n", entry="f", cases=(case,))
+    assert (await monty.grade(request)).status is RunStatus.UNSUPPORTED

@@ -15,7 +15,9 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _NO_NAME_IN_MODULE = re.compile(
     r"(?:module|from) '([\w.]+)' has no attribute|cannot import name '\w+' from '([\w.]+)'"
 )
-_NO_ATTRIBUTE = re.compile(r"(?:type object )?'(\w+)'(?: object)? has no attribute '(\w+)'")
+_NO_ATTRIBUTE = re.compile(r"(?:type object )?'([\w.]+)'(?: object)? has no attribute '(\w+)'")
+_NOT_YET = re.compile(r"^The monty |^external function |\bnot (?:yet )?support(?:ed)?\b")
+_FINALIZER = re.compile(r"\bdef\s+__del__\b")
 _LAZY = frozenset(("map", "filter", "zip", "enumerate", "reversed"))
 _READERS = frozenset(
     ["list", "tuple", "set", "frozenset", "dict", "sorted", "sum", "max", "min", "any", "all", "iter"]
@@ -39,14 +41,19 @@ def is_gap(raised: Raised) -> bool:
     if raised.kind == "TypeError" and _NO_BYTES.match(message):
         return True
     if raised.kind == "NotImplementedError":
-        return message.startswith(("The monty ", "external function "))
+        return _NOT_YET.search(message) is not None
     if raised.kind in ("ModuleNotFoundError", "ImportError", "AttributeError"):
         for pattern in (_NO_MODULE, _NO_NAME_IN_MODULE):
             if found := pattern.search(message):
                 module = next(group for group in found.groups() if group)
                 return module.partition(".")[0] in sys.stdlib_module_names
     if raised.kind == "AttributeError" and (found := _NO_ATTRIBUTE.search(message)):
-        return hasattr(getattr(builtins, found[1], None), found[2])
+        module, dot, _ = found[1].partition(".")
+        return (
+            found[1] == "module"
+            or bool(dot and module in sys.stdlib_module_names)
+            or (hasattr(getattr(builtins, found[1], None), found[2]))
+        )
     if raised.kind == "NameError" and (found := _NO_NAME.search(message)):
         return hasattr(builtins, found[1])
     return False
@@ -92,6 +99,11 @@ def lazy_value(code: str) -> str:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LAZY:
             return node.func.id
     return ""
+
+
+def never_finalized(code: str) -> str:
+    """What is never called here, as Python does when an object goes; or ""."""
+    return "__del__" if _FINALIZER.search(code) else ""
 
 
 def reads_input(code: str) -> bool:

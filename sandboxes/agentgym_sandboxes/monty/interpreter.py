@@ -32,7 +32,7 @@ from agentgym_sandboxes.monty.failing import (
     refuse_gaps,
     refuse_unknown_name,
 )
-from agentgym_sandboxes.monty.gaps import is_gap, reads_input
+from agentgym_sandboxes.monty.gaps import is_gap, never_finalized, reads_input
 from agentgym_sandboxes.monty.inside import BATCH, HELPERS, call_source
 from agentgym_sandboxes.monty.output import Output
 from agentgym_sandboxes.monty.solution import Solution, answer_of, refuse_what_differs
@@ -96,6 +96,8 @@ class Interpreter:
         try:
             if reads_input(code):
                 raise Unsupported("it has no standard input")
+            if name := never_finalized(code):
+                raise Unsupported(f"{name} is never called")
             with self._session(limits, limits.wall_s) as session:
                 session.feed_run(code, print_callback=output)
         except Unsupported as reason:
@@ -158,7 +160,10 @@ class Interpreter:
             return None
         if type(found) is not list or len(found) != len(calls):
             return None
-        answers = [answer_of(item) for item in found]
+        try:
+            answers = [answer_of(item) for item in found]
+        except Ended:  # which of them it was is told one by one
+            return None
         return None if None in answers else cast("list[Answer]", answers)
 
     def _one_by_one(

@@ -32,7 +32,7 @@ class Output:
 
     @property
     def flooded(self) -> bool:
-        return FLOOD * self._max < max(self._sizes.values())
+        return 0 < FLOOD * self._max < max(self._sizes.values())  # where nothing is kept, nothing is counted
 
     @property
     def hit(self) -> LimitHit:

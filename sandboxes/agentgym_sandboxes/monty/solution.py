@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from agentgym.sandbox import GradeRequest
+from agentgym.sandbox import GradeRequest, RunStatus
 from agentgym_sandboxes import wording
 from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.values import Tree
@@ -20,7 +20,7 @@ from agentgym_sandboxes.monty.failing import (
     refuse_gaps,
     timed_out,
 )
-from agentgym_sandboxes.monty.gaps import lazy_value
+from agentgym_sandboxes.monty.gaps import lazy_value, never_finalized
 from agentgym_sandboxes.monty.inside import CALL, call_source
 from agentgym_sandboxes.monty.output import Output
 from agentgym_sandboxes.wording import Raised
@@ -28,6 +28,8 @@ from agentgym_sandboxes.wording import Raised
 if TYPE_CHECKING:
     from pydantic_monty import MontySession
 
+MAX_PARTS = 4_000_000  # of an answer
+GARBAGE = Raised("RuntimeError", "it changed how its answers are told")
 _BASIC = frozenset(("l", "t", "s", "z", "d", "i", "b", "c"))  # tags of the codec
 _RANGE = re.compile(r"range\((-?\d+), (-?\d+)(?:, (-?\d+))?\)")
 _TEXT_OF_OBJECT = re.compile(
@@ -64,17 +66,27 @@ class Solution:
             found = self._session.feed_run(source, inputs=inputs, print_callback=Output(0))
         except MontyError as error:
             return raised_of(error, limits, source), None
-        answer = answer_of((*found[0], found[1]))
+        whole = type(found) is tuple and len(found) == 2 and type(found[0]) is type(found[1]) is tuple
+        answer = answer_of((*found[0], found[1])) if whole else None
         if answer is None:
-            raise Unsupported("it changed how its answers are told")
+            return GARBAGE, None
         left = (
             answer.left.tree if isinstance(answer, Returned) and isinstance(answer.left, Returned) else None
         )
         return answer, left
 
     def _arguments(self) -> Tree:
-        """The arguments of the call that raised."""
-        left = _told(*cast("tuple[object, object]", self._session.feed_run("__tell(__args, False)")))
+        """The arguments of the call that raised; None when they hold what crosses elsewhere."""
+        from pydantic_monty import MontyError
+
+        source, found = "__tell(__args, False)", None
+        try:
+            found = self._session.feed_run(source)
+        except MontyError as error:
+            raised_of(error, self._request.limits, source)  # it may have ended
+        if type(found) is not tuple or len(found) != 2:
+            raise builtin_exception(GARBAGE)
+        left = _told(*found)
         return ["t", *cast("list[Tree]", left.tree)[1:]] if isinstance(left, Returned) else None
 
     def proxy(self, *args: object, **kwargs: object) -> object:
@@ -87,10 +99,14 @@ class Solution:
             if isinstance(answer, Raised):
                 refuse_gaps([answer])
                 left = self._arguments()
+            if answer is GARBAGE:
+                raise builtin_exception(GARBAGE)
             if left is None or values.text(left) != values.text(values.encode(args)):
                 raise Unsupported("it changed an argument of a test's in place")
             if isinstance(answer, NoValue):
                 raise Unsupported(f"it returned <{answer.kind}>, which only full Python hands to a test")
+            if isinstance(answer, Returned):
+                _refuse_kinds(answer.tree, "it returns what a test has no type for")
         except (Ended, Unsupported) as error:
             self.end = error
             raise RuntimeError(str(error)) from None
@@ -119,6 +135,8 @@ def answer_of(item: object) -> Answer | None:
 def _told(tag: object, content: object) -> Returned | NoValue | None:
     """Raises Unsupported for a value that crosses elsewhere."""
     if tag == "r":
+        if not _has_room(content):
+            raise Ended(RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT)
         try:
             return Returned(values.encode(content))
         except values.NotPlain as error:
@@ -137,11 +155,32 @@ def refuse_what_differs(request: GradeRequest, questions: list[list[Tree]]) -> N
     if request.entry.count(".") > 1 or not all(part.isidentifier() for part in request.entry.split(".")):
         raise Unsupported(f"the entry {request.entry!r}")
     for question in questions:
-        for kind in _kinds(question):
-            if kind not in _BASIC:
-                raise Unsupported(f"a case passes what it has no type for: {kind}")
+        _refuse_kinds(question, "a case passes what it has no type for")
     if name := lazy_value(request.code):
         raise Unsupported(f"{name} is a list here, no iterator")
+    if name := never_finalized(request.code):
+        raise Unsupported(f"{name} is never called")
+
+
+def _refuse_kinds(tree: Tree, why: str) -> None:
+    for kind in _kinds(tree):
+        if kind not in _BASIC:
+            raise Unsupported(f"{why}: {kind}")
+
+
+def _has_room(value: object) -> bool:
+    """Whether a value is small once it is written out: one list can stand in another twice, and that again."""
+    room, pending = MAX_PARTS, [value]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, dict):
+            pending += [list(found), list(found.values())]
+        elif isinstance(found, (list, tuple, set, frozenset)):
+            room -= 1 + len(found)
+            if room < 0:
+                return False
+            pending += [item for item in found if isinstance(item, (list, tuple, set, frozenset, dict))]
+    return True
 
 
 def _kinds(tree: Tree) -> Iterator[str]:
