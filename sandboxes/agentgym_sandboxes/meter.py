@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
+from agentgym.errors import InfraError
 from agentgym.sandbox import RunStatus
 
 WINDOW = 2048  # of the latest values, that percentiles are taken over
+CALLS_FAILED = "calls_failed_total"  # calls that got no answer, because the sandbox failed
 
 
 class Spread:
@@ -30,14 +33,14 @@ class Spread:
 class CallMeter:
     """What every backend measures.
 
-    queue: a call's wait for a slot, or a session's for a sandbox. wall: a call's time in the sandbox. start: of
-    a sandbox, until it takes calls. engine: of a request to the engine, where there is one. counts: whatever
-    else, by the metric's name without its area, as `oom_kills_total`.
+    queue: a call's wait for a slot, or a session's for a sandbox, be it in vain. wall: a call's time in the
+    sandbox. start: of a sandbox, until it takes calls. engine: of a request to the engine, where there is one.
+    counts: whatever else, by the metric's name without its area, as `oom_kills_total`.
     """
 
     def __init__(self) -> None:
         self.queue, self.wall, self.start, self.engine = Spread(), Spread(), Spread(), Spread()
-        self.counts: collections.Counter[str] = collections.Counter()
+        self.counts: collections.Counter[str] = collections.Counter({CALLS_FAILED: 0})
         self._statuses: collections.Counter[RunStatus] = collections.Counter()
 
     def answered(self, status: RunStatus, *, queue_s: float | None, wall_s: float) -> None:
@@ -46,6 +49,15 @@ class CallMeter:
         if queue_s is not None:
             self.queue.add(queue_s)
         self.wall.add(wall_s)
+
+    @contextlib.contextmanager
+    def counting_failures(self) -> Iterator[None]:
+        """Count the call inside when it is the sandbox that fails."""
+        try:
+            yield
+        except InfraError:
+            self.counts[CALLS_FAILED] += 1
+            raise
 
     def metrics(self, gauges: Mapping[str, float] | None = None) -> dict[str, float]:
         """All as `sandbox/<what>_<unit>`. gauges: what is true now, by the metric's name without its area."""

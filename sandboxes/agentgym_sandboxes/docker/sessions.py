@@ -135,15 +135,16 @@ class DockerSession:
             await self._ask_files({"do": "restore"}, snapshot)
 
     async def _call(self, kind: str, blobs: Sequence[bytes], limits: Limits) -> RunResult:
-        async with self._turns:
-            began_s = time.monotonic()
-            frame = await self._ask(
-                f"session.{kind}",
-                {"limits": wire_limits(limits, self._memory_mib)},
-                blobs,
-                limits.wall_s + BACKSTOP_S,
-            )
-        result = result_of(frame)
+        with self._meter.counting_failures():
+            async with self._turns:
+                began_s = time.monotonic()
+                frame = await self._ask(
+                    f"session.{kind}",
+                    {"limits": wire_limits(limits, self._memory_mib)},
+                    blobs,
+                    limits.wall_s + BACKSTOP_S,
+                )
+            result = result_of(frame)
         self._meter.answered(result.status, queue_s=None, wall_s=time.monotonic() - began_s)
         if result.status is RunStatus.OOM:
             self._meter.counts[counts.OOM_KILLS] += 1

@@ -144,7 +144,8 @@ class MontyBackend:
 
         self._num_asked += 1
         try:
-            answer, began_s, ended_s = await asyncio.get_running_loop().run_in_executor(threads, work)
+            with self._meter.counting_failures():
+                answer, began_s, ended_s = await asyncio.get_running_loop().run_in_executor(threads, work)
         finally:
             self._num_asked -= 1
         self._meter.answered(answer.status, queue_s=began_s - asked_s, wall_s=ended_s - began_s)
