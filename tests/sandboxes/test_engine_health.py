@@ -18,9 +18,10 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.breaker import FIRST_BACKOFF_S, Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, endpoint_of
-from agentgym_sandboxes.docker.engine import EngineDiskFull, EngineError, Image
+from agentgym_sandboxes.docker.engine import Image
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, facts_of
+from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError
 from agentgym_sandboxes.docker.image import RECIPE, ImageChoice
 from agentgym_sandboxes.docker.reaper import is_forgotten
 from agentgym_sandboxes.meter import CallMeter

@@ -37,6 +37,20 @@ async def ping(endpoint: Endpoint) -> None:
     transport.abort()
 
 
+async def removed(endpoint: Endpoint, version: str, container: str) -> None:
+    """Return when a container is no more, whoever removes it; like `ping`, without a thread.
+
+    Raises RequestRefused, as when there is none, and OSError.
+    """
+    path = f"/v{version}/containers/{quote(container, safe='')}/wait?condition=removed"
+    told = _Told()
+    transport = await _request(endpoint, "POST", path, "Connection: close\r\n", lambda: told)
+    try:
+        await told.done
+    finally:
+        transport.abort()
+
+
 async def _request(
     endpoint: Endpoint, method: str, path: str, headers: str, protocol_factory: Callable[[], asyncio.Protocol]
 ) -> asyncio.Transport:
@@ -53,11 +67,30 @@ async def _request(
     return transport
 
 
+class _Told(asyncio.Protocol):
+    """Hears how a container ended, whichever way that is framed."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_seen)
+        self._body = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._body = (self._body + data)[-MAX_BODY_BYTES:]
+        if b'"StatusCode"' in self._body and not self.done.done():
+            self.done.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionResetError("the engine closed the connection"))
+
+
 class _Upgrade(asyncio.Protocol):
     """Reads the head of the engine's answer, then gives the connection to the protocol proper."""
 
     def __init__(self, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_seen)
         self._protocol_factory = protocol_factory
         self._buffer = bytearray()
         self._status = 0
@@ -115,6 +148,12 @@ class _Upgrade(asyncio.Protocol):
             return str(json.loads(body[body.find(b"{") : body.rfind(b"}") + 1])["message"])
         except (ValueError, KeyError, TypeError):
             return None
+
+
+def _seen(done: asyncio.Future[None]) -> None:
+    """Whoever waited for it may have been cancelled: then nobody else looks at its exception."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _status(head: bytes) -> int:

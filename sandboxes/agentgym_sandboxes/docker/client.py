@@ -47,22 +47,6 @@ def open_client(endpoint: Endpoint, timeout_s: float) -> APIClient:
         raise NoAnswer(_short(error)) from error
 
 
-def ends_by_itself(client: APIClient, container: str, timeout_s: float) -> bool:
-    """Whether a container is gone in time, without being told. Raises the SDK's errors."""
-    import requests
-    from docker.errors import NotFound
-
-    try:
-        if client.inspect_container(container)["State"]["Status"] in ("created", "dead"):
-            return False
-        client.wait(container, timeout=timeout_s, condition="removed")
-    except NotFound:
-        return True
-    except (requests.Timeout, requests.ConnectionError):  # the SDK's for an answer that is late
-        return False
-    return True
-
-
 def _short(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, FileNotFoundError):

@@ -11,16 +11,18 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent import frames
 from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Engine, EngineError
+from agentgym_sandboxes.docker.engine import Engine
+from agentgym_sandboxes.docker.failures import EngineError
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
 from agentgym_sandboxes.docker.running import wire_limits
 
-BACKSTOP_S = 6.0  # past a call's wall limit: the agent has 3 s to kill and sweep
+BACKSTOP_S = 6.0  # past a call's wall limit, or its cancel: the agent has 3 s to kill and sweep
+BUSY_S = 0.5  # of a timer that fires too late by so much: our own loop was busy
 _STREAM_HEADER = struct.Struct(">BxxxI")
 _STDOUT = 1
 
@@ -82,6 +84,9 @@ class Container:
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[frames.Frame]] = {}
         self._events: dict[str, Callable[[frames.Frame], None]] = {}
+        self._given_up: tuple[asyncio.Future[frames.Frame], float] | None = (
+            None  # and when it must have ended
+        )
         self._stream = AgentStream(self._take, self._lose)
         self._transport: asyncio.Transport | None = None
 
@@ -107,19 +112,15 @@ class Container:
         settings = settings_of(config, image, owner, remapped)
         if for_session:
             settings = session_settings(config, settings)
-        creation = asyncio.create_task(engine.create(settings, container.name))
         try:
             async with asyncio.timeout(config.start_timeout_s):
-                await asyncio.shield(creation)
+                await engine.create(settings, container.name)
                 container._transport = await engine.attach(container.name, lambda: container._stream)
                 await engine.start(container.name)
                 _check_hello(await hello, config)
         except BaseException as error:
             if not hello.done():
                 hello.cancel()
-            await asyncio.wait(
-                [creation], timeout=config.engine_timeout_s
-            )  # else it would outlive its removal
             with contextlib.suppress(InfraError):  # the first error is the one to tell
                 await container.close()  # by its name: a create that timed out may have been carried out
             if isinstance(error, TimeoutError):
@@ -146,12 +147,20 @@ class Container:
     async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> frames.Frame:
         """One call, in a slot that was reserved. The slot is given back when the agent has answered.
 
-        Raises SandboxLost when the container is gone, SandboxDirty when it had to be thrown away.
+        Raises SandboxLost when the container is gone, SandboxDirty when it had to be thrown away, UserError for
+        what is too large to be sent.
         """
-        self.uses += 1
-        wire = wire_limits(limits, self._config.memory_mib)
         number = next(self._numbers)
-        answer = self._ask(number, {"op": op, "limits": wire}, blobs)
+        try:
+            data = _frame(
+                {"op": op, "limits": wire_limits(limits, self._config.memory_mib), "id": number}, blobs
+            )
+        except BaseException:  # it is never sent
+            self.reserved -= 1
+            self._on_change()
+            raise
+        self.uses += 1
+        answer = self._ask(number, data)
         answer.add_done_callback(self._give_back)
         try:
             frame = await _within(limits.wall_s + BACKSTOP_S, answer)
@@ -159,8 +168,9 @@ class Container:
             self._lose("its agent did not answer in time", "backstop")
             raise SandboxLost(f"container {self.name}: {self.lost}") from None
         except asyncio.CancelledError:
-            if self.lost is None:
+            if self.lost is None and not answer.done():
                 self._send(frames.encode({"op": "cancel", "id": number}))
+                self._expect_end(answer)
             raise
         reason = frame.header.get("reason")
         if reason == "dirty":
@@ -190,12 +200,17 @@ class Container:
         Raises SandboxLost when the container is gone or does not answer in time.
         """
         number = next(self._numbers)
-        answer = self._ask(number, {**header, "op": op}, blobs)
+        data = _frame({**header, "op": op, "id": number}, blobs)
+        if cancel is not None:
+            await self._end_of_given_up()
+        answer = self._ask(number, data)
+        due_s = time.monotonic() + timeout_s
         try:
             frame = await _within(timeout_s, answer)
         except asyncio.CancelledError:
-            if cancel is not None and self.lost is None:
+            if cancel is not None and self.lost is None and not answer.done():
                 self._send(frames.encode({"op": cancel, "id": number}))
+                self._given_up = answer, due_s
             answer.add_done_callback(lambda future: future.cancelled() or future.exception())
             raise
         except TimeoutError:
@@ -224,16 +239,39 @@ class Container:
         self._lose("closed", "closed")
         await self._engine.remove(self.name)
 
-    def _ask(
-        self, number: int, header: frames.Header, blobs: Sequence[bytes]
-    ) -> asyncio.Future[frames.Frame]:
+    def _ask(self, number: int, data: bytes) -> asyncio.Future[frames.Frame]:
         answer: asyncio.Future[frames.Frame] = asyncio.get_running_loop().create_future()
         if self.lost is not None:
             answer.set_exception(SandboxLost(f"container {self.name}: {self.lost}"))
             return answer
         self._pending[number] = answer
-        self._send(frames.encode({**header, "id": number}, blobs))
+        self._send(data)
         return answer
+
+    def _expect_end(self, answer: asyncio.Future[frames.Frame]) -> None:
+        """A call whose caller has gone must still end, or its slot would be lost with it."""
+        loop = asyncio.get_running_loop()
+
+        def check(due_s: float) -> None:
+            late_s = loop.time() - due_s
+            if late_s > BUSY_S:
+                loop.call_later(late_s, check, loop.time() + late_s)
+            elif not answer.done():
+                self._lose("its agent did not end a cancelled call", "backstop")
+
+        timer = loop.call_later(BACKSTOP_S, check, loop.time() + BACKSTOP_S)
+        answer.add_done_callback(lambda _: timer.cancel())
+
+    async def _end_of_given_up(self) -> None:
+        """Wait for the end of an operation whose caller was cancelled: one that waits behind it can't be cancelled."""
+        if self._given_up is None or self._given_up[0].done():
+            return
+        answer, due_s = self._given_up
+        try:
+            await _within(max(0.0, due_s - time.monotonic()), answer)
+        except TimeoutError:
+            self._lose("its agent did not end a cancelled operation", "backstop")
+            raise SandboxLost(f"container {self.name}: {self.lost}") from None
 
     def _send(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -290,12 +328,28 @@ def _check_hello(hello: frames.Frame, config: DockerConfig) -> None:
 async def _within(timeout_s: float, answer: asyncio.Future[frames.Frame]) -> frames.Frame:
     """The answer, which goes on when its caller does not. Raises TimeoutError when it is late.
 
-    An answer that lay unread because our own loop was busy is none that is late.
+    An answer that lay unread because our own loop was busy, maybe behind many other bytes, is none that is late.
     """
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await asyncio.shield(answer)
-    except TimeoutError:
-        if answer.done():
-            return answer.result()
-        raise
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(due_s):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            if answer.done():
+                return answer.result()
+            timeout_s = loop.time() - due_s
+            if timeout_s < BUSY_S:
+                raise
+
+
+def _frame(header: frames.Header, blobs: Sequence[bytes]) -> bytes:
+    """The bytes of a frame. Raises UserError for one that the agent would take for garbage, and end of."""
+    num_bytes = sum(len(blob) for blob in blobs)
+    if num_bytes > frames.MAX_BODY_BYTES:
+        raise UserError(
+            f"a call of {num_bytes / (1 << 20):.0f} MiB is too large; code, arguments and input may have "
+            f"{frames.MAX_BODY_BYTES >> 20} MiB together"
+        )
+    return frames.encode(header, blobs)

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from agentgym.errors import InfraError
+from agentgym.errors import UserError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
-from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping
-from agentgym_sandboxes.docker.client import NoAnswer, ends_by_itself, open_client
+from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping, removed
+from agentgym_sandboxes.docker.client import NoAnswer, open_client
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
+from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError, EngineUnreachable, NoEngineAnswers
+from agentgym_sandboxes.docker.lasting import lasting
 from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL, PACKAGES_LABEL
 from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
 
@@ -37,22 +39,6 @@ _HOW_TO_BE_LET_IN = (
     "Your user may not talk to it. Join its group, which is as good as root (`sudo usermod -aG docker $USER`, then "
     "log in again), or name an engine of your own with --sandbox.options.engine."
 )
-
-
-class EngineError(InfraError):
-    """The engine refused or did not answer."""
-
-
-class NoEngineAnswers(SandboxUnavailable):
-    """Nothing listens where engines were looked for."""
-
-
-class EngineUnreachable(EngineError):
-    """The engine did not answer at all, or not in time."""
-
-
-class EngineDiskFull(EngineError):
-    """The engine has no room left where it keeps its containers."""
 
 
 def what_to_do(failures: Sequence[str]) -> str:
@@ -101,7 +87,11 @@ class Engine:
         self._ssh_config: str | None = None
         self.names: set[str] = set()
         self.on_latency: Callable[[float], None] = lambda seconds: None
+        self._creations: dict[str, asyncio.Task[str]] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="docker-engine")
+        # Of their own: removals that take long would make starts late, and a late engine is left alone.
+        self._removers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="docker-engine-remove")
 
     @classmethod
     async def connect(
@@ -165,8 +155,10 @@ class Engine:
                 raise EngineUnreachable(self._failed_text("let itself be reached", error)) from error
             raise
         self._tunnel, self._endpoint = tunnel, tunnel.endpoint
-        await asyncio.to_thread(old_client.close)
-        await old_tunnel.close()
+        try:
+            await asyncio.to_thread(old_client.close)
+        finally:
+            await old_tunnel.close()
 
     async def facts(self) -> EngineFacts:
         return facts_of(await self._call("tell about itself", self._client.info))
@@ -179,7 +171,7 @@ class Engine:
                 await ping(self._endpoint)
         except TimeoutError as error:
             raise EngineUnreachable(self._late_text("answer a ping", timeout_s)) from error
-        except (RequestRefused, OSError) as error:
+        except (RequestRefused, OSError, UserError) as error:  # the last: its TLS files are being replaced
             raise EngineUnreachable(self._failed_text("answer a ping", error)) from error
         self.on_latency(time.monotonic() - began_s)
 
@@ -202,9 +194,14 @@ class Engine:
         )
 
     async def create(self, settings: dict[str, Json], name: str) -> str:
+        """The id of a new container. Goes on when its caller is cancelled; `remove` waits for it."""
         self.names.add(name)  # first: a create that times out may still be carried out
         create = functools.partial(self._client.create_container_from_config, settings, name)
-        return str((await self._call("create a container", create))["Id"])
+
+        async def created() -> str:
+            return str((await self._call("create a container", create))["Id"])
+
+        return await lasting(self._creations, name, created())
 
     async def attach(
         self, container: str, protocol_factory: Callable[[], asyncio.Protocol]
@@ -217,7 +214,7 @@ class Engine:
             raise EngineUnreachable(self._late_text("attach to a container", self._timeout_s)) from error
         except RequestRefused as error:
             raise EngineError(self._failed_text("attach to a container", error)) from error
-        except OSError as error:
+        except (OSError, UserError) as error:
             raise EngineUnreachable(self._failed_text("attach to a container", error)) from error
 
     async def start(self, container: str) -> None:
@@ -226,24 +223,29 @@ class Engine:
     async def remove(self, container: str) -> None:
         """Return when it is gone, killed if need be; fine when it is gone already.
 
-        An agent whose input was closed ends, and its engine removes it. A kill or a removal of ours that meets
+        Goes on when its caller is cancelled. Who asks meanwhile waits for the same removal, and `close` for all.
+        """
+        if container in self._removals:
+            await asyncio.shield(self._removals[container])
+        else:
+            await lasting(self._removals, container, self._remove(container))
+
+    async def _remove(self, container: str) -> None:
+        """An agent whose input was closed ends, and its engine removes it. A kill or a removal of ours that meets
         that one may hang, or leave a container that is being removed for ever; so they only come after a while.
         """
-        from docker.errors import APIError
-
-        within_s = min(ENDS_WITHIN_S, self._timeout_s / 2)
-
+        if container in self._creations:  # else it would outlive its removal
+            await asyncio.wait([self._creations[container]])
         remove = functools.partial(self._client.remove_container, container, force=True, v=True)
         try:
-            if await self._call("see a container end", ends_by_itself, self._client, container, within_s):
+            if await self._ends_by_itself(container):
                 return
             for wait_s in (*REMOVE_AGAIN_S, None):
                 try:
-                    await self._call("remove a container", remove)
+                    await self._call("remove a container", remove, threads=self._removers)
                     return
                 except EngineError as error:
-                    cause = error.__cause__
-                    status = cause.status_code if isinstance(cause, APIError) else None
+                    status = error.status
                     if status in (404, 409):  # gone; being removed
                         return
                     if status != 500 or wait_s is None:
@@ -251,6 +253,23 @@ class Engine:
                     await asyncio.sleep(wait_s)
         finally:
             self.names.discard(container)  # what is left of it in spite of this is found by the next sweep
+
+    async def _ends_by_itself(self, container: str) -> bool:
+        """Whether a container is gone in time, without being told. An engine that can't say so is not asked again."""
+        inspect = functools.partial(self._client.inspect_container, container)
+        try:
+            found = await self._call("look at a container", inspect, threads=self._removers)
+            if (found.get("State") or {}).get("Status") in ("created", "dead"):
+                return False
+            async with asyncio.timeout(min(ENDS_WITHIN_S, self._timeout_s / 2)):
+                await removed(self._endpoint, self._client.api_version, container)
+        except EngineUnreachable:
+            raise
+        except EngineError as error:
+            return error.status == 404
+        except (RequestRefused, TimeoutError, OSError):
+            return False
+        return True
 
     async def owned(self) -> list[OwnedContainer]:
         """Every sandbox container on the engine, anyone's, but those that it is removing already.
@@ -309,12 +328,18 @@ class Engine:
         await self.call_long("load an image", load, timeout_s)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """After the removals that are under way."""
+        if self._removals:
+            await asyncio.wait(list(self._removals.values()))
+        for threads in (self._threads, self._removers):
+            threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._client.close)
         if self._tunnel is not None:
             await self._tunnel.close()
 
-    async def _call(self, what: str, function: Callable[..., T], *args: object) -> T:
+    async def _call(
+        self, what: str, function: Callable[..., T], *args: object, threads: ThreadPoolExecutor | None = None
+    ) -> T:
         """Run an SDK call in a thread. Raises EngineError, its cause the SDK's."""
         began_s = time.monotonic()
 
@@ -322,7 +347,7 @@ class Engine:
             self._endpoint.knock(self._timeout_s)
             return function(*args)
 
-        result = await self._in_thread(what, call, self._timeout_s)
+        result = await self._in_thread(what, call, self._timeout_s, threads or self._threads)
         self.on_latency(time.monotonic() - began_s)
         return result
 
@@ -336,16 +361,18 @@ class Engine:
             finally:
                 client.close()
 
-        return await self._in_thread(what, call, timeout_s)
+        return await self._in_thread(what, call, timeout_s, self._threads)
 
-    async def _in_thread(self, what: str, function: Callable[[], T], timeout_s: float) -> T:
+    async def _in_thread(
+        self, what: str, function: Callable[[], T], timeout_s: float, threads: ThreadPoolExecutor
+    ) -> T:
         import docker.errors
         import requests
 
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                return await loop.run_in_executor(self._threads, function)
+                return await loop.run_in_executor(threads, function)
         except (TimeoutError, requests.Timeout) as error:
             raise EngineUnreachable(self._late_text(what, timeout_s)) from error
         except docker.errors.APIError as error:

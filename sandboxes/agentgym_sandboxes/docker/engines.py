@@ -14,7 +14,8 @@ from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.breaker import Circuit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.engine import Engine, EngineUnreachable, NoEngineAnswers, OwnedContainer
+from agentgym_sandboxes.docker.engine import Engine, OwnedContainer
+from agentgym_sandboxes.docker.failures import EngineUnreachable, NoEngineAnswers
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
@@ -55,7 +56,11 @@ class EngineGroup:
         An engine that does not answer is tried again later, as long as another does.
         """
         connections = (member.connect(self._image, self._meter) for member in self.members)
-        results = await asyncio.gather(*connections, return_exceptions=True)
+        try:
+            results = await asyncio.gather(*connections, return_exceptions=True)
+        except BaseException:  # cancelled: some may be connected already
+            await self.close()
+            raise
         failures: list[Exception] = []
         for member, result in zip(self.members, results, strict=True):
             if isinstance(result, Exception):
@@ -170,23 +175,37 @@ class EngineGroup:
     async def reap(self, say: Callable[[str], None] = log.info) -> int:
         """Remove what dead owners left, and what we asked for and gave up; how many there were.
 
-        Raises InfraError when an engine failed, after the others were looked through.
+        Raises InfraError when an engine or a removal failed, after all others were tried.
         """
         count, errors = 0, []
         for engine in self.engines:
             try:
-                for owned in await engine.owned():
-                    why = self._why_to_remove(engine, owned)
-                    if why:
-                        await engine.remove(owned.container_id)
-                        say(f"removed container {owned.container_id[:12]} {why}")
-                        count += 1
+                found = await engine.owned()
             except InfraError as error:
                 errors.append(error)
+                continue
+            # Judged all at once: what is ours and ends while others are removed is no find.
+            reasons = [(owned.container_id, self._why_to_remove(engine, owned)) for owned in found]
+            for container_id, why in reasons:
+                if why:
+                    try:
+                        await engine.remove(container_id)
+                    except InfraError as error:
+                        errors.append(error)
+                    else:
+                        say(f"removed container {container_id[:12]} {why}")
+                        count += 1
         self._meter.counts[counts.REAPED] += count
         if errors:
             raise errors[0]
         return count
+
+    async def tidy(self) -> None:
+        """Reap as far as that can be done: what can't be removed is no reason to do without the rest."""
+        try:
+            await self.reap()
+        except InfraError as error:
+            log.warning("could not remove all containers of dead owners: %s", error)
 
     def _why_to_remove(self, engine: Engine, owned: OwnedContainer) -> str:
         if owned.owner == self._owner:
@@ -250,10 +269,7 @@ class EngineGroup:
     async def _reap_again(self) -> None:
         while True:
             await asyncio.sleep(self._config.reap_every_s)
-            try:
-                await self.reap()
-            except InfraError as error:
-                log.warning("could not look for containers of dead owners: %s", error)
+            await self.tidy()
 
 
 def _tell(watch: asyncio.Task[None]) -> None:

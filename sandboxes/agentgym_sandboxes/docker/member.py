@@ -9,8 +9,9 @@ from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.breaker import Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.engine import Engine, EngineDiskFull
+from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, room_text
+from agentgym_sandboxes.docker.failures import EngineDiskFull
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.meter import CallMeter
 

@@ -47,7 +47,10 @@ class Tunnel:
         """Connect and forward. Raises TunnelError."""
         if shutil.which("ssh") is None:
             raise TunnelError("there is no ssh command. Install OpenSSH's client (openssh-client)")
-        folder = Path(tempfile.mkdtemp(prefix="agentgym-ssh-"))  # only we may enter it
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="agentgym-ssh-"))  # only we may enter it
+        except OSError as error:
+            raise TunnelError(f"no folder for ssh's socket could be made: {error}") from error
         try:
             process = await asyncio.create_subprocess_exec(
                 *ssh_command(url, folder / "docker.sock", timeout_s, ssh_config),
@@ -56,8 +59,10 @@ class Tunnel:
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to handle: containers are removed first
             )
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise TunnelError(f"ssh could not be started: {error}") from error
             raise
         tunnel = cls(process, folder)
         try:

@@ -1,0 +1,30 @@
+"""How a Docker engine fails."""
+
+from __future__ import annotations
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import SandboxUnavailable
+
+
+class EngineError(InfraError):
+    """The engine refused or did not answer."""
+
+    @property
+    def status(self) -> int | None:
+        """Of its answer over HTTP, when it gave one."""
+        from docker.errors import APIError
+
+        cause = self.__cause__
+        return cause.status_code if isinstance(cause, APIError) else None
+
+
+class NoEngineAnswers(SandboxUnavailable):
+    """Nothing listens where engines were looked for."""
+
+
+class EngineUnreachable(EngineError):
+    """The engine did not answer at all, or not in time."""
+
+
+class EngineDiskFull(EngineError):
+    """The engine has no room left where it keeps its containers."""
