@@ -3,97 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import pytest
+from pool_fakes import Factory, FakeContainer, Fate, Seen
 
-from agentgym.errors import InfraError
-from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
+from agentgym.errors import InfraError, UserError
+from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.meter import CallMeter
-
-
-class FakeContainer:
-    """Answers when told to; counts how many calls it serves at a time."""
-
-    def __init__(self, name: str, on_change: Callable[[], None], max_uses: int) -> None:
-        self.name, self.reserved, self.lost, self.cause = name, 0, None, "lost"
-        self.on_change, self.max_uses = on_change, max_uses
-        self.uses = self.most_at_a_time = 0
-        self.failures: list[InfraError] = []
-        self.go = asyncio.Event()
-        self.go.set()
-        self.closed = False
-
-    @property
-    def worn(self) -> str:
-        return "uses" if self.uses >= self.max_uses else ""
-
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
-        self.uses += 1
-        self.most_at_a_time = max(self.most_at_a_time, self.reserved)
-        try:
-            await self.go.wait()
-            if self.failures:
-                error = self.failures.pop()
-                if isinstance(error, SandboxDirty):
-                    self.cause = "dirty"
-                self.lost = str(error)
-                raise error
-            return Frame({"by": self.name}, [])
-        finally:
-            self.reserved -= 1
-            self.on_change()
-
-    async def ping(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-class Factory:
-    """Starts fake containers; the starts in `failing` fail."""
-
-    def __init__(self, max_uses: int = 1000, failing: Mapping[int, InfraError] | None = None) -> None:
-        self.made: list[FakeContainer] = []
-        self.num_starts = 0
-        self.max_uses, self.failing = max_uses, failing or {}
-        self.go = asyncio.Event()
-        self.go.set()
-
-    async def __call__(self, on_change: Callable[[], None]) -> FakeContainer:
-        self.num_starts += 1
-        number = self.num_starts
-        await asyncio.sleep(0)
-        await self.go.wait()
-        if number in self.failing:
-            raise self.failing[number]
-        container = FakeContainer(f"c{number}", on_change, self.max_uses)
-        self.made.append(container)
-        return container
-
-
-class Fate:
-    """Says which lost containers went down with their engine."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    async def __call__(self, name: str) -> bool:
-        return name in self.names
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An answer; by: the container that gave it."""
-
-    by: str
-    status: RunStatus = RunStatus.OK
 
 
 @asynccontextmanager
@@ -328,3 +249,78 @@ async def test_closing_refuses_those_who_wait() -> None:
             await second
         factory.made[0].go.set()
         await first
+
+
+async def test_a_call_that_is_made_again_after_the_close_hears_of_the_close() -> None:
+    factory = Factory()
+    async with started(factory, pool_size=1, slots=1) as pool:
+        factory.made[0].go.clear()
+        first = asyncio.create_task(call(pool))
+        await settle()
+        closing = asyncio.create_task(pool.close())
+        factory.made[0].failures.append(SandboxLost("closed"))
+        factory.made[0].go.set()
+        with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
+            await first
+        await closing
+        with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
+            await call(pool)
+
+
+async def test_a_close_waits_for_a_removal_that_is_under_way() -> None:
+    factory = Factory()
+
+    class Slow(FakeContainer):
+        async def close(self) -> None:
+            await removing.wait()
+            await super().close()
+
+    async with started(factory, pool_size=1) as pool:
+        removing = asyncio.Event()
+        slow = Slow("slow", factory.made[0].on_change, 1000)
+        factory.made.append(slow)
+        pool._live.append(slow)
+        slow.lost = "gone"
+        slow.on_change()
+        await settle()
+        assert pool._retired == []  # it is being removed
+        closing = asyncio.create_task(pool.close())
+        await settle()
+        assert not closing.done()
+        removing.set()
+        await closing
+        assert slow.closed
+
+
+async def test_a_container_that_starts_while_the_pool_closes_is_removed() -> None:
+    factory = Factory()
+    factory.go.clear()
+    pool = Pool(DockerConfig(pool_size=1), factory, 1, CallMeter())
+    starting = asyncio.create_task(pool.start())
+    await settle()
+    await pool.close()
+    factory.go.set()
+    with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
+        await starting
+    assert [container.closed for container in factory.made] == [True]
+
+
+async def test_calls_that_get_no_answer_are_counted_and_waits_in_vain_too() -> None:
+    factory = Factory()
+    async with started(factory, pool_size=1, slots=1, lease_timeout_s=0.1) as pool:
+        factory.made[0].go.clear()
+        first = asyncio.create_task(call(pool))
+        await settle()
+        with pytest.raises(SandboxUnavailable):
+            await call(pool)
+        found = pool._meter.metrics()
+        assert found["sandbox/calls_failed_total"] == 1 and found["sandbox/calls_total"] == 0
+        assert found["sandbox/queue_p95_s"] == 0.1
+        factory.made[0].go.set()
+        await first
+
+
+async def test_a_pool_of_another_event_loop_is_refused() -> None:
+    async with started(Factory()) as pool:
+        with pytest.raises(UserError, match="in another event loop"):
+            await asyncio.to_thread(asyncio.run, call(pool))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -106,6 +107,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def test_no_container_serves_two_sessions() -> None:
     factory = Factory()
     async with pooled(factory) as pool:
@@ -175,21 +181,114 @@ async def test_a_spare_that_does_not_answer_is_thrown_away() -> None:
         await until(lambda: factory.made[1].closed)
 
 
-async def test_a_container_that_starts_while_the_pool_closes_is_removed() -> None:
-    factory, go = Factory(), asyncio.Event()
+async def test_a_start_is_given_up_when_the_pool_closes() -> None:
+    factory, go, cancelled = Factory(), asyncio.Event(), asyncio.Event()
 
     async def slow(on_change: Callable[[], None]) -> FakeContainer:
-        await go.wait()
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
         return await factory(on_change)
 
     pool = SessionPool(DockerConfig(lease_timeout_s=5.0), slow)
     entering = asyncio.create_task(pool.session().__aenter__())
-    await asyncio.sleep(0)
+    await settle()
+    async with asyncio.timeout(2):
+        await pool.close()
+        assert cancelled.is_set()
+        with pytest.raises(SandboxUnavailable, match="it was closed"):
+            await entering
+    assert not factory.made
+
+
+async def test_a_container_that_starts_nevertheless_while_the_pool_closes_is_removed() -> None:
+    factory = Factory()
+
+    async def stubborn(on_change: Callable[[], None]) -> FakeContainer:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return await factory(on_change)
+
+    pool = SessionPool(DockerConfig(spare_sessions=0, lease_timeout_s=5.0), stubborn)
+    entering = asyncio.create_task(pool.session().__aenter__())
+    await settle()
     await pool.close()
-    go.set()
     with pytest.raises(SandboxUnavailable, match="it was closed"):
         await entering
     assert [container.closed for container in factory.made] == [True]
+
+
+async def test_those_who_wait_for_a_session_are_refused_at_the_close() -> None:
+    """Though the one that is under way never ends."""
+    pool = SessionPool(DockerConfig(max_sessions=1, spare_sessions=0, lease_timeout_s=60.0), Factory())
+    abandoned = pool.session()
+    await abandoned.__aenter__()
+    waiting = asyncio.create_task(pool.session().__aenter__())
+    await settle()
+    assert pool.gauges() == {"sessions_open": 1, "sessions_waiting": 1}
+    await pool.close()
+    async with asyncio.timeout(2):
+        with pytest.raises(SandboxUnavailable, match="it was closed"):
+            await waiting
+    await abandoned.__aexit__(None, None, None)
+
+
+async def test_a_spare_whose_taker_is_cancelled_while_it_answers_is_not_forgotten() -> None:
+    factory = Factory()
+    async with pooled(factory, spare_sessions=1) as pool:
+        async with pool.session():
+            await until(lambda: len(factory.made) == 2)
+        spare, asked, go = factory.made[1], asyncio.Event(), asyncio.Event()
+
+        async def slow_ping() -> None:
+            asked.set()
+            await go.wait()
+
+        spare.ping = slow_ping  # type: ignore[method-assign]
+        entering = asyncio.create_task(pool.session().__aenter__())
+        await asked.wait()
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        go.set()
+        await until(lambda: spare.closed)
+
+
+async def test_a_session_that_ends_after_the_close_does_nothing_more() -> None:
+    factory = Factory()
+    pool = SessionPool(DockerConfig(spare_sessions=0), factory)
+    late = pool.session()
+    await late.__aenter__()
+    await pool.close()
+    [container] = factory.made
+    container.closed = False  # its engine is gone: whoever asks it now gets no answer
+    before = asyncio.all_tasks()
+    await late.__aexit__(None, None, None)
+    assert asyncio.all_tasks() == before
+    await settle()
+    assert not container.closed
+    assert pool._meter.counts["sessions_lost_total"] == 0  # it was closed
+
+
+async def test_a_wait_for_a_session_in_vain_is_among_the_waits() -> None:
+    async with pooled(Factory(failing=range(100)), lease_timeout_s=0.3) as pool:
+        with pytest.raises(SandboxUnavailable):
+            async with pool.session():
+                pass
+        assert pool._meter.metrics()["sandbox/queue_p95_s"] >= 0.3
+
+
+async def test_sessions_of_another_event_loop_are_refused() -> None:
+    async def enter() -> None:
+        async with pool.session():
+            pass
+
+    async with pooled(Factory()) as pool:
+        await enter()
+        with pytest.raises(UserError, match="in another event loop"):
+            await asyncio.to_thread(asyncio.run, enter())
 
 
 async def test_all_are_pinged_so_that_their_agents_know_that_we_live() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -60,6 +61,7 @@ class DockerBackend:
         self._group: EngineGroup | None = None
         self._pool: Pool | None = None
         self._sessions: SessionPool | None = None
+        self._turns = asyncio.Lock()  # of starts and closes
 
     def supports(self, spec: SandboxSpec) -> bool:
         return spec.image in (None, self._image) and spec.memory_mib <= self.config.memory_mib
@@ -96,12 +98,16 @@ class DockerBackend:
 
     async def start(self) -> Self:
         """Start the pool. Raises SandboxUnavailable with what to do."""
-        if self._pool is not None:
-            return self
+        async with self._turns:
+            if self._pool is None:
+                await self._start()
+        return self
+
+    async def _start(self) -> None:
         group = self._group = self._new_group(self._new_choice())
         try:
             await group.open()
-            await group.reap()
+            await group.tidy()
             size = self.config.pool_size or group.default_pool_size
             self._pool = Pool(self.config, group.start_container, size, self._meter, group.went_with_engine)
             await self._pool.start()
@@ -114,14 +120,21 @@ class DockerBackend:
             )
             group.watch()
         except BaseException as error:
-            await self.close()
+            await asyncio.shield(asyncio.create_task(self._stop()))
             if isinstance(error, InfraError) and not isinstance(error, SandboxUnavailable):
                 raise SandboxUnavailable(f"no sandbox container could be started: {error}") from error
             raise
-        return self
 
     async def close(self) -> None:
-        """Remove every container of ours; safe to call twice."""
+        """Remove every container of ours; safe to call twice. Waits for a start, and goes on when it is cancelled."""
+
+        async def close() -> None:
+            async with self._turns:
+                await self._stop()
+
+        await asyncio.shield(asyncio.create_task(close()))
+
+    async def _stop(self) -> None:
         sessions, self._sessions = self._sessions, None
         pool, self._pool = self._pool, None
         group, self._group = self._group, None

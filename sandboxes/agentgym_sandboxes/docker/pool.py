@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.agent.frames import Frame
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 RETRY_START_S = 0.5
 MAX_CROWDED, FIRST_CROWDED_S = 5, 0.1  # of one call: whose neighbours took the room that it was allowed
+CLOSED = "the sandbox was closed"
 MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 
 
@@ -96,21 +97,26 @@ class Pool:
         self._changed = asyncio.Event()
         self._num_starting = 0
         self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
         self._last_error: InfraError | None = None
 
     async def start(self) -> None:
         """Return when the first container is ready; the others follow in the background."""
-        self._live.append(await self._start_container(self._on_change))
+        container = await self._start_container(self._on_change)
+        if self._closed:  # meanwhile
+            await self._discard(container)
+            raise SandboxUnavailable(CLOSED)
+        self._live.append(container)
         self._changed.set()
         self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
         """Remove every container; calls under way fail, those waiting are refused."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
-        self._refuse_waiting("the sandbox was closed")
+        self._closed = True
+        self._refuse_waiting(CLOSED)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
         containers = [*self._live, *self._spare, *self._retired]
         self._live, self._spare, self._retired = [], [], []
         results = await asyncio.gather(*(c.close() for c in containers), return_exceptions=True)
@@ -125,6 +131,12 @@ class Pool:
 
         A container that went down with its engine says nothing about the call, which then waits for another.
         """
+        with self._meter.counting_failures():
+            return await self._call(op, blobs, limits, answer_of)
+
+    async def _call(
+        self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
+    ) -> Answer:
         queue_s, num_failed, num_engine_losses, num_crowded = 0.0, 0, 0, 0
         container: PooledContainer | None = None
         while True:
@@ -176,8 +188,12 @@ class Pool:
 
         avoid: only when there is no other.
         """
+        if self._closed:
+            raise SandboxUnavailable(CLOSED)
         if self._keeper is None:
             raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
+        if self._keeper.get_loop() is not asyncio.get_running_loop():
+            raise UserError("the sandbox was started in another event loop, which alone can use it")
         if self._keeper.done():
             raise SandboxUnavailable("the sandbox pool broke; its log says why")
         future: asyncio.Future[PooledContainer] = asyncio.get_running_loop().create_future()
@@ -192,6 +208,7 @@ class Pool:
                 self._on_change()
             if isinstance(error, asyncio.CancelledError):
                 raise
+            self._meter.queue.add(self._config.lease_timeout_s)
             raise self._no_slot() from None
 
     def _no_slot(self) -> SandboxUnavailable:
@@ -314,6 +331,9 @@ class Pool:
             await container.close()
         except InfraError as error:
             log.warning("container %s was not removed: %s", container.name, error)
+        except asyncio.CancelledError:
+            self._retired.append(container)  # `close` waits for its end
+            raise
 
     async def _ping_all(self) -> None:
         while True:

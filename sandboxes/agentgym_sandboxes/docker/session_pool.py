@@ -20,6 +20,7 @@ from agentgym_sandboxes.meter import CallMeter
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.2, 5.0
+CLOSED = "the sandbox gives no session: it was closed"
 
 OpenNetwork: TypeAlias = Callable[
     [SessionContainer, Sequence[str], AsyncExitStack], Awaitable[Mapping[str, str]]
@@ -33,7 +34,8 @@ Raises UserError for a list of hosts that is none.
 class SessionPool:
     """At most `max_sessions` at a time; more wait in turn, at most `lease_timeout_s`.
 
-    Once the first session was asked for, `spare_sessions` containers wait for the next ones.
+    Once the first session was asked for, `spare_sessions` containers wait for the next ones. A container is spare,
+    then leased, then ending, until it is removed: only then another session may take its place.
     """
 
     def __init__(
@@ -46,19 +48,22 @@ class SessionPool:
         self._config = config
         self._start_container = start_container
         self._open_network = open_network
-        self._room = asyncio.Semaphore(config.max_sessions)
+        self._meter = meter or CallMeter()
         self._spare: collections.deque[SessionContainer] = collections.deque()
         self._leased: set[SessionContainer] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[SessionContainer] = set()  # of sessions
+        self._to_remove: collections.deque[SessionContainer] = collections.deque()
+        self._waiting: collections.deque[asyncio.Future[SessionContainer]] = collections.deque()
         self._num_starting = 0
+        self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
-        self._num_waiting = 0
-        self._meter = meter or CallMeter()
+        self._last_error: InfraError | None = None
 
     def gauges(self) -> dict[str, float]:
         """What is true now, by the names in `counts`."""
-        return {counts.SESSIONS_OPEN: len(self._leased), counts.SESSIONS_WAITING: self._num_waiting}
+        waiting = sum(1 for future in self._waiting if not future.done())
+        return {counts.SESSIONS_OPEN: len(self._leased), counts.SESSIONS_WAITING: waiting}
 
     @asynccontextmanager
     async def session(self, network: tuple[str, ...] = ()) -> AsyncIterator[DockerSession]:
@@ -75,125 +80,182 @@ class SessionPool:
                 await session.open(self._config.session_disk_mib, env, self._config.start_timeout_s)
                 yield session
         finally:
-            if container.lost is not None:
+            if container.lost is not None and not self._closed:
                 self._meter.counts[counts.SESSIONS_LOST] += 1
-            self._in_background(self._end(container))
+            self._end(container)
 
     async def close(self) -> None:
         """Remove every container; sessions under way are lost, those waiting are refused."""
         self._closed = True
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-        ending = [self._discard(container) for container in [*self._spare, *self._leased]]
+        self._refuse_waiting(CLOSED)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        containers = list({*self._spare, *self._leased, *self._ending, *self._to_remove})
         self._spare.clear()
-        await asyncio.gather(*ending, *self._tasks, *([keeper] if keeper else []), return_exceptions=True)
+        self._to_remove.clear()
+        results = await asyncio.gather(*(c.close() for c in containers), return_exceptions=True)
+        for container, result in zip(containers, results, strict=True):
+            if isinstance(result, BaseException):  # it ends by itself: its input is closed
+                log.warning("container %s was not removed: %s", container.name, result)
 
     async def _lease(self) -> SessionContainer:
+        """A container that answers, which no session had before."""
         began_s = time.monotonic()
-        timeout_s = self._config.lease_timeout_s
-        last_error: InfraError | None = None
-        if self._keeper is None and not self._closed:
-            self._keeper = asyncio.create_task(self._ping_again())
         try:
-            self._num_waiting += 1
-            async with asyncio.timeout(timeout_s):
-                await self._room.acquire()
+            async with asyncio.timeout(self._config.lease_timeout_s):
+                container = await self._next()
         except TimeoutError:
-            raise SandboxUnavailable(
+            self._meter.queue.add(time.monotonic() - began_s)
+            raise self._none_in_time() from None
+        self._meter.counts[counts.SESSIONS] += 1
+        self._meter.queue.add(time.monotonic() - began_s)
+        return container
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxUnavailable(CLOSED)
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep())
+        if self._keeper.get_loop() is not asyncio.get_running_loop():
+            raise UserError("the sandbox's sessions began in another event loop, which alone can use them")
+        if self._keeper.done():
+            raise SandboxUnavailable("the sandbox's sessions broke; its log says why")
+
+    async def _next(self) -> SessionContainer:
+        """Wait in turn. A container that its caller does not take is given up: an engine that went down may have
+        taken it along."""
+        wait = self._waiting.append
+        while True:
+            self._check_open()
+            future: asyncio.Future[SessionContainer] = asyncio.get_running_loop().create_future()
+            wait(future)
+            wait = self._waiting.appendleft  # its turn has come
+            self._on_change()
+            try:
+                container = await future
+                await container.ping()
+                return container
+            except InfraError as error:
+                if not future.done() or future.exception() is not None:
+                    raise  # refused
+                log.info("a container for sessions is thrown away: %s", error)
+                self._end(future.result())
+            except BaseException:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    self._end(future.result())
+                raise
+
+    def _none_in_time(self) -> SandboxUnavailable:
+        timeout_s = self._config.lease_timeout_s
+        if len(self._leased) + len(self._ending) >= self._config.max_sessions:
+            return SandboxUnavailable(
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
-            ) from None
-        finally:
-            self._num_waiting -= 1
-        try:
-            backoff_s = FIRST_BACKOFF_S
-            while not self._closed:
-                try:
-                    container = await self._warm() or await self._started()
-                except InfraError as error:
-                    last_error = error
-                    if time.monotonic() + backoff_s - began_s > timeout_s:
-                        break
-                    await asyncio.sleep(backoff_s)
-                    backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
-                    continue
-                if self._closed:  # meanwhile
-                    await self._discard(container)
-                    break
-                self._leased.add(container)
-                self._meter.counts[counts.SESSIONS] += 1
-                self._meter.queue.add(time.monotonic() - began_s)
-                self._refill()
-                return container
-            kind = SandboxDiskFull if isinstance(last_error, SandboxDiskFull) else SandboxUnavailable
-            raise kind(
-                f"no session's container started within {timeout_s:g} s: {last_error or 'it was closed'}"
             )
-        except BaseException:
-            self._room.release()
+        kind = SandboxDiskFull if isinstance(self._last_error, SandboxDiskFull) else SandboxUnavailable
+        why = self._last_error or "each takes longer than that"
+        return kind(f"no session's container started within {timeout_s:g} s: {why}")
+
+    def _end(self, container: SessionContainer) -> None:
+        """Of a session, or of a try to begin one."""
+        self._leased.discard(container)
+        self._ending.add(container)
+        self._to_remove.append(container)
+        self._on_change()
+
+    def _refuse_waiting(self, why: str) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(SandboxUnavailable(why))
+
+    def _on_change(self) -> None:
+        """Throw away spares that are of no use; give the others to those who wait; have the keeper do the rest."""
+        for container in [c for c in self._spare if not c.usable]:
+            self._spare.remove(container)
+            self._to_remove.append(container)
+        while self._waiting and (self._waiting[0].done() or (self._spare and self._room > 0)):
+            future = self._waiting.popleft()
+            if not future.done():
+                container = self._spare.popleft()
+                self._leased.add(container)
+                future.set_result(container)
+        while not self._waiting and len(self._spare) > self._config.spare_sessions:
+            self._to_remove.append(self._spare.pop())  # who waited for it has gone
+        if self._to_remove or self._num_wanted > 0:
+            self._changed.set()
+
+    @property
+    def _room(self) -> int:
+        """For so many more sessions."""
+        return self._config.max_sessions - len(self._leased) - len(self._ending)
+
+    @property
+    def _num_wanted(self) -> int:
+        """How many more containers to start, or less than 0."""
+        num_waiting = sum(1 for future in self._waiting if not future.done())
+        wanted = min(num_waiting, self._room) + self._config.spare_sessions
+        return wanted - len(self._spare) - self._num_starting
+
+    async def _keep(self) -> None:
+        """Start what is wanted and remove what is not, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._ping_again())
+                while True:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    while self._to_remove:
+                        tasks.create_task(self._remove(self._to_remove.popleft()))
+                    for _ in range(self._num_wanted):
+                        self._num_starting += 1
+                        tasks.create_task(self._add())
+        except Exception as error:
+            log.exception("the sandbox's sessions broke")
+            self._refuse_waiting(f"the sandbox's sessions broke: {error}")
             raise
 
-    async def _warm(self) -> SessionContainer | None:
-        """A spare that answers: an engine that went down took its containers along."""
-        while self._spare:
-            container = self._spare.popleft()
-            try:
-                if container.usable:
-                    await container.ping()
-                    return container
-            except InfraError as error:
-                log.info("a spare container for sessions is thrown away: %s", error)
-            self._in_background(self._discard(container))
-        return None
-
-    async def _started(self) -> SessionContainer:
-        return await self._start_container(lambda: None)
-
-    def _refill(self) -> None:
-        missing = self._config.spare_sessions - len(self._spare) - self._num_starting
-        for _ in range(0 if self._closed else missing):
-            self._num_starting += 1
-            self._in_background(self._add_spare())
-
-    async def _add_spare(self) -> None:
+    async def _add(self) -> None:
+        """Start one container, however often that takes, as long as one is wanted."""
+        backoff_s = FIRST_BACKOFF_S
         try:
-            container = await self._started()
-        except InfraError as error:
-            log.warning("a spare container for sessions did not start: %s", error)
-            return
+            while True:
+                try:
+                    container = await self._start_container(self._on_change)
+                    break
+                except InfraError as error:
+                    news = str(error) != str(self._last_error)
+                    self._last_error = error
+                    level = logging.WARNING if news else logging.DEBUG
+                    log.log(level, "a container for sessions did not start: %s", error)
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                if self._num_wanted < 0:
+                    return
         finally:
             self._num_starting -= 1
-        if self._closed:
-            await self._discard(container)
-        else:
-            self._spare.append(container)
+        self._last_error = None
+        self._spare.append(container)
+        self._on_change()
 
-    async def _end(self, container: SessionContainer) -> None:
-        try:
-            await self._discard(container)
-        finally:
-            self._leased.discard(container)
-            self._room.release()
-
-    async def _discard(self, container: SessionContainer) -> None:
+    async def _remove(self, container: SessionContainer) -> None:
         try:
             await container.close()
-        except InfraError as error:  # it ends by itself: its input is closed
+        except InfraError as error:
             log.warning("container %s was not removed: %s", container.name, error)
+        except asyncio.CancelledError:
+            self._to_remove.append(container)  # `close` waits for its end
+            raise
+        self._ending.discard(container)
+        self._on_change()
 
     async def _ping_again(self) -> None:
         """The agents end when they hear nothing for long; a session may think for longer."""
         while True:
             await asyncio.sleep(self._config.ping_every_s)
-            containers = [*self._spare, *self._leased]
-            await asyncio.gather(*(container.ping() for container in containers), return_exceptions=True)
-            for container in [c for c in self._spare if not c.usable]:
-                self._spare.remove(container)
-                self._in_background(self._discard(container))
-            self._refill()
-
-    def _in_background(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            pings = [container.ping() for container in (*self._spare, *self._leased)]
+            for result in await asyncio.gather(*pings, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, InfraError):
+                    raise result
+            self._on_change()  # a spare may have become too old

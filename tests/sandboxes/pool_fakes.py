@@ -1,0 +1,90 @@
+"""Containers that only pretend, and what starts them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import Limits, RunStatus, SandboxDirty
+from agentgym_sandboxes.docker.agent.frames import Frame
+
+
+class FakeContainer:
+    """Answers when told to; counts how many calls it serves at a time."""
+
+    def __init__(self, name: str, on_change: Callable[[], None], max_uses: int) -> None:
+        self.name, self.reserved, self.lost, self.cause = name, 0, None, "lost"
+        self.on_change, self.max_uses = on_change, max_uses
+        self.uses = self.most_at_a_time = 0
+        self.failures: list[InfraError] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.closed = False
+
+    @property
+    def worn(self) -> str:
+        return "uses" if self.uses >= self.max_uses else ""
+
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+        self.uses += 1
+        self.most_at_a_time = max(self.most_at_a_time, self.reserved)
+        try:
+            await self.go.wait()
+            if self.failures:
+                error = self.failures.pop()
+                if isinstance(error, SandboxDirty):
+                    self.cause = "dirty"
+                self.lost = str(error)
+                raise error
+            return Frame({"by": self.name}, [])
+        finally:
+            self.reserved -= 1
+            self.on_change()
+
+    async def ping(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Factory:
+    """Starts fake containers; the starts in `failing` fail."""
+
+    def __init__(self, max_uses: int = 1000, failing: Mapping[int, InfraError] | None = None) -> None:
+        self.made: list[FakeContainer] = []
+        self.num_starts = 0
+        self.max_uses, self.failing = max_uses, failing or {}
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def __call__(self, on_change: Callable[[], None]) -> FakeContainer:
+        self.num_starts += 1
+        number = self.num_starts
+        await asyncio.sleep(0)
+        await self.go.wait()
+        if number in self.failing:
+            raise self.failing[number]
+        container = FakeContainer(f"c{number}", on_change, self.max_uses)
+        self.made.append(container)
+        return container
+
+
+class Fate:
+    """Says which lost containers went down with their engine."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    async def __call__(self, name: str) -> bool:
+        return name in self.names
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An answer; by: the container that gave it."""
+
+    by: str
+    status: RunStatus = RunStatus.OK
