@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from abc import ABC, abstractmethod
@@ -60,6 +61,7 @@ class LocalBackend(ABC):
         self._config = config
         self._meter = CallMeter()
         self._pool: Pool | None = None
+        self._turns = asyncio.Lock()  # of starts and closes
 
     @abstractmethod
     async def probe(self) -> Capabilities:
@@ -78,8 +80,12 @@ class LocalBackend(ABC):
 
     async def start(self) -> Self:
         """Start the first box. Raises SandboxUnavailable with what to do."""
-        if self._pool is not None:
-            return self
+        async with self._turns:
+            if self._pool is None:
+                await self._start()
+        return self
+
+    async def _start(self) -> None:
         config, python = self._config, await self._prepare()
 
         async def start_box() -> Box:
@@ -95,13 +101,17 @@ class LocalBackend(ABC):
         )
         await pool.start()
         self._pool = pool
-        return self
 
     async def close(self) -> None:
-        """End every box; safe to call twice."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        """End every box; safe to call twice. Waits for a start, and goes on when it is cancelled."""
+
+        async def close() -> None:
+            async with self._turns:
+                pool, self._pool = self._pool, None
+                if pool is not None:
+                    await pool.close()
+
+        await asyncio.shield(asyncio.create_task(close()))
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the sandbox, not the program, failed."""
@@ -157,22 +167,25 @@ class LocalBackend(ABC):
         pool = self._pool
         if pool is None:
             raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
+        if pool.loop is not asyncio.get_running_loop():
+            raise UserError("the sandbox was started in another event loop, which alone can use it")
         limits = dataclasses.replace(limits, memory_mib=min(limits.memory_mib, self._config.memory_mib))
         num_lost = num_gone = 0
-        async with pool.slot() as queue_s:
-            while True:
-                try:
-                    return await _call_once(pool, op, blobs, limits), queue_s
-                except BoxGone:
-                    num_gone += 1
-                    if num_gone > self._config.spares + 1:  # more than all that had died unnoticed
-                        raise
-                except SandboxLost:
-                    self._meter.counts["replaced_lost_total"] += 1
-                    num_lost += 1
-                    if num_lost > 1:
-                        raise
-                    self._meter.counts["retries_total"] += 1
+        with self._meter.counting_failures():
+            async with pool.slot() as queue_s:
+                while True:
+                    try:
+                        return await _call_once(pool, op, blobs, limits), queue_s
+                    except BoxGone:
+                        num_gone += 1
+                        if num_gone > self._config.spares + 1:  # more than all that had died unnoticed
+                            raise
+                    except SandboxLost:
+                        self._meter.counts["replaced_lost_total"] += 1
+                        num_lost += 1
+                        if num_lost > 1:
+                            raise
+                        self._meter.counts["retries_total"] += 1
 
     def _count(self, status: RunStatus, queue_s: float, wall_s: float) -> None:
         self._meter.answered(status, queue_s=queue_s, wall_s=wall_s)

@@ -16,6 +16,8 @@ from agentgym_sandboxes.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
+CLOSED = "the sandbox was closed"
+
 
 class Pool:
     """Spare boxes and slots for calls. Every box serves one call; a spare that was taken is replaced."""
@@ -37,10 +39,11 @@ class Pool:
         self._slots = asyncio.Semaphore(num_slots)
         self._starts = asyncio.Semaphore(num_starts)
         self._spares: collections.deque[Box] = collections.deque()
-        self._taken: set[Box] = set()
+        self._boxes: set[Box] = set()  # all that are not known to be gone
         self._refills: set[asyncio.Task[None]] = set()
         self._num_starting = 0  # of spares
         self._closed = False
+        self.loop = asyncio.get_running_loop()
         self.num_waiting = 0
         self.num_busy = 0
 
@@ -62,6 +65,7 @@ class Pool:
             async with asyncio.timeout(self._lease_timeout_s):
                 await self._slots.acquire()
         except TimeoutError:
+            self._meter.queue.add(time.monotonic() - began_s)
             raise SandboxUnavailable(
                 f"no slot came free within {self._lease_timeout_s:g} s (lease_timeout_s); more `slots` would help"
             ) from None
@@ -80,28 +84,28 @@ class Pool:
         try:
             while len(taken) < count:
                 if self._closed:
-                    raise SandboxUnavailable("the sandbox was closed")
+                    raise SandboxUnavailable(CLOSED)
                 if self._spares:
                     box = self._spares.popleft()
                     box.watch(None)
                     if box.alive:
                         taken.append(box)
                     else:
-                        await box.end()
+                        await self._end(box)
                 else:
                     self._meter.counts["cold_starts_total"] += 1
                     taken.append(await self._start())
+            if self._closed:  # while one was started
+                raise SandboxUnavailable(CLOSED)
         except BaseException:
-            await asyncio.gather(*(box.end() for box in taken))
+            await self.give_back(taken)
             raise
         self._refill()
-        self._taken.update(taken)
         return taken
 
     async def give_back(self, boxes: Sequence[Box]) -> None:
         """End the boxes of a call."""
-        await asyncio.gather(*(box.end() for box in boxes))
-        self._taken.difference_update(boxes)
+        await asyncio.gather(*(self._end(box) for box in boxes))
 
     async def close(self) -> None:
         """End all boxes; calls under way are told that theirs died."""
@@ -112,12 +116,18 @@ class Pool:
         await asyncio.gather(*refills, return_exceptions=True)
         for box in self._spares:
             box.watch(None)
-        await asyncio.gather(*(box.end() for box in [*self._spares, *self._taken]))
         self._spares.clear()
+        await asyncio.gather(*(self._end(box) for box in self._boxes))
+
+    async def _end(self, box: Box) -> None:
+        """Goes on when its caller is cancelled; then `close` waits for it."""
+        await box.end()
+        self._boxes.discard(box)
 
     async def _start(self) -> Box:
         async with self._starts:
             box = await self._start_box()
+        self._boxes.add(box)
         self._meter.start.add(box.start_s)
         self._meter.counts["starts_total"] += 1
         return box
@@ -134,7 +144,7 @@ class Pool:
         self._spawn(self._replace(box))
 
     async def _replace(self, box: Box) -> None:
-        await box.end()
+        await self._end(box)
         await asyncio.sleep(1.0)  # what kills spares as they stand must not keep a core busy
         self._refill()
 
