@@ -8,10 +8,20 @@ from dataclasses import replace
 from typing import Protocol
 
 from agentgym.errors import UserError
-from agentgym.sandbox import CaseResult, GradeRequest, Limits, RunResult, RunStatus, StdioCase, Verdict
+from agentgym.sandbox import (
+    CaseResult,
+    GradeRequest,
+    LimitHit,
+    Limits,
+    RunResult,
+    RunStatus,
+    StdioCase,
+    Verdict,
+)
 from agentgym_sandboxes import wording
 from agentgym_sandboxes.judging import output_difference
 
+_FAILED_WALLS = 4  # times the wall limit of one: what programs that fail may take together
 _ROOM_BYTES = 4096  # of output beyond what is expected: white space that does not count
 
 
@@ -32,20 +42,27 @@ def judges_programs(request: GradeRequest) -> bool:
 async def grade_programs(request: GradeRequest, run: Run, at_a_time: int) -> Verdict:
     """Run the code on every case, so many at a time. The expected output stays here.
 
-    After a timeout no further program is started. Raises InfraError when the sandbox failed.
+    After a timeout no further program is started, nor when those that failed took long together: failing slowly
+    must not last until the episode's own deadline. Raises InfraError when the sandbox failed.
     """
     began_s = time.monotonic()
     cases = [case for case in request.cases if isinstance(case, StdioCase)]
     found: dict[int, RunResult] = {}
     waiting = iter(enumerate(cases))
+    failed_s = 0.0
 
     async def work() -> None:
+        nonlocal failed_s
         for index, case in waiting:
-            if any(result.status in _LAST for result in found.values()):
+            too_long = failed_s >= _FAILED_WALLS * request.limits.wall_s
+            if too_long or any(result.status in _LAST for result in found.values()):
                 return
             room = len(case.expected.encode("utf-8", "surrogatepass")) + _ROOM_BYTES
             limits = replace(request.limits, output_bytes=max(request.limits.output_bytes, room))
             found[index] = await run(request.code, stdin=case.stdin, limits=limits)
+            supported = found[index].status is not RunStatus.UNSUPPORTED
+            if supported and _error(case, found[index], request.limits):
+                failed_s += found[index].wall_s
 
     workers = [asyncio.create_task(work()) for _ in range(max(1, min(at_a_time, len(cases))))]
     try:
@@ -54,7 +71,7 @@ async def grade_programs(request: GradeRequest, run: Run, at_a_time: int) -> Ver
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-    return _verdict(request, cases, found, time.monotonic() - began_s)
+    return _verdict(request, cases, found, failed_s, time.monotonic() - began_s)
 
 
 _LAST = (RunStatus.TIMEOUT, RunStatus.UNSUPPORTED)  # the other programs would fare no better
@@ -62,7 +79,11 @@ _JUDGED = (RunStatus.OK, RunStatus.ERROR)
 
 
 def _verdict(
-    request: GradeRequest, cases: list[StdioCase], found: dict[int, RunResult], wall_s: float
+    request: GradeRequest,
+    cases: list[StdioCase],
+    found: dict[int, RunResult],
+    failed_s: float,
+    wall_s: float,
 ) -> Verdict:
     ended = [found[index] for index in sorted(found) if found[index].status not in _JUDGED]
     unsupported = [result for result in ended if result.status is RunStatus.UNSUPPORTED]
@@ -74,9 +95,19 @@ def _verdict(
         _error(case, found[index], request.limits) if index in found else wording.NOT_REACHED
         for index, case in enumerate(cases)
     ]
+    results = tuple(CaseResult(passed=not error, error=error) for error in errors)
+    if not ended and len(found) < len(cases):
+        most_s = _FAILED_WALLS * request.limits.wall_s
+        return Verdict(
+            status=RunStatus.TIMEOUT,
+            results=results,
+            error=wording.timeout_text(most_s),
+            wall_s=wall_s,
+            limit=LimitHit(resource="wall_s", used=failed_s, allowed=most_s),
+        )
     return Verdict(
         status=ended[0].status if ended else RunStatus.OK,
-        results=tuple(CaseResult(passed=not error, error=error) for error in errors),
+        results=results,
         error=_ended_text(ended[0], request.limits) if ended else "",
         wall_s=wall_s,
         limit=ended[0].limit if ended else None,
