@@ -109,7 +109,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCase:
-    """Call the entry function and compare what it returns.
+    """Call the entry function and compare what it returns. Raises UserError when args is no tuple or list.
 
     args, kwargs, expected: plain builtin values (None, bool, int, float, str, bytes, list, tuple, set, dict).
     Types count: True is not 1, (1,) is not [1]. tolerance: for floats, relative and absolute; 0 is exact.
@@ -123,6 +123,13 @@ class CallCase:
     tolerance: float = 0.0
     expected_args: tuple[object, ...] | None = None
     as_list: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("args", "expected_args"):
+            given = getattr(self, name)
+            if not isinstance(given, (tuple, list)) and (name == "args" or given is not None):
+                text = f"{name} of a case is {given!r:.100}; give a tuple, of one argument as {name}=(x,)"
+                raise UserError(text)  # the letters of a text would become its arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +166,7 @@ class GradeRequest:
     entry: the function or class under test; `Solution.method` makes an instance for every call. Stdio cases
     need none, and don't mix with others: each is a program of its own, with the limits for itself.
     prelude: trusted source that the test side runs first, as helper functions that a prompt gave.
+    Raises UserError for calls without an entry.
     """
 
     code: str
@@ -166,6 +174,12 @@ class GradeRequest:
     cases: tuple[Case, ...]
     prelude: str = ""
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not self.entry.strip() and any(isinstance(case, CallCase) for case in self.cases):
+            raise UserError(
+                "a case calls the entry, and the entry is ''; name the function or class under test"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,14 @@ Every backend uses it, so the same case reads the same in each.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import AssertCase, CallCase, Case, CaseResult, LimitHit, RunStatus, Verdict
 from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.values import Tree
@@ -21,6 +22,8 @@ from agentgym_sandboxes.wording import NOT_REACHED, Raised, error_text, one_line
 _NUMBER = re.compile(
     r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 )  # read in one way only, so at once
+
+_NO_PYTHON = ("SyntaxError", "IndentationError", "TabError")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +95,25 @@ def _difference(verb: str, answer: Returned | NoValue, expected: Tree, tolerance
 
 
 def judge_assert(case: AssertCase, raised: Raised | None) -> CaseResult:
-    """How an assert case went; None: it raised nothing."""
+    """How an assert case went; None: it raised nothing. Raises InfraError for a test that can't be run at all."""
     if raised is None:
         return CaseResult(passed=True)
+    if raised.kind in _NO_PYTHON and not _parses(case.source):  # else the solution raised it, or is made to
+        raise InfraError(f"a test can't be compiled: {error_text(raised)}")
     if raised.kind != "AssertionError":
         return CaseResult(passed=False, error=raised_text(raised))
     lines = case.source.splitlines()
     said = raised.message or (lines[raised.line - 1] if 0 < raised.line <= len(lines) else "")
     said = one_line(said, MAX_VALUE_CHARS)
     return CaseResult(passed=False, error=f"assertion failed: {said}" if said else "assertion failed")
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def load_failure(cases: Sequence[Case], raised: Raised, wall_s: float) -> Verdict:

@@ -287,3 +287,11 @@ async def test_a_prelude_may_use_other_names_of_the_solution(backend: SandboxBac
     assert errors(verdict) == ["raised OSError: no node"]
     with pytest.raises(InfraError, match="prelude failed: NameError"):
         await judged(backend, "def f(n): return 4\n", "assert candidate(root) == 4", prelude="root = Node(4)")
+
+
+async def test_a_test_that_is_no_python_is_not_the_solutions_failure(backend: SandboxBackend) -> None:
+    good = "def f(x):\n    return x\n"
+    with pytest.raises(InfraError, match="a test can't be compiled: SyntaxError"):
+        await judged(backend, good, "assert f(1) == 1", "assert f([")
+    verdict = await judged(backend, "def f(x):\n    raise SyntaxError('mine')\n", "assert f(1) == 1")
+    assert errors(verdict) == ["raised SyntaxError: mine (line 1)"]

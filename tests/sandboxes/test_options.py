@@ -9,7 +9,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.sandbox import Limits, SandboxUnavailable
+from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable, StdioCase
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
@@ -150,3 +150,17 @@ async def test_an_image_is_pulled_by_digest_only() -> None:
 def test_a_limit_that_no_machine_could_keep_is_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match=f"limit {name} is .* above 0, at most"):
         Limits(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_case_whose_arguments_are_no_tuple_is_refused() -> None:
+    for wrong in ("abc", 5, {"x": 1}):
+        with pytest.raises(UserError, match=r"args of a case is .*give a tuple"):
+            CallCase(args=wrong)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="expected_args of a case"):
+            CallCase(args=(), expected_args=wrong)  # type: ignore[arg-type]
+
+
+def test_calls_of_nothing_are_refused() -> None:
+    with pytest.raises(UserError, match="name the function or class under test"):
+        GradeRequest(code="", entry="", cases=(CallCase(args=()),))
+    GradeRequest(code="", entry="", cases=(StdioCase(stdin="", expected=""),))
