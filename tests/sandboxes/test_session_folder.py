@@ -8,6 +8,7 @@ import tarfile
 import pytest
 from in_session import QUICK, out, shell
 
+from agentgym.errors import UserError
 from agentgym.sandbox import FileInfo, FileRefused, Limits, RunStatus, SandboxBackend, Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -212,3 +213,11 @@ async def test_sessions_are_apart(session: Session, session_backend: SandboxBack
         assert await other.files() == ()
         assert await shell(other, "ls /tmp") == ""
         assert "NameError" in (await other.run("x")).stderr
+
+
+async def test_text_is_no_file(session: Session) -> None:
+    with pytest.raises(
+        UserError, match=r"write takes bytes, and was given text for 'a'; give text.encode\(\)"
+    ):
+        await session.write("a", "text")  # type: ignore[arg-type]
+    assert await session.files() == ()

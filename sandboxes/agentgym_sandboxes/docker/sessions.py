@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+from agentgym.errors import UserError
 from agentgym.sandbox import (
     FileInfo,
     FileRefused,
@@ -102,7 +103,9 @@ class DockerSession:
         return await self._files({"do": "read", "path": path, "max_bytes": min(max_bytes, MAX_BYTES)})
 
     async def write(self, path: str, data: bytes) -> None:
-        """Make or replace a regular file of at most 64 MiB. Raises FileRefused."""
+        """Make or replace a regular file of at most 64 MiB. Raises FileRefused, and UserError for text."""
+        if isinstance(data, str):  # what a model wrote, as a rule
+            raise UserError(f"write takes bytes, and was given text for {path!r}; give text.encode()")
         if len(data) > MAX_BYTES:
             raise FileRefused(f"{path!r} has {len(data)} bytes; at most {MAX_BYTES} are written at a time")
         await self._files({"do": "write", "path": path}, data)
