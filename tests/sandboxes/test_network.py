@@ -15,7 +15,7 @@ from agentgym.errors import UserError
 from agentgym_sandboxes.docker.session_network import proxy_environment
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
-from agentgym_sandboxes.network.hosts import Address, is_public
+from agentgym_sandboxes.network.hosts import Address, is_own, is_public
 from agentgym_sandboxes.network.http_body import copy_body
 from agentgym_sandboxes.network.http_head import BadRequest, read_head
 from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
@@ -116,10 +116,16 @@ def test_an_entry_that_names_no_host_is_the_users_error(entry: str) -> None:
     "address",
     ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
      "255.255.255.255", "240.0.0.1", "198.18.0.1", "192.0.0.8", "::1", "::", "fe80::1", "fc00::1", "ff02::1",
-     "fec0::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2001:db8::1", "::10.0.0.1"],
+     "fec0::1", "168.63.129.16", "::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2001:db8::1",
+     "::10.0.0.1"],
 )  # fmt: skip
 def test_addresses_of_our_own_networks_are_not_public(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
+
+
+def test_an_address_of_this_machine_is_known_as_its_own() -> None:
+    assert is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not is_own(ipaddress.ip_address("8.8.8.8"))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "151.101.0.223", "2a04:4e42::223", "64:ff9b::808:808"])

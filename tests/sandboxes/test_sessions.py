@@ -272,6 +272,18 @@ async def test_a_cancelled_call_is_ended_and_the_next_has_its_turn(session: Sess
         assert await out(session, "1") == "1\n"
 
 
+async def test_a_call_that_is_cancelled_before_its_turn_is_not_made(session: Session) -> None:
+    first = asyncio.create_task(session.run(STUBBORN, limits=Limits(wall_s=60.0)))
+    await asyncio.sleep(0.3)
+    first.cancel()  # which takes a second
+    second = asyncio.create_task(session.exec("touch made; sleep 30", limits=Limits(wall_s=60.0)))
+    await asyncio.sleep(0.3)
+    second.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    async with asyncio.timeout(10):
+        assert "made" not in [file.path for file in await session.files()]
+
+
 async def test_calls_take_turns(session: Session) -> None:
     await out(session, "seen = []\nimport time")
     await asyncio.gather(

@@ -210,6 +210,7 @@ WEAKENINGS = (
             "sockets_to_the_kernel", "ciphers_of_the_kernel", "other_socket_families", "shared_memory",
             "message_queues", "semaphores", "posix_message_queue", "locked_memory", "used_port", "flow_labels",
             "socket_programs", "upper_halves", "odd_protocols", "wait_for_disks", "huge_pages",
+            "waiting_connections",
         ),
     ),
     Weakening(

@@ -76,6 +76,11 @@ BESIDE = (
         breaks=("odd_words",),
     ),
     Weakening(
+        name="a session may have any number of connections",
+        patches=(("MAX_CONNECTIONS, LOOK_EVERY_S = 20_000,", "MAX_CONNECTIONS, LOOK_EVERY_S = 1 << 30,"),),
+        breaks=("waiting_in_a_session",),
+    ),
+    Weakening(
         name="a session's files stand still, and fit",
         patches=(
             (

@@ -93,10 +93,36 @@ print("made")
     return contained("; ".join(said))
 
 
+async def _waiting_connections(session: Session) -> Judgement:
+    """Memory of the host's that no limit counts: connections that nobody accepts."""
+    code = """
+import os, socket, time
+for _ in range(3):
+    if not os.fork():
+        break
+listening = [socket.create_server(("127.0.0.1", 0), backlog=128) for _ in range(100)]
+made = 0
+for server in listening:
+    for _ in range(120):
+        with socket.create_connection(server.getsockname()):
+            made += 1
+print("escaped", made, flush=True)
+time.sleep(1)
+"""
+    result = await session.run(code, limits=LIMITS)
+    if "escaped" in result.stdout:
+        return escaped(f"several times {result.stdout.split()[1]} connections wait")
+    await session.reset()
+    return contained(told(result))
+
+
 SCENES = (
     in_session("odd_words", "says for the session's Python what no Python says", _odd_words),
     in_session(
         "restless_session", "makes and removes files while they are listed and saved", _restless_files
+    ),
+    in_session(
+        "waiting_in_a_session", "connects to itself 48000 times and accepts nothing", _waiting_connections
     ),
     in_session("long_paths", "has files listed and saved whose paths alone take 180 MB", _long_paths),
 )

@@ -68,6 +68,7 @@ def container_settings(
         "Sysctls": {
             "net.ipv4.tcp_rmem": "4096 65536 262144",
             "net.ipv4.tcp_wmem": "4096 65536 262144",
+            "net.core.somaxconn": "16",  # that wait to be accepted: no limit counts those either
             "net.ipv4.tcp_max_tw_buckets": "0",  # a port that a call has used is the next one's at once
         },
         "Memory": config.container_memory_mib * MIB,
@@ -119,4 +120,7 @@ def session_settings(config: DockerConfig, settings: dict[str, Json]) -> dict[st
         "/dev/shm": _SHARED_MEMORY,
     }
     host = cast(dict[str, Json], settings["HostConfig"])
-    return {**settings, "HostConfig": {**host, "Tmpfs": folders, "PidsLimit": PROCESSES_PER_SESSION}}
+    # Its servers may be asked much at once; its agent looks after the connections that wait.
+    sysctls = {**cast(dict[str, Json], host.get("Sysctls", {})), "net.core.somaxconn": "128"}
+    own: dict[str, Json] = {"Tmpfs": folders, "PidsLimit": PROCESSES_PER_SESSION, "Sysctls": sysctls}
+    return {**settings, "HostConfig": {**host, **own}}

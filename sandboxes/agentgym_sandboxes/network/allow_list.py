@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgym.errors import UserError
-from agentgym_sandboxes.network.hosts import Address, address_of, canonical_host, is_public, split_port
+from agentgym_sandboxes.network.hosts import (
+    Address,
+    address_of,
+    canonical_host,
+    is_own,
+    is_public,
+    split_port,
+)
 
 DEFAULT_PORTS = (80, 443)
 MAX_ENTRIES = 1000
@@ -52,9 +59,9 @@ class AllowList:
         return next((entry for entry in self.entries if entry.names(host, port)), None)
 
     def permits_address(self, address: Address, port: int) -> bool:
-        """Whether an allowed name may lead to it. Private addresses must stand in the list themselves: else
-        whoever owns a name could point it at our own network."""
-        return is_public(address) or any(
+        """Whether an allowed name may lead to it. Private addresses, and ours, must stand in the list themselves:
+        else whoever owns a name could point it at our own network."""
+        return (is_public(address) and not is_own(address)) or any(
             address_of(entry.host) == address and port in entry.ports for entry in self.entries
         )
 

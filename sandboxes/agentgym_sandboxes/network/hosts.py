@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from typing import TypeAlias
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -13,9 +14,16 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _GLOBAL_V6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_NOT_PUBLIC = [  # Python's is_global counts some of these as global, by the letter of their registry
+_NOT_PUBLIC = [  # Python's is_global counts these as global; the first is where a cloud keeps its metadata
     ipaddress.ip_network(text)
-    for text in ("192.0.0.0/24", "192.88.99.0/24", "2002::/16", "2001:db8::/32", "3fff::/20")
+    for text in (
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "2002::/16",
+        "2001:db8::/32",
+        "3fff::/20",
+    )
 ]
 
 
@@ -80,6 +88,17 @@ def is_public(address: Address) -> bool:
     if any(address.version == network.version and address in network for network in _NOT_PUBLIC):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def is_own(address: Address) -> bool:
+    """Whether it is this machine's: then the way to it begins there, and nothing between guards its services."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
+            probe.connect((str(address), 9))
+            return ipaddress.ip_address(probe.getsockname()[0]) == address
+    except (OSError, ValueError):  # no way leads there, or an address of a link
+        return False
 
 
 def _address_v6(text: str) -> Address:

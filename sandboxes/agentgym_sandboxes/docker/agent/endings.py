@@ -119,6 +119,19 @@ def memory_left_mib() -> float:
     return float("inf")
 
 
+def num_connections() -> int:
+    """TCP sockets that are connected or listen, in all of the container."""
+    number = 0
+    for path in ("/proc/net/sockstat", "/proc/net/sockstat6"):
+        try:
+            with open(path) as file:
+                lines = [line.split() for line in file]
+        except OSError:
+            continue
+        number += sum(int(words[2]) for words in lines if words[0] in ("TCP:", "TCP6:"))
+    return number
+
+
 def count_oom_kills() -> int:
     """How many processes of this container the kernel killed for memory so far (control groups v2, v1)."""
     for path in ("memory.events", "memory/memory.oom_control"):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 16
 BACKLOG = 128
+READ_PAUSE_S, ACCEPT_PAUSE_S = 0.002, 0.005  # each frame and each connection costs the host time
+SMALL_BYTES = 4096
 DRAIN_S = 30.0  # what a client does not take by then, after the host closed, is dropped
 
 
@@ -95,6 +97,8 @@ class Relay:
         ):  # none there, or gone again; or no descriptor is left, then the next round tries again
             return
         accepted.setblocking(False)
+        self.supervisor.unwatch(listening.fileno())
+        self.supervisor.at(time.monotonic() + ACCEPT_PAUSE_S, self._watch)
         self._last_number += 1
         self._connections[self._last_number] = Connection(self, accepted, self._last_number)
 
@@ -109,6 +113,7 @@ class Connection:
         self._credit = relay.window  # what the host still takes
         self._unsent: collections.deque[memoryview] = collections.deque()
         self._reading = True
+        self._pausing = False  # more may come: small pieces go together
         self._host_ended = False  # the host has no more
         self._closing = False  # the host wants it closed
         self._shut = False
@@ -143,7 +148,7 @@ class Connection:
         self._update()
 
     def _read(self) -> None:
-        if not (self._reading and self._credit > 0 and not self._closing):
+        if not (self._reading and self._credit > 0 and not self._closing) or self._pausing:
             return
         try:
             data = self._socket.recv(min(self._credit, PIECE_BYTES))
@@ -155,9 +160,16 @@ class Connection:
         if data:
             self._credit -= len(data)
             self._say("data", data)
+            if len(data) < SMALL_BYTES:
+                self._pausing = True
+                self._relay.supervisor.at(time.monotonic() + READ_PAUSE_S, self._resume)
         else:
             self._reading = False
             self._say("end")
+
+    def _resume(self) -> None:
+        self._pausing = False
+        self._update()
 
     def _write(self) -> None:
         num_written = 0
@@ -193,7 +205,7 @@ class Connection:
         if self._shut and (self._closing or not self._reading):
             self._drop()
             return
-        wants_more = self._reading and self._credit > 0 and not self._closing
+        wants_more = self._reading and self._credit > 0 and not self._closing and not self._pausing
         events = (select.POLLIN if wants_more else 0) | (select.POLLOUT if self._unsent else 0)
         if events == self._events:
             return
@@ -209,6 +221,7 @@ class Connection:
         if self._events:
             self._relay.supervisor.unwatch(self._socket.fileno())
         self._socket.close()
+        self._unsent.clear()
         self._say("close")
         number, self._number = self._number, -1
         self._relay.forget(number)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Callable, cast
 
 from . import frames, repl
 from .claims import CLAIMS
+from .endings import num_connections
 from .frames import memory_file
 from .job import Job
 from .limits import WORK, ChildLimits
@@ -30,6 +31,7 @@ MAX_PROCESSES = 96
 SWEEP_PATIENCE_S = 3.0
 FILES_WALL_S = 60.0
 MAX_DRAINED = 64
+MAX_CONNECTIONS, LOOK_EVERY_S = 20_000, 0.5  # those that nobody accepted are memory that no limit counts
 _FILES_FAILED = {
     "timeout": f"handing over files took more than {FILES_WALL_S:g} s; end what runs in the background",
     "output_limit": "the files are too large to be handed over; remove some",
@@ -72,6 +74,7 @@ class Session:
         self._interpreter: Interpreter | None = None
         self._python_lost = False  # while no call was under way
         self._turn: Turn | None = None
+        self._files: Job | None = None
         self._busy = False
         self._waiting: collections.deque[tuple[frames.OnFrame, frames.Frame]] = collections.deque()
         self._drained: collections.deque[int] = collections.deque()
@@ -81,6 +84,13 @@ class Session:
         self._env = {"HOME": HOME, **cast("dict[str, str]", frame.header["env"])}
         self._most = {name: cast(float, frame.header[name]) for name in ("memory_mib", "file_mib")}
         self._supervisor.say({"id": frame.header["id"], "home": HOME})
+        self._look()
+
+    def _look(self) -> None:
+        """Now and then, also between calls."""
+        if num_connections() > MAX_CONNECTIONS:
+            self._supervisor.sweeper.kill(self._uid)
+        self._supervisor.at(time.monotonic() + LOOK_EVERY_S, self._look)
 
     def enqueue(self, begin: frames.OnFrame, frame: frames.Frame) -> None:
         """Begin when those before have ended."""
@@ -99,8 +109,12 @@ class Session:
         self._next()
 
     def cancel(self, frame: frames.Frame) -> None:
-        if self._turn is not None and self._turn.job.number == frame.header["id"]:
+        number = frame.header["id"]
+        self._waiting = collections.deque(entry for entry in self._waiting if entry[1].header["id"] != number)
+        if self._turn is not None and self._turn.job.number == number:
             self._turn.stop("cancelled")
+        elif self._files is not None and self._files.number == number:
+            self._supervisor.sweeper.kill(self._keeper)
 
     # Runs and commands
 
@@ -275,7 +289,7 @@ class Session:
     def files(self, frame: frames.Frame) -> None:
         """Blobs: JSON of the request; data. Done by a child that the session's processes can't touch."""
         limits = ChildLimits(FILES_WALL_S, 0, 0, 0, 0, 0, 80)
-        job = Job(cast(int, frame.header["id"]), limits, [])
+        job = self._files = Job(cast(int, frame.header["id"]), limits, [])
         request = {**json.loads(frame.blobs[0]), "work": HOME}
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1])]
         for name in ("reply", "data"):
@@ -298,7 +312,7 @@ class Session:
     def _file_ended(self, job: Job, end: End) -> None:
         if "pid" in end:
             return
-        job.ending = True
+        job.ending, self._files = True, None
         for name, fd in list(job.fds.items()):
             while job.pump(name):
                 pass
