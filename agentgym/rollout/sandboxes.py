@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = Limits()
 CONTAINING = ("docker", "bubblewrap")  # what `auto` tries for any task, in this order
+CONTENTS = (
+    "image",
+    "packages",
+)  # options of Docker's without which solutions could not import what they need
 WITH_SESSIONS = ("docker",)  # of these
 
 
@@ -69,7 +73,8 @@ async def _choose_any(
     reasons: list[str] = []
     if options and "docker" in registry.names("sandboxes"):
         registry.sandbox("docker")(options)  # a mistake in them is no reason to take another sandbox
-    for name in [*CONTAINING, *allowed]:
+    contents = [f"sandbox.options.{name}" for name in CONTENTS if options.get(name)]
+    for name in ["docker"] if contents else [*CONTAINING, *allowed]:
         try:
             backend = registry.sandbox(name)(options if name == "docker" else {})
             _check_serves(backend, specs)
@@ -82,6 +87,8 @@ async def _choose_any(
             unused = "; sandbox.options are Docker's and do not count" if options else ""
             say(f"sandbox: {name}{what}, because {reasons[0].splitlines()[0]}{unused}")
         return backend
+    if contents:
+        reasons.append(f"others were not tried: they have nothing of {' and '.join(contents)}")
     raise UserError(
         "these tasks run code, and no sandbox can be had:\n  " + "\n  ".join(reasons) + "\n"
         "Start Docker (`agentgym sandbox doctor` says how), then `agentgym sandbox build`."

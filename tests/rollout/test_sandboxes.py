@@ -31,7 +31,7 @@ class FakeBackend:
         self._sessions = sessions
 
     def with_options(self, options: dict[str, object]) -> FakeBackend:
-        if set(options) - {"size"}:
+        if set(options) - {"size", "packages"}:
             raise UserError(f"sandbox {self.name!r} has no option {min(options)!r}")
         return self
 
@@ -61,7 +61,7 @@ def task(**spec) -> Task:
 
 
 async def chosen(
-    registry: PluginRegistry, some_task: Task, name: str = "auto", **options: int
+    registry: PluginRegistry, some_task: Task, name: str = "auto", **options: object
 ) -> tuple[str, list[str]]:
     said: list[str] = []
     backend = await choose_sandbox(name, options, [some_task], registry, said.append)
@@ -94,6 +94,16 @@ async def test_options_that_do_not_count_are_told() -> None:
     registry = registry_of(FakeBackend("docker", there=False), FakeBackend("bubblewrap"))
     name, (said,) = await chosen(registry, task(), size=2)
     assert name == "bubblewrap" and said.endswith("sandbox.options are Docker's and do not count")
+
+
+async def test_packages_are_not_given_up_for_a_sandbox_that_has_none() -> None:
+    """Each solution that imports one would fail there, and look wrong."""
+    registry = registry_of(FakeBackend("docker", there=False), FakeBackend("bubblewrap"))
+    with pytest.raises(
+        UserError, match=r"docker is not installed[\s\S]*nothing of sandbox\.options\.packages"
+    ):
+        await chosen(registry, task(), packages=["numpy"])
+    assert (await chosen(registry, task(), packages=[]))[0] == "bubblewrap"
 
 
 async def test_an_interpreter_is_taken_only_when_the_tasks_allow_it() -> None:
