@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -11,6 +12,10 @@ import pytest
 
 import agentgym
 import agentgym.sandbox
+from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.monty.config import MontyConfig
+from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "sandboxes.md").read_text(), re.DOTALL)
@@ -42,3 +47,9 @@ def test_what_a_page_names_can_be_imported_from_agentgym(page: str) -> None:
     code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", (DOCS / page).read_text(), re.DOTALL))
     named = {name for name in re.findall(r"\b[A-Z]\w+", code) if hasattr(agentgym.sandbox, name)}
     assert named and named <= set(agentgym.__all__)
+
+
+@pytest.mark.parametrize("config", [DockerConfig, BubblewrapConfig, MontyConfig, UnsafeSubprocessConfig])
+def test_every_option_is_on_the_page(config: type) -> None:
+    page = (DOCS / "sandboxes.md").read_text()
+    assert not [field.name for field in dataclasses.fields(config) if f"`{field.name}`" not in page]
