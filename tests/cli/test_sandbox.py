@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def test_json_holds_what_is_no_text(data: bytes, text: str, kept: bytes | None) 
     found = as_mapping(result, "echo", [])
     assert found["stderr_base64"] is None
     assert found["stdout_base64"] == (base64.b64encode(kept).decode() if kept else None)
+
+
+def test_a_program_is_utf_8_wherever_it_comes_from(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, code, printed in ((b"\xef\xbb\xbfok\r\n", 0, "ok\r\n"), (b"caf\xe9", 2, "")):
+        Path("p.py").write_bytes(data)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        for file in ("p.py", "-"):
+            end = cli("sandbox", "run", file, "--sandbox", "echo")
+            assert (end.code, end.out) == (code, printed), end.err
 
 
 def test_a_program_with_files_prints_no_more_than_without(cli, program: str) -> None:

@@ -114,7 +114,8 @@ async def _run_in_session(
 
 def read_program(file: str) -> str:
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"can't read the program {file!r}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
