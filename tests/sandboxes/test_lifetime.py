@@ -43,6 +43,15 @@ asyncio.run(main())
 """
 
 
+FORK = """child = os.fork()
+        if child == 0:
+            import time
+            os.close(1)
+            time.sleep(60)
+            os._exit(0)
+        print(child, flush=True)"""
+
+
 def request(number: int, seconds: float = 0.0) -> GradeRequest:
     return GradeRequest(
         code=f"import time\ndef f(x):\n    time.sleep({seconds})\n    return x + 1\n",
@@ -226,6 +235,32 @@ async def test_no_container_outlives_its_owner(engine: str, number: signal.Signa
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_no_container_outlives_its_owner_though_a_child_of_its_lives_on(engine: str) -> None:
+    """As the workers of a process pool do, when their parent is killed."""
+    code = OWNER.replace('print("ready", flush=True)', FORK)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    child = 0
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            child = int(await process.stdout.readline())
+        assert len(await owned_by(process.pid)) == 3
+        process.kill()
+        await process.wait()
+        async with asyncio.timeout(5):
+            while await owned_by(process.pid):
+                await asyncio.sleep(0.1)
+        os.kill(child, 0)  # it is still there
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if child:
+            os.kill(child, signal.SIGKILL)
 
 
 async def end_one(*, stuck: bool) -> tuple[float, set[str]]:

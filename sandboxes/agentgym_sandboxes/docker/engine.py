@@ -20,6 +20,7 @@ from agentgym_sandboxes.docker.client import NoAnswer, open_client
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
 from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError, EngineUnreachable, NoEngineAnswers
+from agentgym_sandboxes.docker.inherited import end_with_us
 from agentgym_sandboxes.docker.lasting import lasting
 from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL, PACKAGES_LABEL
 from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
@@ -209,13 +210,16 @@ class Engine:
         """Connect a protocol to the container's standard streams. Before the start, so that nothing is missed."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await attach(self._endpoint, self._client.api_version, container, protocol_factory)
+                version = self._client.api_version
+                transport = await attach(self._endpoint, version, container, protocol_factory)
         except TimeoutError as error:
             raise EngineUnreachable(self._late_text("attach to a container", self._timeout_s)) from error
         except RequestRefused as error:
             raise EngineError(self._failed_text("attach to a container", error)) from error
         except (OSError, UserError) as error:
             raise EngineUnreachable(self._failed_text("attach to a container", error)) from error
+        end_with_us(transport)
+        return transport
 
     async def start(self, container: str) -> None:
         await self._call("start a container", self._client.start, container)
