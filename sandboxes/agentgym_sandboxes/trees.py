@@ -150,7 +150,8 @@ def _texts(trees: list[Tree]) -> list[str]:
 
 
 def _unsigned(tree: Tree) -> Tree:
-    """The tree with 0.0 for -0.0, which is equal to it."""
+    """The tree with 0.0 for -0.0, which is equal to it, and with the elements of sets in one order."""
     if isinstance(tree, list):
-        return [_unsigned(item) for item in tree]
+        items = [_unsigned(item) for item in tree]
+        return ["z", *sorted(items[1:], key=values.text)] if items and items[0] == "z" else items
     return 0.0 if isinstance(tree, float) and tree == 0 else tree

@@ -165,9 +165,8 @@ async def test_a_worker_ended_for_its_memory_is_a_limit_that_was_hit(monty: Mont
     """Its session is over then: a later call must not be made in it."""
     cases = tuple(CallCase(args=(number,), expected=0) for number in range(3))
     limits = Limits(memory_mib=256)
-    verdict = await monty.grade(
-        GradeRequest(code="def f(x):\n    return 'x' * (150 << 20)\n", entry="f", cases=cases, limits=limits)
-    )
+    code = "def f(x):\n    return len(('a,' * (20 << 20)).split(','))\n"
+    verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases, limits=limits))
     assert verdict.status is RunStatus.OOM and not verdict.passed
     assert verdict.limit is not None and verdict.limit.resource == "memory_mib"
 
@@ -225,17 +224,41 @@ async def test_a_solution_that_tells_its_answers_in_another_way_has_failed(
 
 async def test_a_list_that_stands_in_an_answer_again_and_again_takes_no_room(monty: MontyBackend) -> None:
     code = (
-        "def f(x):\n    global __odd_type\n    __odd_type = lambda value, depth: ''\n    row = [0] * 1000\n"
-        "    return [row] * x\n"
+        "def f(x):\n    global __tree\n    row = [0] * 1000\n"
+        "    if x > 9: __tree = lambda value, depth, odd: value\n    return [row] * x\n"
     )
-    cases = tuple(CallCase(args=(x,), expected=[[0] * 1000] * x) for x in (3, 5000, 3))
+    cases = tuple(CallCase(args=(x,), expected=[[0] * 1000] * x) for x in (3, 20_000, 3))
     verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
-    assert verdict.status is RunStatus.OUTPUT_LIMIT
+    assert verdict.status is RunStatus.OUTPUT_LIMIT and verdict.limit is not None
+    assert verdict.limit.used > verdict.limit.allowed == 32
     assert [result.error for result in verdict.results] == [
         "",
         "returned more than a sandbox takes",
         "not reached",
     ]
+
+
+@pytest.mark.parametrize(
+    "made", ["{i * (2 ** 61 - 1) for i in range(x)}", "{i * (2 ** 61 - 1): 0 for i in range(x)}"]
+)
+async def test_elements_that_collide_cost_us_nothing(monty: MontyBackend, made: str) -> None:
+    request = GradeRequest(
+        code=f"def f(x):\n    return {made}\n",
+        entry="f",
+        cases=(CallCase(args=(60_000,), expected=1), AssertCase(source="assert f(60_000) == 1")),
+    )
+    began_s = time.monotonic()
+    verdict = await monty.grade(request)
+    assert not any(result.passed for result in verdict.results)
+    assert time.monotonic() - began_s < 5  # it was half a minute
+
+
+async def test_sets_in_sets_are_compared_in_any_order(monty: MontyBackend) -> None:
+    code = "def f(x):\n    return {frozenset([x, 1, 'b', 'a', 2.5]), (frozenset(['q', 'p', 3]), 1)}\n"
+    expected = {frozenset([9, 1, "a", "b", 2.5]), (frozenset([3, "p", "q"]), 1)}
+    cases = (CallCase(args=(9,), expected=expected), CallCase(args=(8,), expected=expected))
+    verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
+    assert [result.passed for result in verdict.results] == [True, False]
 
 
 @pytest.mark.parametrize(

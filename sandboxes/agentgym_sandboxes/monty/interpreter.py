@@ -35,7 +35,7 @@ from agentgym_sandboxes.monty.failing import (
 from agentgym_sandboxes.monty.gaps import is_gap, never_finalized, reads_input
 from agentgym_sandboxes.monty.inside import BATCH, HELPERS, call_source
 from agentgym_sandboxes.monty.output import Output
-from agentgym_sandboxes.monty.solution import Solution, answer_of, refuse_what_differs
+from agentgym_sandboxes.monty.solution import Solution, answer_of, read_told, refuse_what_differs
 from agentgym_sandboxes.wording import Raised
 
 if TYPE_CHECKING:
@@ -158,12 +158,13 @@ class Interpreter:
                 found = session.feed_run(batch, inputs=inputs, print_callback=quiet)
         except MontyError:
             return None
-        if type(found) is not list or len(found) != len(calls):
-            return None
         try:
-            answers = [answer_of(item) for item in found]
+            told = read_told(found, request.limits)
         except Ended:  # which of them it was is told one by one
             return None
+        if type(told) is not list or len(told) != len(calls):
+            return None
+        answers = [answer_of(item) for item in told]
         return None if None in answers else cast("list[Answer]", answers)
 
     def _one_by_one(

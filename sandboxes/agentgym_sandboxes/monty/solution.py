@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from agentgym.sandbox import GradeRequest, RunStatus
+from agentgym.sandbox import GradeRequest, LimitHit, Limits, RunStatus
 from agentgym_sandboxes import wording
 from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.docker.agent.values import Tree
@@ -21,14 +22,15 @@ from agentgym_sandboxes.monty.failing import (
     timed_out,
 )
 from agentgym_sandboxes.monty.gaps import lazy_value, never_finalized
-from agentgym_sandboxes.monty.inside import CALL, call_source
+from agentgym_sandboxes.monty.inside import ARGUMENTS, CALL, call_source
 from agentgym_sandboxes.monty.output import Output
+from agentgym_sandboxes.trees import same
 from agentgym_sandboxes.wording import Raised
 
 if TYPE_CHECKING:
     from pydantic_monty import MontySession
 
-MAX_PARTS = 4_000_000  # of an answer
+_FREE_ELEMENTS = 4000  # of a set, however they collide
 GARBAGE = Raised("RuntimeError", "it changed how its answers are told")
 _BASIC = frozenset(("l", "t", "s", "z", "d", "i", "b", "c"))  # tags of the codec
 _RANGE = re.compile(r"range\((-?\d+), (-?\d+)(?:, (-?\d+))?\)")
@@ -66,8 +68,8 @@ class Solution:
             found = self._session.feed_run(source, inputs=inputs, print_callback=Output(0))
         except MontyError as error:
             return raised_of(error, limits, source), None
-        whole = type(found) is tuple and len(found) == 2 and type(found[0]) is type(found[1]) is tuple
-        answer = answer_of((*found[0], found[1])) if whole else None
+        told = read_told(found, limits)
+        answer = answer_of(told) if type(told) is list and len(told) == 3 else None
         if answer is None:
             return GARBAGE, None
         left = (
@@ -79,15 +81,15 @@ class Solution:
         """The arguments of the call that raised; None when they hold what crosses elsewhere."""
         from pydantic_monty import MontyError
 
-        source, found = "__tell(__args, False)", None
         try:
-            found = self._session.feed_run(source)
+            found = self._session.feed_run(ARGUMENTS)
         except MontyError as error:
-            raised_of(error, self._request.limits, source)  # it may have ended
-        if type(found) is not tuple or len(found) != 2:
+            raised_of(error, self._request.limits, ARGUMENTS)  # it may have ended
+            raise builtin_exception(GARBAGE) from None
+        left = _left(read_told(found, self._request.limits))
+        if left is None:
             raise builtin_exception(GARBAGE)
-        left = _told(*found)
-        return ["t", *cast("list[Tree]", left.tree)[1:]] if isinstance(left, Returned) else None
+        return left.tree if isinstance(left, Returned) else None
 
     def proxy(self, *args: object, **kwargs: object) -> object:
         """What the tests call. A solution that was ended stays ended, whatever the test catches."""
@@ -101,46 +103,64 @@ class Solution:
                 left = self._arguments()
             if answer is GARBAGE:
                 raise builtin_exception(GARBAGE)
-            if left is None or values.text(left) != values.text(values.encode(args)):
+            if left is None or not same(left, values.encode(args)):
                 raise Unsupported("it changed an argument of a test's in place")
             if isinstance(answer, NoValue):
                 raise Unsupported(f"it returned <{answer.kind}>, which only full Python hands to a test")
             if isinstance(answer, Returned):
                 _refuse_kinds(answer.tree, "it returns what a test has no type for")
+                if _is_crowded(answer.tree):
+                    raise timed_out(self._request.limits)
+                return _value(answer.tree)
         except (Ended, Unsupported) as error:
             self.end = error
             raise RuntimeError(str(error)) from None
-        if isinstance(answer, Returned):
-            return values.decode(answer.tree)
         assert isinstance(answer, Raised)
         raise builtin_exception(answer)
 
 
-def answer_of(item: object) -> Answer | None:
-    """An answer as the source inside tells it; None when it is none of ours."""
-    if type(item) is not tuple or len(item) != 3:
+def read_told(found: object, limits: Limits) -> Tree:
+    """What the text that left an interpreter holds; None when it is none of ours. Raises Ended for a flood."""
+    if type(found) is not str:
         return None
-    tag, content, more = item
-    if tag == "x":
-        return Raised(content, more) if type(content) is str and type(more) is str else None
-    answer = _told(tag, content)
-    if not isinstance(answer, Returned) or more is None:
+    if len(found) > limits.answer_mib << 20:
+        hit = LimitHit(resource="answer_mib", used=len(found) / (1 << 20), allowed=limits.answer_mib)
+        raise Ended(RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT, hit)
+    try:
+        return cast(Tree, json.loads(found))
+    except (ValueError, RecursionError):
+        return None
+
+
+def answer_of(told: Tree) -> Answer | None:
+    """An answer as the source inside tells it; None when it is none of ours."""
+    if type(told) is not list or len(told) not in (2, 3):
+        return None
+    if told[0] == "x":
+        kind, message = told[1], told[-1]
+        return Raised(kind, message) if type(kind) is str and type(message) is str else None
+    answer = _told(told[:2])
+    if not isinstance(answer, Returned) or len(told) == 2:
         return answer
-    left = _told(*more) if type(more) is tuple and len(more) == 2 else None
-    if isinstance(left, Returned) and type(more[1]) is list:
-        left = Returned(values.encode(tuple(more[1])))
+    left = _left(told[2])
     return None if left is None else Returned(answer.tree, left)
 
 
-def _told(tag: object, content: object) -> Returned | NoValue | None:
+def _left(told: Tree) -> Returned | NoValue | None:
+    """The arguments after a call: a list inside, a tuple here."""
+    left = _told(told)
+    if not isinstance(left, Returned):
+        return left
+    return Returned(["t", *left.tree[1:]]) if type(left.tree) is list and left.tree[:1] == ["l"] else None
+
+
+def _told(told: Tree) -> Returned | NoValue | None:
     """Raises Unsupported for a value that crosses elsewhere."""
+    if type(told) is not list or len(told) != 2:
+        return None
+    tag, content = told
     if tag == "r":
-        if not _has_room(content):
-            raise Ended(RunStatus.OUTPUT_LIMIT, wording.OUTPUT_TEXT)
-        try:
-            return Returned(values.encode(content))
-        except values.NotPlain as error:
-            return NoValue(error.kind)
+        return Returned(content)
     if type(content) is not str:
         return None
     if tag == "range" and (numbers := _RANGE.fullmatch(content)):
@@ -148,6 +168,25 @@ def _told(tag: object, content: object) -> Returned | NoValue | None:
     if content in _CROSSES_ELSEWHERE:
         raise Unsupported(f"it returned a {content}")
     return NoValue(content)
+
+
+def _value(tree: Tree) -> object:
+    """Raises what a test that meets garbage does."""
+    try:
+        return values.decode(tree)
+    except ValueError:
+        raise builtin_exception(GARBAGE) from None
+
+
+def _is_crowded(tree: Tree) -> bool:
+    """Whether a set or dict is in it whose elements collide: to make it would take this process hours."""
+    if not isinstance(tree, list):
+        return False
+    if tree[0] in ("s", "z", "d") and len(tree) > _FREE_ELEMENTS:
+        keys = tree[1::2] if tree[0] == "d" else tree[1:]
+        if len({hash(_value(key)) for key in keys}) < len(keys) // 2:
+            return True
+    return any(_is_crowded(item) for item in tree[1:] if isinstance(item, list))
 
 
 def refuse_what_differs(request: GradeRequest, questions: list[list[Tree]]) -> None:
@@ -166,21 +205,6 @@ def _refuse_kinds(tree: Tree, why: str) -> None:
     for kind in _kinds(tree):
         if kind not in _BASIC:
             raise Unsupported(f"{why}: {kind}")
-
-
-def _has_room(value: object) -> bool:
-    """Whether a value is small once it is written out: one list can stand in another twice, and that again."""
-    room, pending = MAX_PARTS, [value]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            pending += [list(found), list(found.values())]
-        elif isinstance(found, (list, tuple, set, frozenset)):
-            room -= 1 + len(found)
-            if room < 0:
-                return False
-            pending += [item for item in found if isinstance(item, (list, tuple, set, frozenset, dict))]
-    return True
 
 
 def _kinds(tree: Tree) -> Iterator[str]:
