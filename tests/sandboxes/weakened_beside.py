@@ -26,6 +26,11 @@ BESIDE = (
         breaks=("no_room_to_start",),
     ),
     Weakening(
+        name="a process is as much as a call",
+        patches=(("            if nice > self._nices.get(uid, FIRST_NICE):", "            if False:"),),
+        breaks=("all_of_the_processor",),
+    ),
+    Weakening(
         name="files stay while they are looked at",
         patches=(
             (

@@ -16,6 +16,18 @@ from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 LIMITS = Limits(wall_s=8.0, cpu_s=8, memory_mib=256)
 NUM_VICTIMS = 40
 
+_OTHERS = """
+import os
+others = 0
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        with open("/proc/%s/status" % pid) as file:
+            uid = next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+        others += uid > 65000 and uid != os.getuid()
+    except OSError:
+        pass
+print(others)
+"""
 _IDLE = "import time; time.sleep(30)"
 
 
@@ -31,6 +43,9 @@ async def _beside(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        for _ in range(100):  # until it is cleaned up after: the next trial is not to meet it
+            if (await backend.run(_OTHERS, limits=LIMITS)).stdout == "0\n":
+                break
 
 
 def _unharmed(results: list[RunResult]) -> Judgement:
@@ -76,6 +91,27 @@ time.sleep(1)
         hostile = await task
     early = first_look(hostile)
     return early if early is not None else _unharmed(victims)
+
+
+async def _takes_the_processor(backend: SandboxBackend, host: Host) -> Judgement:
+    """Half a second of work takes a call as long as others leave it."""
+    busy = program("""
+for _ in range(5):
+    try:
+        os.fork()
+    except OSError:
+        pass
+while True:
+    pass
+""")
+    work = """
+import time
+while time.process_time() < 0.5:
+    pass
+print(6 * 7)
+"""
+    async with _beside(backend, busy, begun_s=0.8):
+        return _unharmed([await backend.run(work, limits=Limits(wall_s=10.0, cpu_s=8, memory_mib=256))])
 
 
 async def _restless_files(backend: SandboxBackend, host: Host) -> Judgement:
@@ -189,6 +225,13 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         tries="takes all room for files, so that calls beside it can't even begin",
         claim="per_call_uid",
         act=_takes_all_room,
+    ),
+    Scene(
+        name="all_of_the_processor",
+        category=Category.RESOURCES,
+        tries="runs 32 processes without end, so that a call beside it gets next to none of the processor",
+        claim="per_call_uid",
+        act=_takes_the_processor,
     ),
     Scene(
         name="restless_files",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from . import frames
 from .claims import claim_in
 from .endings import count_oom_kills, hit_of, memory_left_mib, others_fill_disk, reason_of_failure
+from .fairness import FIRST_NICE, count_running, nice_of
 from .job import Job
 from .limits import ChildLimits
 from .processes import processes_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 SWEEP_PATIENCE_S = 3.0  # what can't be killed or wiped by then makes the container dirty
+BALANCE_EVERY_S = 0.2
 CROWDED_BELOW = 0.9  # of its memory: a call killed with less had too little room beside others
 
 
@@ -33,6 +35,8 @@ class Calls:
         self._supervisor = supervisor
         self._sweeper = supervisor.sweeper
         self._num_oom_kills = count_oom_kills()
+        self._nices: dict[int, int] = {}
+        self._balances = False
         self._held: set[int] = set()  # uids of calls that ended, whose folders a call beside them holds on to
 
     @property
@@ -56,6 +60,9 @@ class Calls:
         judged = len(frame.blobs) > 1 and op == "grade"
         uids = [self._supervisor.take_uid() for _ in range(2 if judged else 1)]
         job = self.jobs[number] = Job(number, limits, uids)
+        if len(self.jobs) > 1 and not self._balances:
+            self._balances = True
+            self._supervisor.at(time.monotonic() + BALANCE_EVERY_S, self._balance)
         payload = frames.memory_file(frame.blobs[0])
         if op == "program":
             fds = [payload, self._pipe(job, "notes"), frames.memory_file(frame.blobs[1])]
@@ -134,6 +141,20 @@ class Calls:
         living = sum(p.memory_mib for uid in job.uids for p in processes_of(uid).values())
         return living + job.memory_kib / 1024 < CROWDED_BELOW * job.limits.memory_mib
 
+    def _balance(self) -> None:
+        """Now and then, while there are several: one with many processes must not make the others late."""
+        self._balances = len(self.jobs) > 1
+        if not self._balances:
+            return
+        for uid, num_running in count_running(
+            [uid for job in self.jobs.values() for uid in job.uids]
+        ).items():
+            nice = nice_of(num_running)
+            if nice > self._nices.get(uid, FIRST_NICE):
+                self._nices[uid] = nice
+                self._sweeper.yield_more(uid, nice)
+        self._supervisor.at(time.monotonic() + BALANCE_EVERY_S, self._balance)
+
     def _was_crowded(self, job: Job) -> bool:
         """Whether others had taken the room that a call may use: measured when it is gone and can hide nothing."""
         if not job.beside:
@@ -202,6 +223,7 @@ class Calls:
         del self.jobs[job.number]
         if job.reason != "dirty":
             for uid in job.uids:
+                self._nices.pop(uid, None)
                 self._supervisor.give_uid(uid)
         header: frames.Header = {
             "id": job.number,

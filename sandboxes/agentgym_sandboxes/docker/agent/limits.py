@@ -6,6 +6,8 @@ import os
 import resource
 from typing import NamedTuple
 
+from .fairness import FIRST_NICE
+
 WORK = "/work"
 MIB = 1 << 20
 
@@ -71,7 +73,7 @@ def make_home(uid: int) -> str:
 def drop_rights(uid: int, limits: ChildLimits, folder: str) -> None:
     """Become `uid` for good, with nothing of root left, in a folder of its own."""
     os.setsid()
-    os.nice(19)  # a busy child must not starve the supervisor
+    os.nice(FIRST_NICE)  # a busy child must not starve the supervisor
     with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(b"1000")  # when memory ends, a child goes first, never the agent
     os.setgroups([])

@@ -59,6 +59,16 @@ class Sweeper:
         finally:
             os.seteuid(0)
 
+    def yield_more(self, uid: int, nice: int) -> None:
+        """Let every process and thread of `uid` yield to others; it can't take that back."""
+        os.seteuid(uid)
+        try:
+            os.setpriority(os.PRIO_USER, uid, nice)
+        except (ProcessLookupError, PermissionError):
+            pass
+        finally:
+            os.seteuid(0)
+
     def wipe(self, uid: int, neighbours: Set[int] = frozenset()) -> bool:
         """Remove the files of `uid`; whether nothing is left. Its processes must be gone.
 
