@@ -53,10 +53,16 @@ class FakeContainer:
 class Factory:
     """Starts fake containers; the starts in `failing` fail."""
 
-    def __init__(self, max_uses: int = 1000, failing: Mapping[int, InfraError] | None = None) -> None:
+    def __init__(
+        self,
+        max_uses: int = 1000,
+        failing: Mapping[int, InfraError] | None = None,
+        kind: type[FakeContainer] = FakeContainer,
+    ) -> None:
         self.made: list[FakeContainer] = []
         self.num_starts = 0
         self.max_uses, self.failing = max_uses, failing or {}
+        self.kind = kind
         self.go = asyncio.Event()
         self.go.set()
 
@@ -67,7 +73,7 @@ class Factory:
         await self.go.wait()
         if number in self.failing:
             raise self.failing[number]
-        container = FakeContainer(f"c{number}", on_change, self.max_uses)
+        container = self.kind(f"c{number}", on_change, self.max_uses)
         self.made.append(container)
         return container
 

@@ -324,3 +324,32 @@ async def test_a_pool_of_another_event_loop_is_refused() -> None:
     async with started(Factory()) as pool:
         with pytest.raises(UserError, match="in another event loop"):
             await asyncio.to_thread(asyncio.run, call(pool))
+
+
+async def test_a_call_that_ends_containers_takes_no_other_call_along_twice() -> None:
+    """All that ran beside it are made again, but never beside each other: none knows which of them did it."""
+
+    class Fragile(FakeContainer):
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+            self.ends_at_once = blobs[0] == b"culprit" or getattr(self, "ends_at_once", False)
+            try:
+                await asyncio.sleep(0.02)  # beside the others
+                if self.ends_at_once:
+                    self.lost = "its agent was killed"
+                    raise SandboxLost(self.lost)
+                return Frame({"by": self.name}, [])
+            finally:
+                self.reserved -= 1
+                self.on_change()
+
+    factory = Factory(kind=Fragile)
+    async with started(factory, pool_size=2, slots=4, spares=1) as pool:
+        await settle()
+        names = [b"culprit", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+        calls = [
+            pool.call("grade", [name], Limits(), lambda frame: Seen(str(frame.header["by"])))
+            for name in names
+        ]
+        culprit, *others = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(culprit, SandboxLost)
+        assert all(isinstance(other, Seen) for other in others), others

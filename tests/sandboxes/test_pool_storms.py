@@ -181,7 +181,7 @@ class CallStorm:
                 assert call.result() == Seen(str(number).encode())
         assert not self.engine.alive and not self.engine.num_starting
         assert all(c.reserved == 0 for c in self.engine.made)
-        assert set(self.pool.gauges().values()) == {0}
+        assert set(self.pool.gauges().values()) == {0} and not self.pool._with_suspect
 
     def event(self, number: int) -> None:
         roll = self.fate.random()
@@ -204,9 +204,12 @@ class CallStorm:
             assert container.reserved == len(container.under_way), container.name
             assert container.reserved <= slots
         serving = [c for c in pool._live if c.lost is None]
-        free = sum(slots - c.reserved for c in serving)
-        waiting = pool.gauges()["calls_waiting"]
-        assert not (free and waiting), (free, waiting)
+        free = [c for c in serving if c.reserved < slots]
+        waiting = [waiter for waiter in pool._waiting if not waiter.future.done()]
+        if free and waiting:  # only those that no free one may take
+            assert all(waiter.is_suspect for waiter in waiting)
+            assert all(c in pool._with_suspect for c in free)
+        assert all(c.reserved > 0 for c in pool._with_suspect)
         assert len(pool._live) <= pool._size
         fresh = [c for c in pool._spare if not c.worn]
         most = pool._size + pool._num_for_worn

@@ -66,6 +66,7 @@ async def _by_itself(name: str) -> bool:
 class _Waiter:
     future: asyncio.Future[PooledContainer]
     avoid: PooledContainer | None
+    is_suspect: bool
 
 
 class Pool:
@@ -94,6 +95,7 @@ class Pool:
         self._spare: list[PooledContainer] = []
         self._retired: list[PooledContainer] = []
         self._waiting: collections.deque[_Waiter] = collections.deque()
+        self._with_suspect: set[PooledContainer] = set()
         self._changed = asyncio.Event()
         self._num_starting = 0
         self._keeper: asyncio.Task[None] | None = None
@@ -141,11 +143,12 @@ class Pool:
         container: PooledContainer | None = None
         while True:
             began_s = time.monotonic()
-            container = await self._lease(avoid=container)
+            is_suspect = num_failed > 0
+            container = await self._lease(avoid=container, is_suspect=is_suspect)
             leased_s = time.monotonic()
             queue_s += leased_s - began_s
             try:
-                frame = await container.call(op, blobs, limits)
+                frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect)
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
@@ -166,6 +169,22 @@ class Pool:
             self._meter.answered(answer.status, queue_s=queue_s, wall_s=time.monotonic() - leased_s)
             return answer
 
+    async def _call_in(
+        self,
+        container: PooledContainer,
+        op: str,
+        blobs: Sequence[bytes],
+        limits: Limits,
+        *,
+        is_suspect: bool,
+    ) -> Frame:
+        try:
+            return await container.call(op, blobs, limits)
+        finally:
+            if is_suspect:
+                self._with_suspect.discard(container)
+                self._on_change()
+
     def gauges(self) -> dict[str, float]:
         """What is true now, by the names in `counts`."""
         serving = [c for c in self._live if c.lost is None]
@@ -183,10 +202,11 @@ class Pool:
         if frame.header.get("leaked"):
             self._meter.counts[counts.LEAKS] += 1
 
-    async def _lease(self, avoid: PooledContainer | None = None) -> PooledContainer:
+    async def _lease(self, *, avoid: PooledContainer | None, is_suspect: bool) -> PooledContainer:
         """A container with a slot reserved for the caller. Raises SandboxUnavailable after the deadline.
 
-        avoid: only when there is no other.
+        avoid: only when there is no other. is_suspect: of a call that lost a container, as all that ran beside it
+        did; no two such calls share one again, so that the one that did it takes no other along twice.
         """
         if self._closed:
             raise SandboxUnavailable(CLOSED)
@@ -197,7 +217,7 @@ class Pool:
         if self._keeper.done():
             raise SandboxUnavailable("the sandbox pool broke; its log says why")
         future: asyncio.Future[PooledContainer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiter(future, avoid))
+        self._waiting.append(_Waiter(future, avoid, is_suspect))
         self._on_change()
         try:
             async with asyncio.timeout(self._config.lease_timeout_s):
@@ -205,6 +225,8 @@ class Pool:
         except (TimeoutError, asyncio.CancelledError) as error:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().reserved -= 1  # it came too late for its caller
+                if is_suspect:
+                    self._with_suspect.discard(future.result())
                 self._on_change()
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -226,17 +248,22 @@ class Pool:
 
     def _serve_waiting(self) -> None:
         """Give free slots to those who wait, in turn, from the container that is least busy."""
-        while self._waiting:
-            waiter = self._waiting[0]
+        for waiter in list(self._waiting):
             if waiter.future.done():
-                self._waiting.popleft()
+                self._waiting.remove(waiter)
                 continue
             free = [c for c in self._live if c.lost is None and c.reserved < self._config.slots]
             if not free:
                 return
+            if waiter.is_suspect:
+                free = [c for c in free if c not in self._with_suspect]
+                if not free:
+                    continue
             container = min(free, key=lambda c: (c is waiter.avoid, c.worn != "", c.reserved))
             container.reserved += 1
-            self._waiting.popleft()
+            if waiter.is_suspect:
+                self._with_suspect.add(container)
+            self._waiting.remove(waiter)
             waiter.future.set_result(container)
 
     def _refuse_waiting(self, why: str) -> None:
