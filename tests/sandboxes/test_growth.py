@@ -29,7 +29,7 @@ pytestmark = [
 EPISODES, WARM_UP = 1000, 300  # until the engine client has opened all the connections that it keeps
 MAX_GROWTH_MIB = 3.0  # of our process: what the allocator does on its own within so many episodes
 MAX_AGENT_GROWTH_MIB = 2.0
-MAX_POOLED = 32 + 8  # threads: the loop's and the engine client's
+MAX_POOLED = 32 + 12  # threads: the loop's and the engine client's
 
 
 async def shell(*command: str) -> list[str]:

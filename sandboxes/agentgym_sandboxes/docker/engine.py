@@ -92,7 +92,7 @@ class Engine:
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="docker-engine")
         # Of their own: removals that take long would make starts late, and a late engine is left alone.
-        self._removers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="docker-engine-remove")
+        self._removers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="docker-engine_remove")
 
     @classmethod
     async def connect(
