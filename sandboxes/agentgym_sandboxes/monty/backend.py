@@ -145,7 +145,14 @@ class MontyBackend:
         self._num_asked += 1
         try:
             with self._meter.counting_failures():
-                answer, began_s, ended_s = await asyncio.get_running_loop().run_in_executor(threads, work)
+                working = asyncio.get_running_loop().run_in_executor(threads, work)
+                try:
+                    answer, began_s, ended_s = await working
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if self._threads is threads or (task is not None and task.cancelling()):
+                        raise
+                    raise SandboxUnavailable("the sandbox was closed") from None
         finally:
             self._num_asked -= 1
         self._meter.answered(answer.status, queue_s=began_s - asked_s, wall_s=ended_s - began_s)
