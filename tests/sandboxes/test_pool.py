@@ -12,6 +12,7 @@ from pool_fakes import Factory, FakeContainer, Fate, Seen
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.meter import CallMeter
@@ -86,6 +87,47 @@ async def test_a_lease_has_a_deadline_and_says_what_to_set() -> None:
         factory.made[0].go.set()
         assert await first == "c1"
         assert await call(pool) == "c1"  # the one that gave up holds no slot
+
+
+class Narrow(FakeContainer):
+    """Has room for one large call: beside others it is crowded out."""
+
+    running = 0
+
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+        self.running += 1
+        try:
+            if blobs[0] == b"large" and self.running > 1:
+                raise Crowded("crowded")
+            await asyncio.sleep(0.03)
+            return Frame({"by": self.name}, [])
+        finally:
+            self.running -= 1
+            self.reserved -= 1
+            self.on_change()
+
+
+async def test_a_call_that_is_crowded_again_and_again_gets_a_container_alone() -> None:
+    """Programs of one grade run beside each other: they must not be able to crowd each other out for good."""
+    factory = Factory(kind=Narrow)
+    async with started(factory, pool_size=1, slots=3) as pool:
+
+        async def made(what: bytes) -> None:
+            await pool.call("grade", [what], Limits(), lambda frame: Seen(str(frame.header["by"])))
+
+        async def hog() -> None:
+            while True:
+                await made(b"small")
+
+        hogs = [asyncio.create_task(hog())]
+        await asyncio.sleep(0.015)
+        hogs.append(asyncio.create_task(hog()))  # so that there is always one
+        async with asyncio.timeout(10):
+            await made(b"large")
+        for task in hogs:
+            task.cancel()
+        await asyncio.gather(*hogs, return_exceptions=True)
+        assert factory.made[0].reserved == 0
 
 
 async def test_those_who_wait_are_served_in_turn() -> None:

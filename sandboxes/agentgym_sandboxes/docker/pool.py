@@ -21,7 +21,10 @@ from agentgym_sandboxes.meter import CallMeter
 log = logging.getLogger(__name__)
 
 RETRY_START_S = 0.5
-MAX_CROWDED, FIRST_CROWDED_S = 5, 0.1  # of one call: whose neighbours took the room that it was allowed
+MAX_CROWDED, FIRST_CROWDED_S = (
+    3,
+    0.1,
+)  # of one call: whose neighbours took its room; then it gets a container alone
 CLOSED = "the sandbox was closed"
 MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 
@@ -67,6 +70,7 @@ class _Waiter:
     future: asyncio.Future[PooledContainer]
     avoid: PooledContainer | None
     is_suspect: bool
+    num_slots: int
 
 
 class Pool:
@@ -144,11 +148,14 @@ class Pool:
         while True:
             began_s = time.monotonic()
             is_suspect = num_failed > 0
-            container = await self._lease(avoid=container, is_suspect=is_suspect)
+            num_slots = self._config.slots if num_crowded == MAX_CROWDED else 1
+            container = await self._lease(avoid=container, is_suspect=is_suspect, num_slots=num_slots)
             leased_s = time.monotonic()
             queue_s += leased_s - began_s
             try:
-                frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect)
+                frame = await self._call_in(
+                    container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots
+                )
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
@@ -177,12 +184,15 @@ class Pool:
         limits: Limits,
         *,
         is_suspect: bool,
+        num_slots: int,
     ) -> Frame:
         try:
             return await container.call(op, blobs, limits)
         finally:
+            container.reserved -= num_slots - 1  # the container gives back the one that it knows of
             if is_suspect:
                 self._with_suspect.discard(container)
+            if is_suspect or num_slots > 1:
                 self._on_change()
 
     def gauges(self) -> dict[str, float]:
@@ -202,8 +212,10 @@ class Pool:
         if frame.header.get("leaked"):
             self._meter.counts[counts.LEAKS] += 1
 
-    async def _lease(self, *, avoid: PooledContainer | None, is_suspect: bool) -> PooledContainer:
-        """A container with a slot reserved for the caller. Raises SandboxUnavailable after the deadline.
+    async def _lease(
+        self, *, avoid: PooledContainer | None, is_suspect: bool, num_slots: int = 1
+    ) -> PooledContainer:
+        """A container with so many slots reserved for the caller. Raises SandboxUnavailable after the deadline.
 
         avoid: only when there is no other. is_suspect: of a call that lost a container, as all that ran beside it
         did; no two such calls share one again, so that the one that did it takes no other along twice.
@@ -217,14 +229,14 @@ class Pool:
         if self._keeper.done():
             raise SandboxUnavailable("the sandbox pool broke; its log says why")
         future: asyncio.Future[PooledContainer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiter(future, avoid, is_suspect))
+        self._waiting.append(_Waiter(future, avoid, is_suspect, num_slots))
         self._on_change()
         try:
             async with asyncio.timeout(self._config.lease_timeout_s):
                 return await future
         except (TimeoutError, asyncio.CancelledError) as error:
             if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().reserved -= 1  # it came too late for its caller
+                future.result().reserved -= num_slots  # it came too late for its caller
                 if is_suspect:
                     self._with_suspect.discard(future.result())
                 self._on_change()
@@ -252,15 +264,16 @@ class Pool:
             if waiter.future.done():
                 self._waiting.remove(waiter)
                 continue
-            free = [c for c in self._live if c.lost is None and c.reserved < self._config.slots]
+            most = self._config.slots - waiter.num_slots
+            free = [c for c in self._live if c.lost is None and c.reserved <= most]
             if not free:
-                return
+                return  # nor for those after it, so that a container comes free for one that needs it alone
             if waiter.is_suspect:
                 free = [c for c in free if c not in self._with_suspect]
                 if not free:
                     continue
             container = min(free, key=lambda c: (c is waiter.avoid, c.worn != "", c.reserved))
-            container.reserved += 1
+            container.reserved += waiter.num_slots
             if waiter.is_suspect:
                 self._with_suspect.add(container)
             self._waiting.remove(waiter)
