@@ -227,6 +227,15 @@ async def test_all_engines_full_is_a_full_disk() -> None:
         await place(group)
 
 
+def test_a_full_disk_that_can_not_be_looked_at_is_told_all_the_same() -> None:
+    group = group_of(1)
+    member = group.members[0]
+    member.facts = replace(facts(1), data_root="/" + "x" * 300)  # as one whose folder may not be entered
+    member.engine.is_local = True  # type: ignore[union-attr,misc]
+    error = member.typed(EngineDiskFull("write /x: no space left on device"))
+    assert isinstance(error, SandboxDiskFull) and "can't be seen from here" in str(error)
+
+
 def test_an_engine_on_the_network_without_tls_is_warned_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

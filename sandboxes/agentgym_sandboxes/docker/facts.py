@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from agentgym.sandbox import SandboxUnavailable
@@ -106,10 +105,12 @@ def missing_limits(facts: EngineFacts) -> list[str]:
 
 def room_text(data_root: str, is_local: bool) -> str:
     """How much room there is where an engine keeps its containers, as far as it can be seen from here."""
-    if not is_local or not Path(data_root).is_dir():
-        return (
-            f"{data_root or 'its data root'} on the engine's host, whose free space can't be seen from here"
-        )
-    room = os.statvfs(data_root)
+    unseen = f"{data_root or 'its data root'} on the engine's host, whose free space can't be seen from here"
+    if not is_local:
+        return unseen
+    try:
+        room = os.statvfs(data_root)
+    except OSError:  # it is another host's after all, or an ordinary user may not look into it
+        return unseen
     free_mib, all_mib = (blocks * room.f_frsize / MIB for blocks in (room.f_bavail, room.f_blocks))
     return f"{data_root}, which has {free_mib:.1f} of {all_mib:.0f} MiB free and {room.f_favail} inodes"
