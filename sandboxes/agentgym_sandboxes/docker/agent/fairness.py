@@ -33,7 +33,7 @@ def count_running(uids: Collection[int]) -> collections.Counter[int]:
 
 def _real_uid(pid: str) -> int:
     with open(f"/proc/{pid}/status", "rb") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(b"Uid:"))
+        return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), -1)
 
 
 def _runs(pid: str, thread: str) -> bool:
