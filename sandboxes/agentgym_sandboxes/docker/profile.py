@@ -40,6 +40,18 @@ def first_uid(remapped: bool) -> int:
     return (1 << 20) + NUM_UIDS * secrets.randbelow(1 << 23)
 
 
+def _network_settings(remapped: bool) -> dict[str, Json]:
+    """Of what the kernel keeps for connections: such memory is the host's, and no limit of a container's counts it."""
+    settings: dict[str, Json] = {
+        "net.ipv4.tcp_rmem": "4096 65536 262144",  # of a buffer
+        "net.ipv4.tcp_wmem": "4096 65536 262144",
+        "net.ipv4.tcp_max_tw_buckets": "0",  # a port that a call has used is the next one's at once
+    }
+    if not remapped:  # older kernels keep this one from those whose uids are mapped
+        settings["net.core.somaxconn"] = "16"  # that wait to be accepted
+    return settings
+
+
 def container_settings(
     config: DockerConfig, image: str, owner: str, remapped: bool = False
 ) -> dict[str, Json]:
@@ -64,13 +76,7 @@ def container_settings(
             "/tmp": f"{_TMPFS},noexec,size=16m,nr_inodes=1024",
             "/dev/shm": _SHARED_MEMORY,
         },
-        # of a TCP buffer, at most: such memory is the host's, and no limit of a container's counts it
-        "Sysctls": {
-            "net.ipv4.tcp_rmem": "4096 65536 262144",
-            "net.ipv4.tcp_wmem": "4096 65536 262144",
-            "net.core.somaxconn": "16",  # that wait to be accepted: no limit counts those either
-            "net.ipv4.tcp_max_tw_buckets": "0",  # a port that a call has used is the next one's at once
-        },
+        "Sysctls": _network_settings(remapped),
         "Memory": config.container_memory_mib * MIB,
         "MemorySwap": config.container_memory_mib * MIB,
         "NanoCpus": int(config.cpus * 1e9),
@@ -121,6 +127,8 @@ def session_settings(config: DockerConfig, settings: dict[str, Json]) -> dict[st
     }
     host = cast(dict[str, Json], settings["HostConfig"])
     # Its servers may be asked much at once; its agent looks after the connections that wait.
-    sysctls = {**cast(dict[str, Json], host.get("Sysctls", {})), "net.core.somaxconn": "128"}
+    sysctls = dict(cast(dict[str, Json], host.get("Sysctls", {})))
+    if "net.core.somaxconn" in sysctls:
+        sysctls["net.core.somaxconn"] = "128"
     own: dict[str, Json] = {"Tmpfs": folders, "PidsLimit": PROCESSES_PER_SESSION, "Sysctls": sysctls}
     return {**settings, "HostConfig": {**host, **own}}
