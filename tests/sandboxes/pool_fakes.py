@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty
 from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.pool import Pool
+from agentgym_sandboxes.meter import CallMeter
 
 
 class FakeContainer:
@@ -94,3 +98,36 @@ class Seen:
 
     by: str
     status: RunStatus = RunStatus.OK
+
+
+@asynccontextmanager
+async def started(factory: Factory, *, fate: Fate | None = None, **options: object) -> AsyncIterator[Pool]:
+    config = DockerConfig(**{"slots": 2, "spares": 0, "lease_timeout_s": 5.0, **options})  # type: ignore[arg-type]
+    pool = Pool(config, factory, config.pool_size or 2, CallMeter(), fate or Fate())
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        factory.go.set()
+        await pool.close()
+        assert all(container.closed for container in factory.made)
+
+
+async def call(pool: Pool) -> str:
+    seen = await pool.call("grade", [b""], Limits(), lambda frame: Seen(str(frame.header["by"])))
+    return seen.by
+
+
+def counted(pool: Pool, name: str) -> int:
+    return pool._meter.counts[name]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import pytest
-from pool_fakes import Factory, FakeContainer, Fate, Seen
+from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, settle, started, until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
@@ -16,39 +15,6 @@ from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.meter import CallMeter
-
-
-@asynccontextmanager
-async def started(factory: Factory, *, fate: Fate | None = None, **options: object) -> AsyncIterator[Pool]:
-    config = DockerConfig(**{"slots": 2, "spares": 0, "lease_timeout_s": 5.0, **options})  # type: ignore[arg-type]
-    pool = Pool(config, factory, config.pool_size or 2, CallMeter(), fate or Fate())
-    await pool.start()
-    try:
-        yield pool
-    finally:
-        factory.go.set()
-        await pool.close()
-        assert all(container.closed for container in factory.made)
-
-
-async def call(pool: Pool) -> str:
-    seen = await pool.call("grade", [b""], Limits(), lambda frame: Seen(str(frame.header["by"])))
-    return seen.by
-
-
-def counted(pool: Pool, name: str) -> int:
-    return pool._meter.counts[name]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_no_more_calls_at_a_time_than_slots() -> None:
@@ -291,60 +257,6 @@ async def test_closing_refuses_those_who_wait() -> None:
             await second
         factory.made[0].go.set()
         await first
-
-
-async def test_a_call_that_is_made_again_after_the_close_hears_of_the_close() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=1) as pool:
-        factory.made[0].go.clear()
-        first = asyncio.create_task(call(pool))
-        await settle()
-        closing = asyncio.create_task(pool.close())
-        factory.made[0].failures.append(SandboxLost("closed"))
-        factory.made[0].go.set()
-        with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
-            await first
-        await closing
-        with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
-            await call(pool)
-
-
-async def test_a_close_waits_for_a_removal_that_is_under_way() -> None:
-    factory = Factory()
-
-    class Slow(FakeContainer):
-        async def close(self) -> None:
-            await removing.wait()
-            await super().close()
-
-    async with started(factory, pool_size=1) as pool:
-        removing = asyncio.Event()
-        slow = Slow("slow", factory.made[0].on_change, 1000)
-        factory.made.append(slow)
-        pool._live.append(slow)
-        slow.lost = "gone"
-        slow.on_change()
-        await settle()
-        assert pool._retired == []  # it is being removed
-        closing = asyncio.create_task(pool.close())
-        await settle()
-        assert not closing.done()
-        removing.set()
-        await closing
-        assert slow.closed
-
-
-async def test_a_container_that_starts_while_the_pool_closes_is_removed() -> None:
-    factory = Factory()
-    factory.go.clear()
-    pool = Pool(DockerConfig(pool_size=1), factory, 1, CallMeter())
-    starting = asyncio.create_task(pool.start())
-    await settle()
-    await pool.close()
-    factory.go.set()
-    with pytest.raises(SandboxUnavailable, match="the sandbox was closed"):
-        await starting
-    assert [container.closed for container in factory.made] == [True]
 
 
 async def test_calls_that_get_no_answer_are_counted_and_waits_in_vain_too() -> None:

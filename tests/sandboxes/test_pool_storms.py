@@ -32,6 +32,7 @@ class Container:
         self.cause = "lost"
         self.worn = ""
         self.under_way: set[asyncio.Future[Frame]] = set()
+        self.crowded = 0.05
         self.closed = False
 
     @property
@@ -55,7 +56,7 @@ class Container:
         if roll < 0.05:
             answer.set_exception(SandboxDirty("dirty"))
             self.lose("dirty")
-        elif roll < 0.1:
+        elif roll < 0.05 + self.crowded:
             answer.set_exception(Crowded("crowded"))
         else:
             answer.set_result(Frame({}, [blob]))
@@ -114,6 +115,7 @@ class Engine:
     fate: Random
     made: list[Container] = field(default_factory=list)
     num_starting: int = 0
+    crowded: float = 0.05  # so many calls are
 
     async def start(self, on_change: Callable[[], None]) -> Container:
         self.num_starting += 1
@@ -122,6 +124,7 @@ class Engine:
             if self.made and self.fate.random() < 0.2:
                 raise InfraError(f"start failed for reason {self.fate.randrange(3)}")
             container = Container(f"c{len(self.made)}", self.fate, on_change)
+            container.crowded = self.crowded
             self.made.append(container)
             return container
         finally:
@@ -143,7 +146,7 @@ class CallStorm:
 
     def __init__(self, seed: int) -> None:
         self.fate = Random(seed)
-        self.engine = Engine(self.fate)
+        self.engine = Engine(self.fate, crowded=self.fate.choice((0.05, 0.6)))
         self.config = DockerConfig(
             pool_size=self.fate.randint(1, 4),
             slots=self.fate.randint(1, 3),
@@ -165,7 +168,10 @@ class CallStorm:
             if self.fate.random() < 0.5:
                 await asyncio.sleep(self.fate.choice((0.0, 0.0, 0.05, 1.0)))
             if self.fate.random() < 0.3:
-                await settle()
+                for _ in range(20):  # a call that was served may only be about to begin
+                    await settle()
+                    if self.num_reserved == self.num_under_way:
+                        break
                 self.check()
         if self.fate.random() < 0.5:
             await asyncio.wait(self.calls.values())
@@ -198,17 +204,35 @@ class CallStorm:
         elif self.engine.alive:
             self.fate.choice(self.engine.alive).wear("uses")
 
+    @property
+    def num_reserved(self) -> int:
+        return sum(container.reserved for container in self.engine.made)
+
+    @property
+    def num_under_way(self) -> int:
+        """Slots that are in use."""
+        slots = [
+            self.config.slots
+            if c.reserved == self.config.slots and len(c.under_way) == 1
+            else len(c.under_way)
+            for c in self.engine.made
+        ]
+        return sum(slots)
+
     def check(self) -> None:
         pool, slots = self.pool, self.config.slots
         for container in self.engine.made:
-            assert container.reserved == len(container.under_way), container.name
-            assert container.reserved <= slots
+            alone = len(container.under_way) == 1 and container.reserved == slots
+            assert alone or container.reserved == len(container.under_way) <= slots, container.name
         serving = [c for c in pool._live if c.lost is None]
-        free = [c for c in serving if c.reserved < slots]
-        waiting = [waiter for waiter in pool._waiting if not waiter.future.done()]
-        if free and waiting:  # only those that no free one may take
-            assert all(waiter.is_suspect for waiter in waiting)
+        for waiter in pool._waiting:
+            if waiter.future.done():
+                continue
+            free = [c for c in serving if c.reserved + waiter.num_slots <= slots]
+            assert waiter.is_suspect or not free
             assert all(c in pool._with_suspect for c in free)
+            if not free:
+                break  # one that needs a container alone keeps those after it waiting
         assert all(c.reserved > 0 for c in pool._with_suspect)
         assert len(pool._live) <= pool._size
         fresh = [c for c in pool._spare if not c.worn]

@@ -239,7 +239,7 @@ class Pool:
                 future.result().reserved -= num_slots  # it came too late for its caller
                 if is_suspect:
                     self._with_suspect.discard(future.result())
-                self._on_change()
+            self._on_change()  # it may have kept those after it waiting
             if isinstance(error, asyncio.CancelledError):
                 raise
             self._meter.queue.add(self._config.lease_timeout_s)
