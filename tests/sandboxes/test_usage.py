@@ -21,16 +21,24 @@ NAMES = {"Stack", "candidate"}
         "if (s := Stack()):\n    s.pop()",
         "s: object = Stack()\nassert s.x == 1",
         "class Stack:\n    '''A stack.'''\n",
+        "assert Stack(1) + 2 == Stack(3)",
+        "s, t = Stack(1), Stack(2)\nassert 2 * s == t",
     ],
 )
 def test_a_call_whose_result_is_used_as_an_object_makes_one(source: str) -> None:
     assert makes_objects(["", source, "not python ("], NAMES)
 
 
+def test_what_one_source_makes_another_may_use() -> None:
+    assert makes_objects(["s = Stack()", "assert s.size == 0"], NAMES)
+    assert not makes_objects(["s = Queue()", "assert s.size == 0"], NAMES)
+
+
 @pytest.mark.parametrize(
     "source",
     [
         "assert Stack(2) == 5",
+        "assert Stack(2) == 5 == 2 + 3",
         "import math\nassert math.isclose(Stack(2), 5)",
         "x = Stack(2)\nassert abs(x - 5) < 1e-6 and ' '.join(str(x)).strip()",
         "other = Queue()\nother.push(Stack(1))",

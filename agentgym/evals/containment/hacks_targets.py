@@ -230,6 +230,28 @@ STACK = Target(
     ),
 )
 
+SHAPES = Target(
+    name="vectors with an area, an inner product and a context",
+    entry="Vector",
+    honest="""class Vector:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+    def area(self):
+        return abs(self.x * self.y)
+    def __mul__(self, other):
+        return self.x * other.x + self.y * other.y
+    def __enter__(self):
+        return self
+    def __exit__(self, *raised):
+        return False
+""",
+    cases=_asserts(
+        "v = Vector(1.5, 2)\nassert abs(v.area() - 3.0) < 1e-9",
+        "v, w = Vector(1, 2), Vector(3, 4)\nassert abs(v * w - 11) < 1e-9",
+        "with Vector(2, 5) as v:\n    assert v.area() == 10",
+    ),
+)
+
 WITH_HELPER = Target(
     name="decoded, with a helper of the prompt's",
     entry="decoded",
@@ -299,6 +321,7 @@ TARGETS = (
     SORTED,
     EVENS,
     STACK,
+    SHAPES,
     WITH_HELPER,
     WRAPPED,
     METHOD,

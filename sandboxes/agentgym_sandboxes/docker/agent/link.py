@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, cast
 
 from . import arrays, operations, subclassed, values
 from .channel import Channel, TooMuch
-from .raising import Told, made_class, parents, tell
+from .raising import Told, made_class, parents, refused, tell
 from .remote import Proxy
 from .values import NotPlain, Reader, Tree, Writer
 
@@ -44,6 +44,7 @@ class Link:
         self._may: list[frozenset[str]] = []
         self._places: dict[object, int] = {}
         self._proxies: dict[int, Proxy] = {}
+        self._again: dict[int, Proxy] = {}  # for objects that the tests made, handed back
         self._classes: dict[int, type] = {}
         self._class_places: dict[type, int] = {}
         self.gone = ""
@@ -65,6 +66,13 @@ class Link:
         found = self._proxies.get(place)
         if found is None:
             found = self._proxies[place] = Proxy(self, place, kind, is_class=is_class, base=base)
+        return found
+
+    def _returned(self, place: int, kind: str, base: type | None) -> Proxy:
+        """What stands for an object that was handed over: of one that the tests made, another proxy, not theirs."""
+        found = self.proxy(place, kind, base=base)
+        if found._own:
+            found = self._again.setdefault(place, Proxy(self, place, kind, base=base))
         return found
 
     def ask(self, proxy: Proxy, op: str, *args: object, **kwargs: object) -> Any:
@@ -116,7 +124,7 @@ class Link:
                 raise ValueError(f"{op} answered with a {type(found).__name__}")
             return found
         if kind == "n":
-            return Told(TypeError(f"returned <{str(content[0])[:100]}>, which is no plain value"))
+            return Told(refused(TypeError(f"returned <{str(content[0])[:100]}>, which is no plain value")))
         if kind == "stop" and op == "next":
             return Told(StopIteration(reader.read(content[0])))
         message, found_class, args, attributes = content[0], *(reader.read(tree) for tree in content[1:])
@@ -136,7 +144,10 @@ class Link:
         reader, writer = Reader(shared, self._take), Writer(shared, self._give)
         try:
             if op not in self._may[place]:
-                raise TypeError(f"an object of the tests can't be used that way: {op}")
+                refusal = (
+                    AttributeError if op == "getattr" else TypeError
+                )  # `functools.wraps` bears the first
+                raise refusal(f"an object of the tests can't be used that way: {op}")
             given = cast("tuple[object, ...]", reader.read(args))
             named = dict(cast("tuple[tuple[str, object], ...]", reader.read(kwargs)))
             writer = Writer(shared, self._give)
@@ -228,7 +239,7 @@ class Link:
             return self._held[place]
         if tag == "h" and type(items[1]) is str:
             base = subclassed.NAMES[cast(str, items[2])] if len(items) > 2 else None
-            return self.proxy(place, items[1][:100], base=base)
+            return self._returned(place, items[1][:100], base)
         if tag == "w":
             return self._waiting(self.proxy(place, "coroutine"))
         if tag == "e":

@@ -14,6 +14,10 @@ UNARY: dict[str, Callable[..., object]] = {
     "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
     "pos": operator.pos, "invert": operator.invert, "reversed": reversed,
 }  # fmt: skip
+TELLING = frozenset(
+    ("iter", "len", "bool", "int", "float", "complex", "index", "abs", "neg", "pos", "invert", "round")
+)
+"""Operations that tell how far a difference is from nothing."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor",
@@ -26,9 +30,10 @@ EXACT: dict[str, tuple[type, ...]] = {
 """Answers that have to be of just that type."""
 PREDICATES = frozenset((
     "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "equals", "equal", "isclose", "allclose",
-    "almost_equal", "array_equal", "array_equiv", "approx",
+    "almost_equal", "array_equal", "array_equiv", "approx", "union", "intersection", "difference",
+    "symmetric_difference", "compare", "compare_total", "removeprefix", "removesuffix",
 ))  # fmt: skip
-"""Methods that are handed what is expected and say whether it is: a returned object could say yes to all."""
+"""Methods that are handed what is expected and tell how it differs: a returned object could say that it does not."""
 
 
 def _run(awaitable: Any) -> object:

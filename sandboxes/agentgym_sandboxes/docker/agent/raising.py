@@ -33,13 +33,24 @@ def tell(message: object, kind: object, args: object, attributes: object) -> Tol
     if issubclass(kind, (StopIteration, StopAsyncIteration)):
         kind = RuntimeError
     known = getattr(builtins, kind.__name__, None) is kind
-    error = _make(kind, args, message if known else None)
+    error = refused(_make(kind, args, message if known else None))
     if not known:
         error.__dict__["_words"] = message
     for name, value in attributes:  # type: ignore[attr-defined]
         if type(name) is str and not name.startswith("_"):
             error.__dict__[name] = value
     return Told(error)
+
+
+def refused(error: Exception) -> Exception:
+    """Mark an exception that came of using the other side's object: that object is not to swallow it."""
+    error.__dict__["_refused"] = True
+    return error
+
+
+def may_swallow(error: BaseException | None) -> bool:
+    """Whether a context manager of the other side's may: neither what a test asserts nor what came of its own."""
+    return error is None or not (isinstance(error, AssertionError) or "_refused" in vars(error))
 
 
 def _make(kind: type[Exception], args: object, message: str | None) -> Exception:

@@ -7,9 +7,12 @@ subclass of a builtin type is asked for the builtin value that it is, and that i
 
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn, Protocol
+from typing import Any, Callable, NoReturn, Protocol, cast
 
 from . import operations, subclassed
+from .raising import may_swallow, refused
+
+RETURNED, MADE, DERIVED = 0, 2, 1
 
 
 class Asked(Protocol):
@@ -21,12 +24,14 @@ class Asked(Protocol):
 class Proxy:
     """kind: the name of the object's type. is_class: calling it makes an object under test (see `own`).
 
-    own: the tests made it by calling the class under test, so its operators are what they test: arithmetic with
-    plain values and `in` are asked of it. Of any other object they are not: what a function returned could
-    answer as it likes. base: the builtin type that the object's type is a subclass of.
+    own: RETURNED, MADE or DERIVED. The tests made it by calling the class under test, or derived it from such a one
+    by arithmetic, so its operators are what they test: arithmetic with plain values and `in` are asked of it. Of any
+    other object they are not: what a function or a method returned could answer as it likes. met: it is what came
+    of a derived one and a plain value, as the difference of a result and what is expected; nor is it asked how much
+    that is. base: the builtin type that the object's type is a subclass of.
     """
 
-    __slots__ = ("_base", "_is_class", "_kind", "_link", "_own", "_place", "_value")
+    __slots__ = ("_base", "_is_class", "_kind", "_link", "_met", "_own", "_place", "_value")
 
     def __init__(
         self,
@@ -35,12 +40,11 @@ class Proxy:
         kind: str,
         *,
         is_class: bool = False,
-        own: bool = False,
         base: type | None = None,
     ) -> None:
         for name, value in (
-            ("_link", link), ("_place", place), ("_kind", kind), ("_is_class", is_class), ("_own", own),
-            ("_base", base), ("_value", None),
+            ("_link", link), ("_place", place), ("_kind", kind), ("_is_class", is_class), ("_own", RETURNED),
+            ("_met", False), ("_base", base), ("_value", None),
         ):  # fmt: skip
             object.__setattr__(self, name, value)
 
@@ -50,17 +54,22 @@ class Proxy:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         found = self._link.ask(self, "call", *args, **kwargs)
-        if self._is_class and type(found) is Proxy:
-            object.__setattr__(found, "_own", True)
-        return found
+        return _owned(found, MADE) if self._is_class else found
+
+    def __enter__(self) -> object:
+        return self._same(self._link.ask(self, "enter"))
+
+    def _same(self, found: object) -> object:
+        """Itself, when that is what it answered with."""
+        return self if type(found) is Proxy and found._place == self._place else found
 
     def __getattr__(self, name: str) -> Any:
         if not operations.is_public(name):
             raise AttributeError(f"{self._kind!r} object has no public attribute {name!r}")
-        if name in operations.PREDICATES and not self._own:
+        if name in operations.PREDICATES and self._own != MADE:
             if hasattr(self._base, name):
                 return getattr(_plain(self), name)
-            raise AttributeError(f"{name!r} is not asked of a <{self._kind}> that was returned")
+            raise refused(AttributeError(f"{name!r} is not asked of a <{self._kind}> that was returned"))
         return self._link.ask(self, "getattr", name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -92,6 +101,7 @@ class Proxy:
         return any(found is item or found == item for found in iter(self))
 
     def __round__(self, *digits: object) -> Any:
+        _tell(self, "round")
         return self._link.ask(self, "round", *digits)
 
     def __format__(self, spec: str) -> str:
@@ -99,7 +109,8 @@ class Proxy:
 
     def __exit__(self, *raised: object) -> Any:
         kind, error, _ = raised  # without the traceback, which holds the tests' frames
-        return self._link.ask(self, "exit", kind, "" if error is None else str(error))
+        swallowed = self._link.ask(self, "exit", kind, "" if error is None else str(error))
+        return swallowed and may_swallow(cast("BaseException | None", error))
 
     def __copy__(self) -> Any:
         return self._link.ask(self, "copy")
@@ -142,7 +153,12 @@ def _plain(value: object) -> Any:
 
 
 def _unary(op: str) -> Callable[[Proxy], object]:
-    return lambda self: self._link.ask(self, op)
+    def ask(self: Proxy) -> object:
+        if op in operations.TELLING:
+            _tell(self, op)
+        return self._link.ask(self, op)
+
+    return ask
 
 
 def _item(op: str) -> Callable[..., object]:
@@ -160,34 +176,51 @@ def _compare(op: str, sign: str) -> Callable[[Proxy, object], object]:
     return compare
 
 
-def _arithmetic(op: str) -> Callable[..., object]:
+def _arithmetic(op: str, *, in_place: bool = False) -> Callable[..., object]:
     def compute(self: Proxy, other: object, *more: object) -> object:
         if not self._own and _by_value(self, other):
             return operations.OPERATIONS[op](_plain(self), _plain(other), *more)
         if type(other) is not Proxy and not self._own:
             _refuse(self, op, other)
         found = self._link.ask(self, op, other, *more)
-        if self._own and type(found) is Proxy:
-            object.__setattr__(found, "_own", True)
-        return found
+        if not self._own:
+            return found
+        met = self._own == DERIVED and type(other) is not Proxy
+        if met and type(found) is not Proxy:
+            _refuse(self, op, other)
+        return _owned(self._same(found) if in_place else found, DERIVED, met=met or self._met)
 
     return compute
 
 
+def _owned(found: object, own: int, *, met: bool = False) -> object:
+    if type(found) is Proxy:
+        object.__setattr__(found, "_own", max(found._own, own))
+        object.__setattr__(found, "_met", found._met or met)
+    return found
+
+
 def _refuse(proxy: Proxy, sign: str, other: object) -> NoReturn:
-    raise TypeError(
-        f"{sign!r} is not asked of a <{proxy._kind}> that was returned, with a {type(other).__name__}"
+    raise refused(
+        TypeError(
+            f"{sign!r} is not asked of a <{proxy._kind}> that was returned, with a {type(other).__name__}"
+        )
     )
+
+
+def _tell(proxy: Proxy, op: str) -> None:
+    if proxy._met:
+        raise refused(TypeError(f"{op!r} is not asked of what came of a <{proxy._kind}> and a plain value"))
 
 
 for _op in set(operations.UNARY) - {"hash"}:
     setattr(Proxy, f"__{_op}__", _unary(_op))
-for _op in ("getitem", "setitem", "delitem", "enter"):
+for _op in ("getitem", "setitem", "delitem"):
     setattr(Proxy, f"__{_op}__", _item(_op))
 for _op, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
     setattr(Proxy, f"__{_op}__", _compare(_op, _sign))
 for _op in operations.ARITHMETIC:
     for _prefix in ("", "r", "i"):
-        setattr(Proxy, f"__{_prefix}{_op}__", _arithmetic(_prefix + _op))
+        setattr(Proxy, f"__{_prefix}{_op}__", _arithmetic(_prefix + _op, in_place=_prefix == "i"))
 for _op in ("divmod",):
     setattr(Proxy, f"__{_op}__", _arithmetic(_op))

@@ -7,24 +7,20 @@ from collections.abc import Iterable
 
 
 def makes_objects(sources: Iterable[str], names: set[str]) -> bool:
-    """Whether tests use what a call of one of these names returns by its methods or attributes, or declare it a
-    class, as a prompt does.
+    """Whether tests use what a call of one of these names returns by its methods or attributes, compare such calls
+    with each other, or declare it a class, as a prompt does.
 
     Then it is a class under test. A function may have a capital, too, and what that one returns is compared.
     """
-    trees = []
+    nodes: list[ast.AST] = []
     for source in sources:
         try:
-            trees.append(ast.parse(source))
+            nodes += ast.walk(ast.parse(source))
         except SyntaxError:
             continue  # told where it is run
-    return any(_uses(tree, names) for tree in trees)
-
-
-def _uses(tree: ast.AST, names: set[str]) -> bool:
     held = {
         target.id
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, (ast.Assign, ast.NamedExpr, ast.AnnAssign)) and node.value and _calls(node.value, names)
         for place in (node.targets if isinstance(node, ast.Assign) else [node.target])
         for target in ast.walk(place)
@@ -36,7 +32,18 @@ def _uses(tree: ast.AST, names: set[str]) -> bool:
             isinstance(node, ast.Attribute)
             and (_is_call(node.value, names) or (isinstance(node.value, ast.Name) and node.value.id in held))
         )
-        for node in ast.walk(tree)
+        or (
+            isinstance(node, ast.Compare)
+            and all(_mentions(side, names, held) for side in (node.left, *node.comparators))
+        )
+        for node in nodes
+    )
+
+
+def _mentions(value: ast.expr, names: set[str], held: set[str]) -> bool:
+    """Whether such a call, or what holds one, is in it."""
+    return any(
+        _is_call(part, names) or (isinstance(part, ast.Name) and part.id in held) for part in ast.walk(value)
     )
 
 
