@@ -51,6 +51,7 @@ BESIDE = (
     Weakening(
         name="room that is gone is thought to be with others",
         patches=(
+            ("        if not job.beside:\n", "        if False:\n"),
             (
                 "            return memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib\n",
                 "            return True\n",

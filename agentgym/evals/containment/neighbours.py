@@ -28,7 +28,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         pass
 print(others)
 """
-_IDLE = "import time; time.sleep(30)"
+_IDLE = "import time; time.sleep(4)"
 
 
 @contextlib.asynccontextmanager
