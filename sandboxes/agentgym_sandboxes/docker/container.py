@@ -84,9 +84,8 @@ class Container:
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[frames.Frame]] = {}
         self._events: dict[str, Callable[[frames.Frame], None]] = {}
-        self._given_up: tuple[asyncio.Future[frames.Frame], float] | None = (
-            None  # and when it must have ended
-        )
+        # an operation whose caller was cancelled, and when it must have ended
+        self._given_up: tuple[asyncio.Future[frames.Frame], float] | None = None
         self._stream = AgentStream(self._take, self._lose)
         self._transport: asyncio.Transport | None = None
 

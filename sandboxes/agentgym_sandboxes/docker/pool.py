@@ -21,10 +21,8 @@ from agentgym_sandboxes.meter import CallMeter
 log = logging.getLogger(__name__)
 
 RETRY_START_S = 0.5
-MAX_CROWDED, FIRST_CROWDED_S = (
-    3,
-    0.1,
-)  # of one call: whose neighbours took its room; then it gets a container alone
+MAX_CROWDED = 3  # of one call whose neighbours took its room; then it gets a container alone
+FIRST_CROWDED_S = 0.1
 CLOSED = "the sandbox was closed"
 MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 

@@ -144,9 +144,7 @@ class Link:
         reader, writer = Reader(shared, self._take), Writer(shared, self._give)
         try:
             if op not in self._may[place]:
-                refusal = (
-                    AttributeError if op == "getattr" else TypeError
-                )  # `functools.wraps` bears the first
+                refusal = AttributeError if op == "getattr" else TypeError  # `functools.wraps` bears that
                 raise refusal(f"an object of the tests can't be used that way: {op}")
             given = cast("tuple[object, ...]", reader.read(args))
             named = dict(cast("tuple[tuple[str, object], ...]", reader.read(kwargs)))
