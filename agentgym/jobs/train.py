@@ -31,7 +31,7 @@ from agentgym.rollout.tasks import training_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.train.advantages import assign_advantages
-from agentgym.train.loop import Position, StepRecord, TrainingLoop
+from agentgym.train.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
 
 
@@ -199,7 +199,14 @@ class TrainJob:
             tokens_before=before.get("generator/tokens_total", 0.0),
             sandbox_before=self.gym.sandbox_metrics(),
         )
-        await loop.run()
+        try:
+            await loop.run()
+        except* NothingToLearn as ended:
+            if recipe.logging.save_episodes:  # no step has saved them
+                [error] = ended.exceptions
+                assert isinstance(error, NothingToLearn)
+                self.folder.save_groups(error.step, [], error.groups)
+            raise
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop

@@ -100,7 +100,7 @@ class TrainingLoop:
     async def _step(self, step: int) -> StepRecord:
         version = step - 1
         bound = self.config.max_staleness + self.config.force_staleness
-        groups, skipped = await self._collect(oldest=version - bound)
+        groups, skipped = await self._collect(step, oldest=version - bound)
         staleness = [version - oldest_version(group) for group in groups]
         assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
         metrics = await self.learner.step(groups, version)
@@ -118,7 +118,7 @@ class TrainingLoop:
             metrics=metrics,
         )
 
-    async def _collect(self, oldest: int) -> tuple[list[Group], list[Group]]:
+    async def _collect(self, step: int, oldest: int) -> tuple[list[Group], list[Group]]:
         """Groups with signal in start order, and those that were skipped on the way.
 
         A step that goes on with fewer groups leaves others waiting longer than their slots allow for; what
@@ -133,7 +133,7 @@ class TrainingLoop:
                 if groups:
                     break  # train on what there is rather than wait for ever
                 if len(dull) == len(skipped):
-                    raise InfraError(_no_signal(dull))
+                    raise NothingToLearn(step, dull)
             group = await (await self._pending.get())
             if group.has_signal and oldest_version(group) < oldest:
                 skipped.append(group)
@@ -143,18 +143,23 @@ class TrainingLoop:
         return groups, skipped
 
 
+class NothingToLearn(InfraError):
+    """groups: those that were played in a row for `step`, each with one reward for all of its episodes."""
+
+    def __init__(self, step: int, groups: list[Group]) -> None:
+        rewards = [e.reward for group in groups for e in group.episodes if e.reward is not None]
+        mean = sum(rewards) / len(rewards) if rewards else float("nan")
+        super().__init__(
+            f"{len(groups)} groups in a row had nothing to learn from: all episodes of a group earned the same "
+            f"(mean reward {mean:.3f}). Choose easier or harder tasks, a larger loop.group_size, "
+            "or look at the episodes with `agentgym episodes RUN`."
+        )
+        self.step = step
+        self.groups = groups
+
+
 def oldest_version(group: Group) -> int:
     """The oldest weights that sampled a token of the group's trained episodes."""
     trained = zip(group.episodes, group.advantages, strict=True)
     sampled = [episode.min_version for episode, advantage in trained if advantage and episode.turns]
     return min(sampled, default=group.start_version)
-
-
-def _no_signal(skipped: list[Group]) -> str:
-    rewards = [e.reward for group in skipped for e in group.episodes if e.reward is not None]
-    mean = sum(rewards) / len(rewards) if rewards else float("nan")
-    return (
-        f"{len(skipped)} groups in a row had nothing to learn from: all episodes of a group earned the same "
-        f"(mean reward {mean:.3f}). Choose easier or harder tasks, a larger loop.group_size, "
-        "or look at the episodes with `agentgym episodes RUN`."
-    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.jobs.evaluate import evaluate
 from agentgym.jobs.train import train
 from agentgym.runs.folder import RunFolder
@@ -45,6 +45,19 @@ def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
     calls = [metrics["sandbox/calls"] for metrics in reporter.metrics]
     totals = [metrics["sandbox/calls_total"] for metrics in reporter.metrics]
     assert min(calls) > 0 and totals[2] - totals[0] == calls[1] + calls[2]
+    assert leftovers(lab, folder) == []
+
+
+def test_a_run_with_nothing_to_learn_ends_and_shows_its_episodes(lab):
+    recipe = lab.recipe("rollout.temperature=0.001", "loop.max_refills=1")  # as good as the same each time
+    folder = lab.new_run(recipe)
+    with pytest.raises(ExceptionGroup) as ended:
+        asyncio.run(train(recipe, folder, lab.reporter()))
+    folder.close()
+    assert ended.group_contains(InfraError, match=r"nothing to learn from.*agentgym episodes")
+    saved = list(folder.read_episodes(1))
+    assert len(saved) >= recipe.loop.groups_per_step * recipe.loop.group_size
+    assert not any(one.trained for one in saved)
     assert leftovers(lab, folder) == []
 
 

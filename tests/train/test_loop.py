@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from agentgym.errors import InfraError
 from agentgym.train.config import LoopConfig
-from agentgym.train.loop import Position, TrainingLoop
+from agentgym.train.loop import NothingToLearn, Position, TrainingLoop
 from agentgym.types import Episode, Group, Task
 
 
@@ -103,7 +102,9 @@ def test_ends_with_an_explanation_when_no_group_ever_has_signal():
     config = LoopConfig(steps=2, groups_per_step=2, max_staleness=0, max_refills=2)
     with pytest.raises(ExceptionGroup) as ended:
         run(config, has_signal=lambda group_id: False)
-    assert ended.group_contains(InfraError, match="nothing to learn from")
+    [error] = ended.value.exceptions
+    assert isinstance(error, NothingToLearn) and "nothing to learn from" in str(error)
+    assert error.step == 1 and [group.group_id for group in error.groups] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1])
