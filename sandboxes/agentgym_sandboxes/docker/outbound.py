@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -105,7 +104,7 @@ class OutboundStream:
     def __init__(self, carrier: Carrier, number: int) -> None:
         self._carrier = carrier
         self._number = number
-        self._received: collections.deque[bytes] = collections.deque()
+        self._received = bytearray()
         self._room = WINDOW_BYTES  # that the agent may still send
         self._credit = WINDOW_BYTES  # that it still takes
         self._changed = asyncio.Event()
@@ -118,7 +117,8 @@ class OutboundStream:
             if self._has_ended:
                 return b""
             await self._change()
-        piece = self._received.popleft()
+        piece = bytes(self._received[:PIECE_BYTES])
+        del self._received[:PIECE_BYTES]
         self._room += len(piece)
         self._tell("proxy.credit", {"bytes": len(piece)})
         return piece
@@ -151,9 +151,10 @@ class OutboundStream:
         self._room -= len(data)
         if self._room < 0 or self._is_closed:
             self.abort()  # an agent that heeds no window is none of ours
+            self.lose()
             return
         if data:
-            self._received.append(data)
+            self._received += data
         else:
             self._has_ended = True
         self._changed.set()

@@ -7,7 +7,8 @@ import struct
 MAX_HELLO_BYTES = 32 * 1024
 MAX_RECORDS = 8  # one or two in real life; a thousand small ones would cost time at every piece
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
-_SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
+_SERVER_NAME = 0
+_ENCRYPTED = (*range(0xFE08, 0xFE0E), 0xFFCE)  # a hello, in drafts and at last; before that a name alone
 
 
 class NotTls(ValueError):
@@ -82,7 +83,7 @@ def _find_name(hello: _Cursor) -> str:
     extensions = _Cursor(hello.field(2) if hello.rest else b"")
     while extensions.rest:
         kind, value = extensions.number(2), extensions.field(2)
-        if kind == _ENCRYPTED_HELLO:
+        if kind in _ENCRYPTED:
             raise NotTls("an encrypted TLS hello")
         if kind == _SERVER_NAME:
             entries = _Cursor(_Cursor(value).field(2))

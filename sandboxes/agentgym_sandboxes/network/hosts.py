@@ -10,6 +10,7 @@ from typing import TypeAlias
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_NAME_CHARS = 253
+_AMBIGUOUS = re.compile("[ßẞς\u200c\u200d]")  # in IDNA 2003 another name than in IDNA 2008
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _GLOBAL_V6 = ipaddress.ip_network("2000::/3")
@@ -36,6 +37,10 @@ def canonical_host(text: str) -> str:
     if text.startswith("[") and text.endswith("]"):
         return str(_address_v6(text[1:-1]))
     name = text[:-1] if text.endswith(".") else text
+    if len(name) > MAX_NAME_CHARS:  # before it costs time
+        raise ValueError(f"{text[:80]!r} is no host name")
+    if _AMBIGUOUS.search(name):
+        raise ValueError(f"{text[:80]!r} means different hosts to different programs; give its xn-- form")
     try:
         ascii_name = name.encode("idna").decode("ascii").lower() if not name.isascii() else name.lower()
     except UnicodeError as error:

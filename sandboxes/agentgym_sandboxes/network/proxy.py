@@ -21,7 +21,8 @@ from agentgym_sandboxes.network.streams import PIECE_BYTES, ByteStream, Input, S
 
 log = logging.getLogger(__name__)
 
-MAX_ADDRESSES = 4  # tried of one name
+MAX_FOUND = 32  # looked at, of one name: whoever owns it may give it thousands
+MAX_ADDRESSES = 4  # tried of those
 LINGER_S, LINGER_BYTES = 2.0, 1 << 20
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _UNRECOGNIZED_NAME = b"\x15\x03\x03\x00\x02\x02\x70"  # a fatal TLS alert
@@ -140,14 +141,14 @@ class Proxy:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 literal = address_of(head.host)
                 found = [literal] if literal is not None else await self._resolve(head.host, head.port)
-                public = [a for a in found if self._allowed.permits_address(a, head.port)][:MAX_ADDRESSES]
-                if found and not public:
+                permitted = [a for a in found[:MAX_FOUND] if self._allowed.permits_address(a, head.port)]
+                if found and not permitted:
                     self._count("refused")
                     raise _Refused(
                         403,
                         f"{where} leads to {found[0]}, which is not public and not on the allow list itself",
                     )
-                for address in public:
+                for address in permitted[:MAX_ADDRESSES]:
                     with contextlib.suppress(OSError):
                         pair = await asyncio.open_connection(str(address), head.port, limit=PIECE_BYTES)
                         self._count("allowed")

@@ -47,6 +47,7 @@ class Relay:
         self._connections: dict[int, Connection] = {}
         self._max_connections = 0
         self._last_number = 0
+        self._pausing = False
         self._socket: socket.socket | None = None
 
     def listen(self, frame: Frame) -> None:
@@ -77,9 +78,10 @@ class Relay:
         return operation
 
     def forget(self, number: int) -> None:
-        """A connection has ended: there is room for another."""
+        """A connection has ended: there is room for another, after the pause."""
         del self._connections[number]
-        self._watch()
+        if not self._pausing:
+            self._watch()
 
     def _watch(self) -> None:
         listening = cast(socket.socket, self._socket)
@@ -98,9 +100,14 @@ class Relay:
             return
         accepted.setblocking(False)
         self.supervisor.unwatch(listening.fileno())
-        self.supervisor.at(time.monotonic() + ACCEPT_PAUSE_S, self._watch)
+        self._pausing = True
+        self.supervisor.at(time.monotonic() + ACCEPT_PAUSE_S, self._resume)
         self._last_number += 1
         self._connections[self._last_number] = Connection(self, accepted, self._last_number)
+
+    def _resume(self) -> None:
+        self._pausing = False
+        self._watch()
 
 
 class Connection:

@@ -1,0 +1,156 @@
+"""What a hostile client, or whoever owns an allowed name, can do to the proxy: cost time, be taken for another."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from fuzz.network_targets import Canned
+from websites import client_hello
+
+from agentgym.errors import UserError
+from agentgym_sandboxes.docker.agent.frames import Blob, Frame, Header
+from agentgym_sandboxes.docker.agent.proxy import Relay
+from agentgym_sandboxes.docker.outbound import WINDOW_BYTES, OutboundStream
+from agentgym_sandboxes.network.allow_list import AllowList
+from agentgym_sandboxes.network.client_hello import NotTls, server_name
+from agentgym_sandboxes.network.hosts import Address
+from agentgym_sandboxes.network.http_head import BadRequest, read_head
+from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
+
+
+def test_a_long_name_in_other_letters_costs_no_time() -> None:
+    """Some 0.1 s of the event loop each, when it was put into ASCII before its length was looked at."""
+    name = ("üöä" * 17 + ".") * 570
+    head = b"GET http://a/ HTTP/1.1\r\nHost: " + name.encode("latin-1") + b"\r\n\r\n"
+    began_s = time.process_time()
+    for _ in range(20):
+        with pytest.raises(BadRequest, match="no host name"):
+            read_head(head)
+    assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize("entry", ["straße.example", "*.STRAẞE.example", "βόλος.example", "a\u200db.example"])
+def test_an_entry_that_two_standards_read_as_different_hosts_is_refused(entry: str) -> None:
+    with pytest.raises(UserError, match="xn-- form"):
+        AllowList([entry])
+
+
+@pytest.mark.parametrize("kind", [0xFE0D, 0xFE08, 0xFE09, 0xFFCE])
+def test_a_hello_that_hides_its_name_is_refused_in_every_version_of_that(kind: int) -> None:
+    with pytest.raises(NotTls, match="encrypted"):
+        server_name(client_hello("a.example", extra=struct.pack(">HHx", kind, 1)))
+
+
+class Addresses(Sequence[Address]):
+    """As many addresses as whoever owns a name likes. num_seen: how many were looked at."""
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+        self.num_seen = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, index: int | slice) -> Address | Sequence[Address]:  # type: ignore[override]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._num))]  # type: ignore[misc]
+        if not 0 <= index < self._num:
+            raise IndexError
+        self.num_seen += 1
+        return ipaddress.ip_address("10.0.0.1")
+
+
+async def test_a_name_with_thousands_of_addresses_costs_no_time() -> None:
+    found = Addresses(5000)
+
+    async def resolve(host: str, port: int) -> Sequence[Address]:
+        return found
+
+    proxy = Proxy("test", AllowList(["a.example"]), ProxyLimits(), resolve)
+    client = Canned([b"GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n"])
+    await proxy.serve(client)
+    proxy.close()
+    assert client.told.startswith(b"HTTP/1.1 403 ") and b"leads to 10.0.0.1" in client.told
+    assert found.num_seen <= 33
+
+
+class Supervisor:
+    """The agent's, which the test makes take its steps."""
+
+    def __init__(self) -> None:
+        self.watched: dict[int, Callable[[], None]] = {}
+        self.timers: list[Callable[[], None]] = []
+        self.said: list[Header] = []
+
+    def watch(self, fd: int, on_ready: Callable[[], None], events: int = 0) -> None:
+        self.watched[fd] = on_ready
+
+    def unwatch(self, fd: int) -> None:
+        self.watched.pop(fd, None)
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        self.timers.append(call)
+
+    def say(self, header: Header, blobs: Sequence[Blob] = ()) -> None:
+        self.said.append(header)
+
+
+def test_clients_that_break_off_at_once_are_taken_no_faster_than_others() -> None:
+    """Each costs the host two frames and a task."""
+    supervisor = Supervisor()
+    relay = Relay(supervisor)  # type: ignore[arg-type]
+    relay.listen(Frame({"id": 1, "window": 1 << 16, "connections": 8}, []))
+    [(listening, accept)] = supervisor.watched.items()
+    port = supervisor.said[0]["port"]
+    assert type(port) is int
+    for _ in range(2):
+        client = socket.create_connection(("127.0.0.1", port))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    accept()
+    assert [header.get("what") for header in supervisor.said[1:]] == ["open"]
+    [(number, ready)] = supervisor.watched.items()
+    assert number != listening
+    ready()
+    assert [header.get("what") for header in supervisor.said[1:]] == ["open", "close"]
+    assert supervisor.watched == {}
+    [resume] = supervisor.timers
+    resume()
+    assert list(supervisor.watched) == [listening]
+    assert relay._socket is not None
+    relay._socket.close()
+
+
+class Carrier:
+    """A container that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
+        self.told.append(op)
+
+
+async def test_an_agent_that_heeds_no_window_ends_the_connection_for_who_reads_and_who_writes() -> None:
+    stream = OutboundStream(Carrier(), 1)  # type: ignore[arg-type]
+    reading = asyncio.create_task(stream.read())
+    writing = asyncio.create_task(stream.write(bytes(2 * WINDOW_BYTES)))
+    await asyncio.sleep(0)
+    stream.receive(bytes(WINDOW_BYTES + 1))
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(reading, writing, return_exceptions=True)
+    assert [type(result) for result in results] == [ConnectionResetError] * 2
+
+
+async def test_small_pieces_are_kept_as_one() -> None:
+    """A window of single bytes would take a hundred times its size."""
+    stream = OutboundStream(Carrier(), 1)  # type: ignore[arg-type]
+    for _ in range(1000):
+        stream.receive(b"x")
+    assert await stream.read() == b"x" * 1000
