@@ -189,8 +189,8 @@ def entries(root: int, names: Sequence[str]) -> list[Entry]:
                 for item in items:
                     try:
                         info = item.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue  # gone meanwhile
+                    except (FileNotFoundError, PermissionError):
+                        continue  # gone meanwhile, or in a folder whose mode shows names alone
                     is_folder = stat.S_ISDIR(info.st_mode)
                     if not (is_folder or stat.S_ISREG(info.st_mode)) or not _is_text(item.name):
                         continue
