@@ -66,7 +66,9 @@ class _Bounded:
 
 
 def _too_large(max_bytes: int) -> Refused:
-    return Refused(f"the work folder is too large, and a snapshot at most {max_bytes >> 20} MiB; remove files")
+    return Refused(
+        f"the work folder is too large, and a snapshot at most {max_bytes >> 20} MiB; remove files"
+    )
 
 
 def check(data: bytes, max_bytes: int) -> Needs:
