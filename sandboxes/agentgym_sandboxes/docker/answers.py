@@ -14,6 +14,7 @@ class Crowded(SandboxLost):
 
 NO_ANSWER = "a sandbox's agent sent an answer that is none"
 _NUMBERS = ("wall_s", "cpu_s", "memory_mib")
+_MOST = 1e300  # of a number: no NaN, no infinity, nothing that is no float
 
 
 def check_answer(frame: Frame) -> None:
@@ -31,9 +32,13 @@ def check_answer(frame: Frame) -> None:
         and len(names) <= len(frame.blobs)
         and isinstance(statuses, dict)
         and all(_has_ended(status) for status in statuses.values())
-        and all(type(number) in (int, float) for number in numbers)
+        and all(_is_number(number) for number in numbers)
     ):
         raise SandboxLost(NO_ANSWER)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and abs(value) < _MOST
 
 
 def _has_ended(status: object) -> bool:

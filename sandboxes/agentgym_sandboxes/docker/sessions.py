@@ -100,7 +100,8 @@ class DockerSession:
 
     async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
         """A regular file of at most max_bytes, and at most 64 MiB. Raises FileRefused."""
-        return await self._files({"do": "read", "path": path, "max_bytes": min(max_bytes, MAX_BYTES)})
+        max_bytes = min(max_bytes, MAX_BYTES)
+        return _bounded(await self._files({"do": "read", "path": path, "max_bytes": max_bytes}), max_bytes)
 
     async def write(self, path: str, data: bytes) -> None:
         """Make or replace a regular file of at most 64 MiB. Raises FileRefused, and UserError for text."""
@@ -114,9 +115,8 @@ class DockerSession:
         """All below a folder. Raises FileRefused."""
         listed = await self._files({"do": "list", "path": path})
         try:
-            found = json.loads(listed)
-            return tuple(FileInfo(path=name, size=size, is_folder=folder) for name, size, folder in found)
-        except (ValueError, TypeError) as error:
+            return tuple(_file_info(*found) for found in json.loads(listed))
+        except (ValueError, TypeError, RecursionError) as error:
             raise SandboxLost(NO_ANSWER) from error
 
     async def reset(self) -> None:
@@ -126,7 +126,7 @@ class DockerSession:
 
     async def snapshot(self) -> bytes:
         """The work folder as a tar archive of at most 64 MiB. Raises FileRefused."""
-        return await self._files({"do": "snapshot"})
+        return _bounded(await self._files({"do": "snapshot"}), MAX_BYTES)
 
     async def restore(self, snapshot: bytes) -> None:
         """Put a snapshot in place of all files. A bad one is refused before anything is removed."""
@@ -179,6 +179,22 @@ class DockerSession:
             self._container.give_up("no process could be run in it")
             raise SandboxLost(f"container {self._container.name}: {self._container.lost}")
         return frame
+
+
+def _file_info(path: object, size: object, is_folder: object) -> FileInfo:
+    """Raises ValueError for what no work folder holds: a caller may put the files below a folder of its own."""
+    if not (isinstance(path, str) and type(size) is int and size >= 0 and isinstance(is_folder, bool)):
+        raise ValueError(NO_ANSWER)
+    path.encode()  # raises for what is no text
+    if "\0" in path or any(name in ("", ".", "..") for name in path.split("/")):
+        raise ValueError(NO_ANSWER)
+    return FileInfo(path=path, size=size, is_folder=is_folder)
+
+
+def _bounded(data: bytes, max_bytes: int) -> bytes:
+    if len(data) > max_bytes:
+        raise SandboxLost(NO_ANSWER)
+    return data
 
 
 def _bytes(text: str) -> bytes:
