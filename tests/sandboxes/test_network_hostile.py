@@ -7,7 +7,8 @@ import ipaddress
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from fuzz.network_targets import Canned
@@ -101,14 +102,25 @@ class Supervisor:
         self.said.append(header)
 
 
-def test_clients_that_break_off_at_once_are_taken_no_faster_than_others() -> None:
-    """Each costs the host two frames and a task."""
+@contextmanager
+def listening_agent() -> Iterator[tuple[Supervisor, int]]:
+    """A supervisor whose relay listens, and the port."""
     supervisor = Supervisor()
     relay = Relay(supervisor)  # type: ignore[arg-type]
-    relay.listen(Frame({"id": 1, "window": 1 << 16, "connections": 8}, []))
+    relay.listen(Frame({"id": 1, "window": 1 << 18, "connections": 8}, []))
+    assert relay._socket is not None
+    with relay._socket:
+        yield supervisor, relay._socket.getsockname()[1]
+
+
+def test_clients_that_break_off_at_once_are_taken_no_faster_than_others() -> None:
+    """Each costs the host two frames and a task."""
+    with listening_agent() as (supervisor, port):
+        break_off_twice(supervisor, port)
+
+
+def break_off_twice(supervisor: Supervisor, port: int) -> None:
     [(listening, accept)] = supervisor.watched.items()
-    port = supervisor.said[0]["port"]
-    assert type(port) is int
     for _ in range(2):
         client = socket.create_connection(("127.0.0.1", port))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -123,8 +135,23 @@ def test_clients_that_break_off_at_once_are_taken_no_faster_than_others() -> Non
     [resume] = supervisor.timers
     resume()
     assert list(supervisor.watched) == [listening]
-    assert relay._socket is not None
-    relay._socket.close()
+
+
+@pytest.mark.parametrize(("size", "waits"), [(1, True), (12_000, True), (40_000, False)])
+def test_pieces_that_cost_the_host_more_than_they_carry_wait_for_more(size: int, waits: bool) -> None:
+    with listening_agent() as (supervisor, port), socket.create_connection(("127.0.0.1", port)) as client:
+        [accept] = supervisor.watched.values()
+        accept()
+        client.sendall(bytes(size))
+        [(number, ready)] = supervisor.watched.items()
+        ready()
+        assert (number in supervisor.watched) != waits
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        for resume in supervisor.timers[1:]:  # the first is of accepting
+            resume()
+        supervisor.watched[number]()
+        assert supervisor.said[-1]["what"] == "close"
 
 
 class Carrier:

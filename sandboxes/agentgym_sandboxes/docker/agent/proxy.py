@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 16
 BACKLOG = 128
 READ_PAUSE_S, ACCEPT_PAUSE_S = 0.002, 0.005  # each frame and each connection costs the host time
-SMALL_BYTES = 4096
+SMALL_BYTES = 1 << 14
 DRAIN_S = 30.0  # what a client does not take by then, after the host closed, is dropped
 
 
