@@ -81,6 +81,28 @@ async def test_a_name_with_thousands_of_addresses_costs_no_time() -> None:
     assert found.num_seen <= 33
 
 
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    async def resolve(host: str, port: int) -> Sequence[Address]:
+        return [ipaddress.ip_address("127.0.0.2"), ipaddress.ip_address("127.0.0.1")]
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with socket.create_server(("127.0.0.2", port), backlog=0), socket.create_connection(("127.0.0.2", port)):
+        # its queue is full: the kernel drops who comes
+        allowed = AllowList([f"a.example:{port}", f"127.0.0.1:{port}", f"127.0.0.2:{port}"])
+        proxy = Proxy("test", allowed, ProxyLimits(connect_timeout_s=1.0), resolve)
+        client = Canned([f"GET http://a.example:{port}/ HTTP/1.1\r\nHost: a.example:{port}\r\n\r\n".encode()])
+        async with server:
+            await proxy.serve(client)
+        proxy.close()
+    assert client.told.startswith(b"HTTP/1.1 204 "), client.told
+
+
 class Supervisor:
     """The agent's, which the test makes take its steps."""
 

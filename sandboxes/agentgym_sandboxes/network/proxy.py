@@ -8,7 +8,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -138,7 +138,7 @@ class Proxy:
         """A connection to an address that was checked after it was resolved: the name is not asked again."""
         where = _shown(head.host, head.port)
         try:
-            async with asyncio.timeout(self._limits.connect_timeout_s):
+            async with asyncio.timeout(self._limits.connect_timeout_s) as clock:
                 literal = address_of(head.host)
                 found = [literal] if literal is not None else await self._resolve(head.host, head.port)
                 permitted = [a for a in found[:MAX_FOUND] if self._allowed.permits_address(a, head.port)]
@@ -148,9 +148,10 @@ class Proxy:
                         403,
                         f"{where} leads to {found[0]}, which is not public and not on the allow list itself",
                     )
-                for address in permitted[:MAX_ADDRESSES]:
+                for address, share_s in _shares(permitted[:MAX_ADDRESSES], clock):
                     with contextlib.suppress(OSError):
-                        pair = await asyncio.open_connection(str(address), head.port, limit=PIECE_BYTES)
+                        async with asyncio.timeout(share_s):
+                            pair = await asyncio.open_connection(str(address), head.port, limit=PIECE_BYTES)
                         self._count("allowed")
                         log.info("%s: connected to %s at %s", self._name, where, address)
                         return SocketStream(*pair)
@@ -284,6 +285,13 @@ async def _ended(*tasks: asyncio.Task[None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _shares(addresses: Sequence[Address], clock: asyncio.Timeout) -> Iterator[tuple[Address, float | None]]:
+    """Each address with the time that it may take: what is left, by those that are left; the last takes all."""
+    for num_left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        left_s = (clock.when() or 0.0) - asyncio.get_running_loop().time()
+        yield address, left_s / num_left if num_left > 1 else None
 
 
 async def _linger(client: ByteStream) -> None:
