@@ -77,7 +77,7 @@ def test_folders_that_are_only_implied_count() -> None:
 
 
 def test_what_needs_more_room_than_the_file_system_has_is_refused_before_anything_is_removed() -> None:
-    needs = archive.check(tar(("a/b/f", b"x" * 5000), ("a/g", b""), ("a", None)), MAX_BYTES)
+    needs = archive.check(tar((".", None), ("a/b/f", b"x" * 5000), ("a/g", b""), ("a", None)), MAX_BYTES)
     assert needs == archive.Needs(num_bytes=8192, num_files=4)
     archive.check_room(needs, block_bytes=4096, num_blocks=3, num_files=6)
     archive.check_room(needs, block_bytes=4096, num_blocks=3, num_files=0)  # it counts none

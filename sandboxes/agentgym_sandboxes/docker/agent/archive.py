@@ -95,7 +95,7 @@ def check(data: bytes, max_bytes: int) -> Needs:
     if regular & folders:
         name = "/".join(min(regular & folders))
         raise Refused(f"{name!r} is a file and a folder in the snapshot; {_NOT_ALLOWED}")
-    return Needs(num_block_bytes, len(regular) + len(folders))
+    return Needs(num_block_bytes, len(regular) + len(folders - {()}))
 
 
 def check_room(needs: Needs, *, block_bytes: int, num_blocks: int, num_files: int) -> None:
