@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import ipaddress
+import resource
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 
 import pytest
 from fuzz.network_targets import Canned
@@ -18,6 +20,7 @@ from agentgym.errors import UserError
 from agentgym_sandboxes.docker.agent.frames import Blob, Frame, Header
 from agentgym_sandboxes.docker.agent.proxy import Relay
 from agentgym_sandboxes.docker.outbound import WINDOW_BYTES, OutboundStream
+from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address
@@ -179,8 +182,17 @@ def test_pieces_that_cost_the_host_more_than_they_carry_wait_for_more(size: int,
 class Carrier:
     """A container that keeps what it is told."""
 
+    name = "carrier"
+
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.asked: list[Header] = []
+
+    async def ask(self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float) -> Frame:
+        self.asked.append(header)
+        return Frame({"port": 5}, [])
+
+    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
 
     def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
         self.told.append(op)
@@ -195,6 +207,26 @@ async def test_an_agent_that_heeds_no_window_ends_the_connection_for_who_reads_a
     async with asyncio.timeout(5):
         results = await asyncio.gather(reading, writing, return_exceptions=True)
     assert [type(result) for result in results] == [ConnectionResetError] * 2
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "max_sessions", "allowed"),
+    [(1024, 16, 16), (1024, 1, 32), (4000, 16, 32), (1024, 200, 4)],
+)
+async def test_all_sessions_together_leave_descriptors_to_the_rest_of_the_process(
+    descriptors: int, max_sessions: int, allowed: int
+) -> None:
+    """A process without any left can't reach its containers, and what a session can't do would look like that."""
+    carrier = Carrier()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    try:
+        networks = SessionNetworks(1 << 20, collections.Counter(), max_sessions)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    async with AsyncExitStack() as stack:
+        await networks.open(carrier, ["a.example"], stack)  # type: ignore[arg-type]
+    assert carrier.asked == [{"window": WINDOW_BYTES, "connections": allowed}]
 
 
 async def test_small_pieces_are_kept_as_one() -> None:

@@ -111,7 +111,8 @@ class DockerBackend:
             size = self.config.pool_size or group.default_pool_size
             self._pool = Pool(self.config, group.start_container, size, self._meter, group.went_with_engine)
             await self._pool.start()
-            networks = SessionNetworks(self.config.session_network_mib << 20, self._meter.counts)
+            max_bytes = self.config.session_network_mib << 20
+            networks = SessionNetworks(max_bytes, self._meter.counts, self.config.max_sessions)
             self._sessions = SessionPool(
                 self.config,
                 lambda on_change: group.start_container(on_change, session=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import resource
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -12,14 +13,16 @@ from agentgym_sandboxes.docker.sessions import SessionContainer
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
 
+FEWEST_CONNECTIONS, MOST_CONNECTIONS = 4, 32  # of a session, at a time
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class SessionNetworks:
     """Opens the network of one session after another. metrics: where what they ask for is counted."""
 
-    def __init__(self, max_bytes: int, metrics: collections.Counter[str]) -> None:
-        self._limits = ProxyLimits(max_bytes=max_bytes)
+    def __init__(self, max_bytes: int, metrics: collections.Counter[str], max_sessions: int = 1) -> None:
+        max_connections = _fair_share(max_sessions)
+        self._limits = ProxyLimits(max_bytes=max_bytes, max_connections=max_connections)
         self._metrics = metrics
 
     async def open(
@@ -38,6 +41,13 @@ class SessionNetworks:
 
     def _count(self, what: str, number: int) -> None:
         self._metrics[counts.NETWORK[what]] += number
+
+
+def _fair_share(max_sessions: int) -> int:
+    """Of a quarter of our descriptors: sessions that hold all would make the sandbox look broken."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else soft // 4 // max_sessions
+    return max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, share))
 
 
 def proxy_environment(port: int, allowed: AllowList) -> dict[str, str]:
