@@ -186,7 +186,7 @@ def _file_info(path: object, size: object, is_folder: object) -> FileInfo:
     if not (isinstance(path, str) and type(size) is int and size >= 0 and isinstance(is_folder, bool)):
         raise ValueError(NO_ANSWER)
     path.encode()  # raises for what is no text
-    if "\0" in path or any(name in ("", ".", "..") for name in path.split("/")):
+    if "\0" in path or any(step in f"/{path}/" for step in ("//", "/./", "/../")):
         raise ValueError(NO_ANSWER)
     return FileInfo(path=path, size=size, is_folder=is_folder)
 
