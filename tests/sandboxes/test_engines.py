@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -150,13 +151,9 @@ async def test_a_full_disk_is_told_with_its_place_and_does_not_stop_what_runs(ar
 
 
 def fill(path: Path) -> None:
-    with path.open("wb") as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-                file.flush()
-        except OSError:
-            pass
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
 
 
 async def test_containers_go_to_the_engine_that_has_fewest(one: PrivateEngine, two: PrivateEngine) -> None:

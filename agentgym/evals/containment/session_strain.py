@@ -106,12 +106,12 @@ for server in listening:
     for _ in range(120):
         with socket.create_connection(server.getsockname()):
             made += 1
+time.sleep(3)
 print("escaped", made, flush=True)
-time.sleep(1)
 """
     result = await session.run(code, limits=LIMITS)
     if "escaped" in result.stdout:
-        return escaped(f"several times {result.stdout.split()[1]} connections wait")
+        return escaped(f"several times {result.stdout.split()[1]} connections waited for seconds")
     await session.reset()
     return contained(told(result))
 

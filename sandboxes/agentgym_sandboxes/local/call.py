@@ -23,6 +23,8 @@ from agentgym_sandboxes.docker.agent.limits import ChildLimits
 from agentgym_sandboxes.docker.running import wire_limits
 from agentgym_sandboxes.local.box import Box, End
 
+SOLUTION_ENDS_WITHIN_S = 0.5  # of the tests: its questions have ended
+
 
 def operations(op: str, blobs: Sequence[bytes]) -> list[str]:
     """What the boxes of a call do, one each. op: program or grade."""
@@ -123,8 +125,10 @@ class Call:
         job.cpu_s += end["cpu_s"]
         job.memory_kib = max(job.memory_kib, end["memory_kib"])
         reason = self._why_failed(op, status, end["disk"]) if status else None
-        if reason is not None or op == "judge" or len(job.exits) == len(self._boxes):
+        if reason is not None or len(job.exits) == len(self._boxes):
             self._end(reason)  # not before: the tests have to say how they took a solution that is gone
+        elif op == "judge":  # its end is the solution's, which may have come first and not be told yet
+            self._loop.call_later(SOLUTION_ENDS_WITHIN_S, self._end, None)
 
     def _why_failed(self, op: str, status: int, disk: Hit | None) -> str | None:
         """Its CPU time, its memory, another limit that a program ran into, or its own doing."""
