@@ -25,6 +25,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
 TRIES = 5  # the kernel chooses whom it kills when memory ends
+SANDBOXES_AT_ONCE = 4
 
 UNBREAKABLE = {
     "loopback_of_a_neighbour",  # not promised
@@ -47,9 +48,11 @@ async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakenin
     held = {trial.name: "not tried" for trial in trials}
     for _ in range(TRIES):
         again = [trial for trial in trials if trial.name in held]
+        sandboxes = [[trial] for trial in again] if weakening.alone else [again]
+        turns = asyncio.Semaphore(SANDBOXES_AT_ONCE)  # most of the time they wait for what went wrong inside
         outcomes: dict[str, str] = {}
-        for some in [[trial] for trial in again] if weakening.alone else [again]:
-            outcomes |= await _outcomes(weakening, some)
+        for found in await asyncio.gather(*(_outcomes(weakening, some, turns) for some in sandboxes)):
+            outcomes |= found
         held = {name: told for name, told in outcomes.items() if not told.startswith(Outcome.ESCAPED)}
         if not held:
             return
@@ -59,12 +62,14 @@ async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakenin
 def _patient(trial: Trial) -> Trial:
     if not isinstance(trial, Snippet):
         return trial
-    return replace(trial, limits=replace(trial.limits, wall_s=30.0))
+    return replace(trial, limits=replace(trial.limits, wall_s=15.0))
 
 
-async def _outcomes(weakening: Weakening, trials: Sequence[Trial]) -> dict[str, str]:
+async def _outcomes(
+    weakening: Weakening, trials: Sequence[Trial], turns: asyncio.Semaphore
+) -> dict[str, str]:
     config = DockerConfig(pool_size=1, slots=weakening.slots)
-    async with DockerBackend(config, weakening.settings) as backend:
+    async with turns, DockerBackend(config, weakening.settings) as backend:
         with Host() as host:
             if weakening.at_once:
                 told = await asyncio.gather(*(_attempt(trial, backend, host) for trial in trials))
