@@ -336,7 +336,7 @@ WEAKENINGS = (
         patches=(
             ('"""Raises Refused unless every member may be put below a work folder."""\n', _UNPACKS),
             ('"""Put all members of a checked archive below the root, which is empty."""\n', _UNPACKS),
-            ("member.size >= 0 and num_bytes <= max_bytes and index", "index"),
+            ("member.size >= 0 and num_bytes <= max_bytes and num_files", "num_files"),
         ),
         breaks=("packed_bomb",),
     ),

@@ -90,7 +90,7 @@ BESIDE = (
         name="a session's files stand still, and fit",
         patches=(
             (
-                "                    except FileNotFoundError:\n                        continue  # gone",
+                "                    except (FileNotFoundError, PermissionError):\n                        continue  # gone",
                 "                    except ValueError:\n                        continue  # gone",
             ),
             (" or num_chars > MAX_CHARS", ""),
