@@ -90,8 +90,8 @@ BESIDE = (
         name="a session's files stand still, and fit",
         patches=(
             (
-                "                    except (FileNotFoundError, PermissionError):\n                        continue  # gone",
-                "                    except ValueError:\n                        continue  # gone",
+                "except (FileNotFoundError, PermissionError):\n                        continue  # gone",
+                "except ValueError:\n                        continue  # gone",
             ),
             (" or num_chars > MAX_CHARS", ""),
             (
