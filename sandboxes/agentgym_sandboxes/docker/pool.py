@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
+from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.upkeep import Starts, close_all
 from agentgym_sandboxes.meter import CallMeter
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Pool:
     ) -> None:
         self._config = config
         self._start_container = start_container
+        self._starts = Starts(start_container, "a container", (RETRY_START_S,))
         self._size = size
         self._meter = meter
         self._went_with_engine = went_with_engine
@@ -99,10 +101,8 @@ class Pool:
         self._waiting: collections.deque[_Waiter] = collections.deque()
         self._with_suspect: set[PooledContainer] = set()
         self._changed = asyncio.Event()
-        self._num_starting = 0
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
-        self._last_error: InfraError | None = None
 
     async def start(self) -> None:
         """Return when the first container is ready; the others follow in the background."""
@@ -123,10 +123,7 @@ class Pool:
             await asyncio.gather(self._keeper, return_exceptions=True)
         containers = [*self._live, *self._spare, *self._retired]
         self._live, self._spare, self._retired = [], [], []
-        results = await asyncio.gather(*(c.close() for c in containers), return_exceptions=True)
-        for container, result in zip(containers, results, strict=True):
-            if isinstance(result, BaseException):  # it ends by itself: its input is closed
-                log.warning("container %s was not removed: %s", container.name, result)
+        await close_all(containers)
 
     async def call(
         self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
@@ -250,11 +247,10 @@ class Pool:
             f"{gauges[counts.CONTAINERS_LIVE]} of {self._size} containers are up, each serves "
             f"{self._config.slots} calls at a time."
         )
-        if self._last_error is None:
+        if self._starts.last_error is None:
             advice = " Set sandbox.options.pool_size or slots higher, or run fewer episodes at a time."
             return SandboxUnavailable(text + advice)
-        kind = SandboxDiskFull if isinstance(self._last_error, SandboxDiskFull) else SandboxUnavailable
-        return kind(f"{text} No more could be started: {self._last_error}")
+        return self._starts.trouble(f"{text} No more could be started:")
 
     def _serve_waiting(self) -> None:
         """Give free slots to those who wait, in turn, from the container that is least busy."""
@@ -321,7 +317,7 @@ class Pool:
         any_worn = any(c.worn for c in (*self._live, *self._spare))
         num_fresh = sum(1 for c in self._spare if not c.worn)
         num_spares = self._num_for_worn if any_worn else self._num_spares
-        return self._size - len(self._live) + num_spares - num_fresh - self._num_starting
+        return self._size - len(self._live) + num_spares - num_fresh - self._starts.num_under_way
 
     async def _keep(self) -> None:
         """Replace what is worn or lost, until cancelled."""
@@ -335,7 +331,7 @@ class Pool:
                         self._retired.remove(container)
                         tasks.create_task(self._discard(container))
                     for _ in range(self._num_wanted):
-                        self._num_starting += 1
+                        self._starts.num_under_way += 1
                         tasks.create_task(self._add())
         except Exception as error:
             log.exception("the sandbox pool broke")
@@ -343,26 +339,10 @@ class Pool:
             raise
 
     async def _add(self) -> None:
-        """Start one container, however often that takes."""
-        try:
-            while True:
-                try:
-                    container = await self._start_container(self._on_change)
-                    break
-                except InfraError as error:
-                    news = str(error) != str(self._last_error)
-                    self._last_error = error
-                    log.log(
-                        logging.WARNING if news else logging.DEBUG, "a container did not start: %s", error
-                    )
-                await asyncio.sleep(
-                    RETRY_START_S
-                )  # engines that fail are left alone by their circuit breakers
-        finally:
-            self._num_starting -= 1
-        self._last_error = None
-        self._spare.append(container)
-        self._on_change()
+        container = await self._starts.one(self._on_change)
+        if container is not None:
+            self._spare.append(container)
+            self._on_change()
 
     async def _discard(self, container: PooledContainer) -> None:
         try:

@@ -1,20 +1,17 @@
-"""Requirements of Python packages, as a user writes them for pip: read strictly, and made uniform."""
+"""Requirements of Python packages, as a user writes them for pip, in one order and spelling."""
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
+
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Parsed
+from packaging.utils import canonicalize_name
 
 from agentgym.errors import UserError
-
-_REQUIREMENT = re.compile(
-    r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
-    r"(?:\[(?P<extras>[A-Za-z0-9._,\s-]*)\]\s*)?"
-    r"(?P<clauses>.*)"
-)
-_CLAUSE = re.compile(r"\s*(===|==|~=|!=|<=|>=|<|>)\s*([A-Za-z0-9][A-Za-z0-9._+!*-]*)\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -26,22 +23,22 @@ class Requirement:
     clauses: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Requirement:
+    def of(cls, text: str) -> Self:
         """Raises UserError for what is no name with versions."""
-        found = _REQUIREMENT.fullmatch(text)
-        parts = found["clauses"].split(",") if found and found["clauses"] else []
-        clauses = [_CLAUSE.fullmatch(part) for part in parts]
-        if found is None or not all(clauses):
+        try:
+            found = Parsed(text)
+        except InvalidRequirement:
+            found = None
+        if found is None or found.url is not None or found.marker is not None:
             raise UserError(
                 f"sandbox.options.packages has {text!r}; give names with versions, as numpy==2.3.1 or "
                 "pandas[excel]>=2.2,<3, and no addresses, files, markers or options. A package that no index has: "
                 "put its wheel into a folder, and name that in PIP_FIND_LINKS when you build."
             )
-        extras = {uniform(extra.strip()) for extra in (found["extras"] or "").split(",") if extra.strip()}
         return cls(
-            name=uniform(found["name"]),
-            extras=tuple(sorted(extras)),
-            clauses=tuple(sorted({clause[1] + clause[2] for clause in clauses if clause})),
+            name=canonicalize_name(found.name),
+            extras=tuple(sorted({canonicalize_name(extra) for extra in found.extras})),
+            clauses=tuple(sorted(map(str, found.specifier))),
         )
 
     @property
@@ -63,8 +60,3 @@ def read_requirements(texts: Iterable[str]) -> tuple[Requirement, ...]:
                 f"sandbox.options.packages names {one.name} twice: {one} and {next_one}; join them, as in a>=1,<2"
             )
     return tuple(found)
-
-
-def uniform(name: str) -> str:
-    """A name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -11,15 +11,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
+from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.sessions import DockerSession, SessionContainer, StartSessionContainer
+from agentgym_sandboxes.docker.upkeep import Starts, close_all
 from agentgym_sandboxes.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.2, 5.0
+BACKOFFS_S = (0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
 CLOSED = "the sandbox gives no session: it was closed"
 
 OpenNetwork: TypeAlias = Callable[
@@ -46,7 +47,7 @@ class SessionPool:
         meter: CallMeter | None = None,
     ) -> None:
         self._config = config
-        self._start_container = start_container
+        self._starts = Starts(start_container, "a container for sessions", BACKOFFS_S)
         self._open_network = open_network
         self._meter = meter or CallMeter()
         self._spare: collections.deque[SessionContainer] = collections.deque()
@@ -54,11 +55,9 @@ class SessionPool:
         self._ending: set[SessionContainer] = set()  # of sessions
         self._to_remove: collections.deque[SessionContainer] = collections.deque()
         self._waiting: collections.deque[asyncio.Future[SessionContainer]] = collections.deque()
-        self._num_starting = 0
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
-        self._last_error: InfraError | None = None
 
     def gauges(self) -> dict[str, float]:
         """What is true now, by the names in `counts`."""
@@ -94,10 +93,7 @@ class SessionPool:
         containers = list({*self._spare, *self._leased, *self._ending, *self._to_remove})
         self._spare.clear()
         self._to_remove.clear()
-        results = await asyncio.gather(*(c.close() for c in containers), return_exceptions=True)
-        for container, result in zip(containers, results, strict=True):
-            if isinstance(result, BaseException):  # it ends by itself: its input is closed
-                log.warning("container %s was not removed: %s", container.name, result)
+        await close_all(containers)
 
     async def _lease(self) -> SessionContainer:
         """A container that answers, which no session had before."""
@@ -153,9 +149,9 @@ class SessionPool:
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
             )
-        kind = SandboxDiskFull if isinstance(self._last_error, SandboxDiskFull) else SandboxUnavailable
-        why = self._last_error or "each takes longer than that"
-        return kind(f"no session's container started within {timeout_s:g} s: {why}")
+        return self._starts.trouble(
+            f"no session's container started within {timeout_s:g} s:", "each takes longer than that"
+        )
 
     def _end(self, container: SessionContainer) -> None:
         """Of a session, or of a try to begin one."""
@@ -196,7 +192,7 @@ class SessionPool:
         """How many more containers to start, or less than 0."""
         num_waiting = sum(1 for future in self._waiting if not future.done())
         wanted = min(num_waiting, self._room) + self._config.spare_sessions
-        return wanted - len(self._spare) - self._num_starting
+        return wanted - len(self._spare) - self._starts.num_under_way
 
     async def _keep(self) -> None:
         """Start what is wanted and remove what is not, until cancelled."""
@@ -209,7 +205,7 @@ class SessionPool:
                     while self._to_remove:
                         tasks.create_task(self._remove(self._to_remove.popleft()))
                     for _ in range(self._num_wanted):
-                        self._num_starting += 1
+                        self._starts.num_under_way += 1
                         tasks.create_task(self._add())
         except Exception as error:
             log.exception("the sandbox's sessions broke")
@@ -217,27 +213,11 @@ class SessionPool:
             raise
 
     async def _add(self) -> None:
-        """Start one container, however often that takes, as long as one is wanted."""
-        backoff_s = FIRST_BACKOFF_S
-        try:
-            while True:
-                try:
-                    container = await self._start_container(self._on_change)
-                    break
-                except InfraError as error:
-                    news = str(error) != str(self._last_error)
-                    self._last_error = error
-                    level = logging.WARNING if news else logging.DEBUG
-                    log.log(level, "a container for sessions did not start: %s", error)
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
-                if self._num_wanted < 0:
-                    return
-        finally:
-            self._num_starting -= 1
-        self._last_error = None
-        self._spare.append(container)
-        self._on_change()
+        """Start one container, as long as one is wanted."""
+        container = await self._starts.one(self._on_change, lambda: self._num_wanted < 0)
+        if container is not None:
+            self._spare.append(container)
+            self._on_change()
 
     async def _remove(self, container: SessionContainer) -> None:
         try:

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from agentgym.errors import InfraError, UserError
 from agentgym_sandboxes.docker.host_command import CommandFailed, run_command
-from agentgym_sandboxes.docker.requirements import Requirement, uniform
+from agentgym_sandboxes.docker.requirements import Requirement
 
 PIP_TIMEOUT_S = 900.0
 _OLDEST_GLIBC = 5  # of 2.x: manylinux begins there
@@ -101,7 +103,7 @@ async def fetch(python: ImagePython, requirements: Sequence[Requirement], target
     except CommandFailed as error:
         raise explained(error.output, python, requirements) from error
     found = importlib.metadata.distributions(path=[str(target)])
-    return tuple(sorted(f"{uniform(one.metadata['Name'])}=={one.version}" for one in found))
+    return tuple(sorted(f"{canonicalize_name(one.metadata['Name'])}=={one.version}" for one in found))
 
 
 def explained(
@@ -131,11 +133,14 @@ def explained(
 
 
 def _why_missing(wanted: str, output: str, python: ImagePython) -> str:
-    name = uniform(re.split(r"[^A-Za-z0-9._-]", wanted)[0])
+    name = canonicalize_name(re.split(r"[^A-Za-z0-9._-]", wanted)[0])
     if "from versions: none" not in output:
         return f"there is no wheel of {wanted} for {python.abi}; below are the versions that have one."
     others = ("Skipping link: none of the wheel's tags", "Skipping link: No sources permitted")
-    if any(line.lstrip().startswith(others) and f"{name}-" in uniform(line) for line in output.splitlines()):
+    if any(
+        line.lstrip().startswith(others) and f"{name}-" in canonicalize_name(line)
+        for line in output.splitlines()
+    ):
         return (
             f"no version of {name} has a wheel for {python.abi}, and nothing is built from source here. Ask for "
             "another package, or install it in an image of your own and name that in sandbox.options.image."
