@@ -27,10 +27,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = Limits()
 CONTAINING = ("docker", "bubblewrap")  # what `auto` tries for any task, in this order
-CONTENTS = (
-    "image",
-    "packages",
-)  # options of Docker's without which solutions could not import what they need
+# Options of Docker's without which solutions could not import what they need.
+CONTENTS = ("image", "packages")
 WITH_SESSIONS = ("docker",)  # of these
 
 

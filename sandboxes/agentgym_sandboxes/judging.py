@@ -19,10 +19,8 @@ from agentgym_sandboxes.docker.agent.values import Tree
 from agentgym_sandboxes.trees import MAX_VALUE_CHARS, render, same
 from agentgym_sandboxes.wording import NOT_REACHED, Raised, error_text, one_line, raised_text
 
-_NUMBER = re.compile(
-    r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
-)  # read in one way only, so at once
-
+# Each text can be matched in one way only, so that a hostile one takes no longer.
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NO_PYTHON = ("SyntaxError", "IndentationError", "TabError")
 
 

@@ -74,9 +74,8 @@ def _same_built(tag: str, got: list[Tree], expected: list[Tree]) -> bool:
     if not (_is_short(got) and _is_short(expected)):
         return got == expected
     one, other = values.decode([tag, *got]), values.decode([tag, *expected])
-    return (
-        repr(one) == repr(other) or one == other
-    )  # not a number: unequal to itself, or not even to be asked
+    # By their texts first: a decimal that is not a number is unequal to itself, or must not be asked.
+    return repr(one) == repr(other) or one == other
 
 
 def render(tree: Tree, max_chars: int = MAX_VALUE_CHARS) -> str:

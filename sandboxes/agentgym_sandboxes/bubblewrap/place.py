@@ -22,11 +22,8 @@ WORK_FILES, TMP_FILES = 4096, 1024
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MASKED = ("kcore", "keys", "key-users", "latency_stats", "timer_list", "sched_debug", "interrupts")
 _JOIN = 'for group in $1; do echo 0 >"$group" || exit 97; done; shift; exec "$@"'
-_NO_DUMPS = (
-    "prlimit",
-    "--core=1:1",
-    "--",
-)  # at 1 the kernel runs no program of the host's for a crash; at 0 it does
+# At a size of 1 the kernel runs no program of the host's for a crash; at 0 it does.
+_NO_DUMPS = ("prlimit", "--core=1:1", "--")
 _MOUNT = (
     'mount -t tmpfs -o "$1" files /dev/shm && mount -t tmpfs -o "$2" files /dev/pts || exit 98; '
     'shift 2; exec "$@"'

@@ -52,7 +52,7 @@ def is_gap(raised: Raised) -> bool:
         return (
             found[1] == "module"
             or bool(dot and module in sys.stdlib_module_names)
-            or (hasattr(getattr(builtins, found[1], None), found[2]))
+            or hasattr(getattr(builtins, found[1], None), found[2])
         )
     if raised.kind == "NameError" and (found := _NO_NAME.search(message)):
         return hasattr(builtins, found[1])
