@@ -130,6 +130,8 @@ class EchoSandbox:
         return Capabilities(backend="echo", detail="an echo", seccomp=False, **flags)
 
     async def start(self) -> EchoSandbox:
+        if self.options.get("broken_when_used"):
+            raise SandboxUnavailable("no module to preload")
         self.open = True
         return self
 

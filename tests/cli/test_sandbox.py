@@ -138,6 +138,10 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
         (["run"], "required: FILE"),
         (["run", "gone.py", "--sandbox", "echo"], "can't read the program 'gone.py'"),
         (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
+        (
+            ["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken_when_used", "true"],
+            "no module to preload",
+        ),
         (["run", "p.py"], "looked for docker, bubblewrap"),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "0"], "--wall-s is 0.0; give more than 0"),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "inf"], "--wall-s is inf; give more than 0"),

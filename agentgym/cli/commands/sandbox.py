@@ -10,6 +10,8 @@ from agentgym.cli.parser import Parser
 from agentgym.cli.sandbox.action import Action, Request, options_of
 from agentgym.cli.shell import Shell
 from agentgym.cli.stopping import run_until_stopped
+from agentgym.errors import UserError
+from agentgym.sandbox import SandboxUnavailable
 
 ACTIONS = {  # and their modules
     "doctor": "doctor",
@@ -52,7 +54,12 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         registry=shell.plugins(),
         shell=shell,
     )
-    return run_until_stopped(_action(arguments.action).run(request), shell.warn)
+    try:
+        return run_until_stopped(_action(arguments.action).run(request), shell.warn)
+    except (
+        SandboxUnavailable
+    ) as error:  # found out only when it was used, as a module that can't be preloaded
+        raise UserError(f"the sandbox can't be had: {error}") from error
 
 
 def _action(name: str) -> Action:
