@@ -8,6 +8,7 @@ import signal
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.errors import InfraError
@@ -16,11 +17,15 @@ from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpa
 if TYPE_CHECKING:
     from torch import Tensor
 
+HELD_POLL_S = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedSettings:
     """token_s: time per token. max_model_len: longer requests are refused. poison_token: a prompt that begins
-    with it kills the process, as a request that breaks an engine would. start_error: raised by `start`."""
+    with it kills the process, as a request that breaks an engine would. start_error: raised by `start`.
+    held_by: a file; while it is there, a request stays at the token that it came to, the first for a new one.
+    """
 
     vocab_size: int = 256
     token_s: float = 0.0
@@ -28,6 +33,7 @@ class ScriptedSettings:
     max_model_len: int = 1024
     poison_token: int | None = None
     start_error: str | None = None
+    held_by: Path | None = None
 
 
 def scripted_tokens(
@@ -96,6 +102,8 @@ class ScriptedEngine:
                 if settings.token_s:
                     await asyncio.sleep(settings.token_s)
                 versions.append(self._version)
+                while settings.held_by is not None and settings.held_by.exists():  # noqa: ASYNC110  no event crosses
+                    await asyncio.sleep(HELD_POLL_S)
             self._tokens_total += len(tokens)
         finally:
             self._running -= 1

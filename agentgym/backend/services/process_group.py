@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import os
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -158,9 +159,18 @@ class ProcessGroup:
             raise self._died(error) from error
 
     def _died(self, error: RuntimeError) -> ProcessDied:
-        reason = " ".join(str(error).split())
-        self.give_up(reason)
-        return ProcessDied(f"{self.name} is dead: {reason}")
+        self._see_exits()  # a busy event loop hears of Monarch's word first; the kernel's says more
+        self.give_up(" ".join(str(error).split()))
+        return ProcessDied(f"{self.name} is dead: {self._dead.result()}")
+
+    def _see_exits(self) -> None:
+        """Take note of what has exited and has not been told to us yet."""
+        poller = select.poll()
+        ranks = {descriptor: rank for rank, descriptor in self._pidfds.items()}
+        for descriptor in ranks:
+            poller.register(descriptor, select.POLLIN)
+        for descriptor, _ in poller.poll(0):
+            self._on_exit(ranks[descriptor])
 
     def _kill(self) -> None:
         for descriptor in self._pidfds.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,6 +52,12 @@ class Fleet:
             prompt_ids=(1, number), sampling=SamplingParams(max_tokens=max_tokens, seed=number)
         )
 
+    async def running(self, count: int) -> None:
+        """Wait until the engines have so many requests."""
+        async with asyncio.timeout(60):
+            while (await self.generators.metrics()).get("generator/running") != count:
+                await asyncio.sleep(0.02)
+
     def expected(self, request: GenerateRequest, version: int) -> tuple[int, ...]:
         """What the request must give under the weights of a version."""
         mark = fingerprint(self.weights(version)) if version else 0
@@ -70,7 +77,7 @@ def fleet(tmp_path: Path) -> Iterator[Callable[..., object]]:
         settings: ServiceSettings | None = None,
     ) -> AsyncIterator[Fleet]:
         engine = engine or ScriptedSettings()
-        config = config or GeneratorConfig(probe_every_s=0.3)
+        config = config or GeneratorConfig(probe_every_s=0.3, probe_timeout_s=30)
         async with Runtime(log_dir=tmp_path / "logs") as runtime:
             store = SharedMemoryStore("test", root=tmp_path)
             generators = GeneratorService(

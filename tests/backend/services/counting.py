@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 from agentgym.backend.services.actor import ServiceActor
 from agentgym.backend.services.runtime import endpoint
@@ -31,6 +32,11 @@ class Counting(ServiceActor):
     @endpoint
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    @endpoint
+    async def wait_for(self, path: str) -> None:
+        while not Path(path).exists():
+            await asyncio.sleep(0.02)
 
     @endpoint
     async def say(self, words: str) -> None:

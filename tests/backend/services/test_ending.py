@@ -38,14 +38,15 @@ class Program:
 
     def finish(self) -> tuple[int, str]:
         """Exit code and what it wrote to stderr."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
     def alive(self) -> list[psutil.Process]:
         return [c for c in self.children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
 
-    def gone_within(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
+    def gone_soon(self) -> bool:
+        """Soon on a slow machine; orphans that nothing tells to end are still there after minutes."""
+        deadline = time.monotonic() + 30
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.05)
         return not self.alive()
@@ -75,7 +76,7 @@ def test_an_end_that_forgets_to_close_a_service_leaves_nothing_either(start) -> 
     program = start("careless")
     code, errors = program.finish()
     assert code == 0 and "Traceback" not in errors, errors
-    assert program.gone_within(1) and not program.folder.exists()
+    assert program.gone_soon() and not program.folder.exists()
 
 
 def test_an_error_shows_itself_alone(start) -> None:
@@ -102,7 +103,7 @@ def test_children_die_with_a_killed_parent_and_the_next_run_sweeps_its_weights(s
     assert len(program.alive()) == 2
     program.process.kill()
     program.process.wait()
-    assert program.gone_within(5)
+    assert program.gone_soon()
     sweep()
     assert not program.folder.exists()
 
