@@ -33,7 +33,8 @@ async def engine() -> str:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def docker(engine: str) -> AsyncIterator[DockerBackend]:
-    async with DockerBackend(DockerConfig(pool_size=1)) as backend:
+    # its sweeps would remove what other tests look for
+    async with DockerBackend(DockerConfig(pool_size=1, reap_every_s=1e6)) as backend:
         yield backend
 
 

@@ -43,7 +43,7 @@ class FakeDocker:
             self._changed.notify_all()
 
     async def until_asked(self, what: str, count: int = 1) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.asked[what] < count:
                 await asyncio.sleep(0.01)
 
@@ -116,12 +116,12 @@ class FakeDocker:
 
 
 @contextlib.asynccontextmanager
-async def fake_docker(folder: Path, timeout_s: float = 10.0) -> AsyncIterator[tuple[FakeDocker, Engine]]:
+async def fake_docker(folder: Path) -> AsyncIterator[tuple[FakeDocker, Engine]]:
     """The engine, and a client of ours that is connected to it."""
     folder.mkdir(exist_ok=True)
     docker = FakeDocker(folder / "docker.sock")
     server = await asyncio.start_unix_server(docker.serve, docker.path)
-    engine = await Engine.connect(docker.url, timeout_s)
+    engine = await Engine.connect(docker.url, 20.0)
     try:
         yield docker, engine
     finally:

@@ -102,7 +102,7 @@ class Seen:
 
 @asynccontextmanager
 async def started(factory: Factory, *, fate: Fate | None = None, **options: object) -> AsyncIterator[Pool]:
-    config = DockerConfig(**{"slots": 2, "spares": 0, "lease_timeout_s": 5.0, **options})  # type: ignore[arg-type]
+    config = DockerConfig(**{"slots": 2, "spares": 0, "lease_timeout_s": 60.0, **options})  # type: ignore[arg-type]
     pool = Pool(config, factory, config.pool_size or 2, CallMeter(), fate or Fate())
     await pool.start()
     try:
@@ -123,7 +123,7 @@ def counted(pool: Pool, name: str) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -184,8 +184,9 @@ def facts(cpus: int) -> EngineFacts:
 
 def group_of(*cores: int) -> EngineGroup:
     urls = tuple(f"tcp://engine-{number}:2375" for number in range(len(cores)))
-    group = EngineGroup(DockerConfig(engines=urls, engine_failures=2), None, "owner", CallMeter())
+    group = EngineGroup(DockerConfig(engines=urls), None, "owner", CallMeter())
     for member, cpus in zip(group.members, cores, strict=True):
+        member.reach, member.starts = Breaker(2, clock=Clock()), Breaker(2, clock=Clock())  # they stay open
         member.engine = FakeEngine(member.url)  # type: ignore[assignment]
         member.facts = facts(cpus)
     return group
@@ -328,7 +329,7 @@ async def test_no_byte_of_a_stream_is_lost_however_the_answer_is_cut(tmp_path: P
     answer = b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/x\r\nUpgrade: tcp\r\n\r\n" + b"stream" * 20
     pieces = [answer[start : start + cut] for start in range(0, len(answer), cut)]
     streams = Streams()
-    async with engine_that_says(tmp_path, *pieces) as endpoint, asyncio.timeout(10):
+    async with engine_that_says(tmp_path, *pieces) as endpoint, asyncio.timeout(60):
         await attach(endpoint, "1.41", "name", lambda: streams)
         await streams.lost
     assert streams.heard == b"stream" * 20
@@ -345,6 +346,6 @@ async def test_no_byte_of_a_stream_is_lost_however_the_answer_is_cut(tmp_path: P
     ],
 )  # fmt: skip
 async def test_an_engine_that_refuses_to_attach_is_quoted(tmp_path: Path, answer: bytes, said: str) -> None:
-    async with engine_that_says(tmp_path, answer) as endpoint, asyncio.timeout(10):
+    async with engine_that_says(tmp_path, answer) as endpoint, asyncio.timeout(60):
         with pytest.raises(RequestRefused, match=said):
             await attach(endpoint, "1.41", "name", Streams)

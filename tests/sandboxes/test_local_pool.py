@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -28,11 +29,15 @@ async def busy(backend: UnsafeSubprocessBackend, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_no_more_calls_run_at_a_time_than_there_are_slots() -> None:
+async def test_no_more_calls_run_at_a_time_than_there_are_slots(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
     async with make(slots=2) as backend:
-        calls = [asyncio.create_task(backend.run("import time; time.sleep(0.3)")) for _ in range(5)]
+        calls = [asyncio.create_task(backend.run(code, limits=FOREVER)) for _ in range(5)]
         await busy(backend, 2)
         assert backend.metrics()["sandbox/calls_waiting"] == 3
+        await asyncio.sleep(0.3)
+        go.touch()
         assert {(await call).status for call in calls} == {RunStatus.OK}
         found = backend.metrics()
         assert found["sandbox/calls_ok_total"] == 5

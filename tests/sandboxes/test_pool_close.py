@@ -69,7 +69,7 @@ async def test_a_container_that_starts_while_the_pool_closes_is_removed() -> Non
 
 async def test_one_that_gives_up_waiting_for_a_container_alone_lets_those_after_it_through() -> None:
     factory = Factory()
-    async with started(factory, pool_size=1, slots=2, lease_timeout_s=5.0) as pool:
+    async with started(factory, pool_size=1, slots=2) as pool:
         factory.made[0].go.clear()
         first = asyncio.create_task(call(pool))
         await settle()

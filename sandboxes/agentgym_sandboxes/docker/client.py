@@ -10,7 +10,7 @@ from agentgym_sandboxes.docker.endpoint import Endpoint
 if TYPE_CHECKING:
     from docker import APIClient
 
-CONNECT_TIMEOUT_S, REMOTE_CONNECT_TIMEOUT_S = 1.5, 5.0
+CONNECT_TIMEOUT_S = 5.0  # of a busy host's engine, which starts programs to tell its version
 
 
 class NoAnswer(Exception):
@@ -34,10 +34,9 @@ def open_client(endpoint: Endpoint, timeout_s: float) -> APIClient:
         client.trust_env = False  # else REQUESTS_CA_BUNDLE would take the place of our authority
         return client
 
-    connect_s = CONNECT_TIMEOUT_S if endpoint.path else REMOTE_CONNECT_TIMEOUT_S
     try:
-        endpoint.knock(connect_s)
-        first = client_of(docker.constants.DEFAULT_DOCKER_API_VERSION, connect_s)
+        endpoint.knock(CONNECT_TIMEOUT_S)
+        first = client_of(docker.constants.DEFAULT_DOCKER_API_VERSION, CONNECT_TIMEOUT_S)
         try:
             version = str(first.version(api_version=False)["ApiVersion"])
         finally:

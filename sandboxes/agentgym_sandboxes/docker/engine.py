@@ -74,7 +74,8 @@ class Image:
 class Engine:
     """One engine. `connect` finds it; `close` releases the threads and connections.
 
-    names: of the containers that were asked for and not yet removed. on_latency: told how long each call took.
+    names: of the containers that were asked for and not yet removed. ends_within_s: how long one that is removed may
+    take to end by itself. on_latency: told how long each call took.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Engine:
         self._tunnel = tunnel
         self._ssh_config: str | None = None
         self.names: set[str] = set()
+        self.ends_within_s = min(ENDS_WITHIN_S, timeout_s / 2)
         self.on_latency: Callable[[float], None] = lambda seconds: None
         self._creations: dict[str, asyncio.Task[str]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
@@ -265,7 +267,7 @@ class Engine:
             found = await self._call("look at a container", inspect, threads=self._removers)
             if (found.get("State") or {}).get("Status") in ("created", "dead"):
                 return False
-            async with asyncio.timeout(min(ENDS_WITHIN_S, self._timeout_s / 2)):
+            async with asyncio.timeout(self.ends_within_s):
                 await removed(self._endpoint, self._client.api_version, container)
         except EngineUnreachable:
             raise
