@@ -17,7 +17,7 @@ from .fairness import FIRST_NICE, count_running, nice_of
 from .job import Job
 from .limits import ChildLimits
 from .processes import processes_of
-from .sweep import Held
+from .sweep import MIN_KILLS, Held
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -205,7 +205,8 @@ class Calls:
             job.swept, job.leaked = True, not job.live
         for uid in busy:
             self._sweeper.kill(uid)
-        if (busy or job.live) and not late:
+        job.num_kills += 1
+        if (busy or job.live) and not (late and job.num_kills > MIN_KILLS):
             return
         if busy or job.live or not self._wipe(job):
             job.reason = "dirty"

@@ -33,6 +33,7 @@ class Job:
         self.hit: Hit | None = None  # the limit behind the reason
         self.beside = 0  # calls that may have taken the room that it lacked
         self.ending = False
+        self.num_kills = 0  # rounds of them since it is ending
         self.swept = False  # processes were killed
         self.leaked = False  # and they had outlived the call's own
         self.cpu_s = 0.0

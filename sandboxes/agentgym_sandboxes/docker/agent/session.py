@@ -21,6 +21,7 @@ from .endings import num_connections
 from .frames import memory_file
 from .job import Job
 from .limits import WORK, ChildLimits
+from .sweep import MIN_KILLS
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -341,15 +342,14 @@ class Session:
             self._undrain(self._drained[0])
         self._sweep(cast(int, frame.header["id"]), time.monotonic() + SWEEP_PATIENCE_S)
 
-    def _sweep(self, number: int, deadline_s: float) -> None:
+    def _sweep(self, number: int, deadline_s: float, num_kills: int = 0) -> None:
         sweeper = self._supervisor.sweeper
         busy = sweeper.has_processes(self._uid)
         if busy:
             sweeper.kill(self._uid)
-            if time.monotonic() < deadline_s:
-                self._supervisor.at(
-                    time.monotonic() + 0.002, functools.partial(self._sweep, number, deadline_s)
-                )
+            if time.monotonic() < deadline_s or num_kills < MIN_KILLS:
+                again = functools.partial(self._sweep, number, deadline_s, num_kills + 1)
+                self._supervisor.at(time.monotonic() + 0.002, again)
                 return
         if busy or not sweeper.wipe(self._uid):
             self._answer({"id": number, "reason": "dirty"})

@@ -10,6 +10,7 @@ from collections.abc import Set
 from .limits import home
 
 FOLDERS = ("/work", "/tmp", "/dev/shm")  # where a call can leave files
+MIN_KILLS = 50  # before what lives on is unkillable: the time may have passed while nothing ran
 UNUSED_UID = 64999  # nobody's: to ask the kernel whether it can count the processes of a uid
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Callable
 from . import endings, frames
 from .job import Hit, Job
 from .processes import Process, processes_of, read_process
+from .sweep import MIN_KILLS
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -52,6 +53,7 @@ class Turn:
         self._cpu_before_s = 0.0
         self._num_oom_kills = endings.count_oom_kills()
         self._killing_since_s: float | None = None
+        self._num_kills = 0
 
     def begin(self) -> None:
         """Note what is older than the call."""
@@ -179,10 +181,11 @@ class Turn:
             self._killing_since_s = now_s
         if now_s > self._killing_since_s + KILL_PATIENCE_S:
             self._supervisor.sweeper.kill(self._uid)
+        self._num_kills += 1
         num_left = self._signal(signal.SIGKILL, spare_interpreter=self.ended and not self.state_lost)
         if not num_left and self.ended:
             self._end()
-        elif now_s > self._killing_since_s + 3 * KILL_PATIENCE_S:
+        elif now_s > self._killing_since_s + 3 * KILL_PATIENCE_S and self._num_kills > MIN_KILLS:
             self.reason = "dirty"
             self._end()
         else:
