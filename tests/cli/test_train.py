@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -185,21 +184,21 @@ def test_debug_shows_the_traceback(cli) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_cancels_the_job_which_cleans_up(cli, number: int, code: int) -> None:
-    cleaned = []
+    waited, cleaned = [], []
 
     async def work(recipe, folder, reporter) -> None:
         try:
             os.kill(os.getpid(), number)
             await asyncio.sleep(30)
+            waited.append(True)
         finally:
             await asyncio.sleep(0.01)
             cleaned.append(True)
 
     cli.jobs.work = work
     before = signal.getsignal(number)
-    started = time.monotonic()
     end = cli.train("--name", "one")
-    assert time.monotonic() - started < 10  # it was cancelled, not waited for
+    assert not waited
     assert end.code == code and cleaned
     assert "interrupted" in end.err and "Traceback" not in end.err
     assert RunFolder.open("runs/one").status().status is RunStatus.INTERRUPTED

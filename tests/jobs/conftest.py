@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,8 +60,9 @@ def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
-        if f"{folder}/logs/{name}" in command and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if f"{folder}/logs/{name}" in command and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 
