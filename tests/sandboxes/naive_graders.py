@@ -247,7 +247,7 @@ FUNCTION_GRADERS = (
     ),
     FunctionGrader(
         name="the same, with a time limit by perf_counter",
-        build=in_process("got == expected and time.perf_counter() - began_s < 0.2"),
+        build=in_process("got == expected and time.perf_counter() - began_s < 10"),
         accepts=_all_passed,
     ),
     FunctionGrader(

@@ -83,7 +83,7 @@ def _hand_down() -> None:
 
 def _remove(folder: Path) -> None:
     """Remove a group and those in it, once what ran there has ended."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     for inner in [*folder.glob("*/"), folder]:
         while inner.exists():
             try:

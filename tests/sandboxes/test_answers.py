@@ -23,7 +23,7 @@ from agentgym_sandboxes.docker.agent.frames import Frame
 from agentgym_sandboxes.docker.grading import verdict_of
 from agentgym_sandboxes.judging import same_output
 
-SOON_S = 2.0  # what took minutes takes milliseconds
+SOON_S = 2.0  # of processor time; what took minutes takes milliseconds
 
 
 def graded(data: bytes, *cases: CallCase) -> Verdict:
@@ -42,9 +42,9 @@ def only(data: bytes, expected: object = 5) -> CaseResult:
 
 
 def test_millions_of_lines_are_not_read() -> None:
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     assert only(b'["r",5]\n' + b"\n" * 4_000_000).passed
-    assert time.monotonic() - began_s < SOON_S
+    assert time.thread_time() - began_s < SOON_S
 
 
 def test_lines_beyond_the_cases_count_for_nothing() -> None:
@@ -77,18 +77,18 @@ def test_a_crowd_of_containers_takes_no_room() -> None:
 )
 @pytest.mark.parametrize("kind", ["TypeError", "ValueError", "ZeroDivisionError", "KeyError"])
 def test_an_exceptions_words_are_read_at_once(kind: str, words: str) -> None:
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     assert len(only(f'["x","{kind}","{words}",1]\n'.encode()).error) < 350
     run = RunResult(status=RunStatus.ERROR, exit_code=1, stdout="", stderr=f"{kind}: {words}")
     assert len(stdio._error(StdioCase(stdin="", expected=""), run, Limits())) < 350
-    assert time.monotonic() - began_s < SOON_S
+    assert time.thread_time() - began_s < SOON_S
 
 
 def test_a_line_that_looks_like_a_number_is_read_at_once() -> None:
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     assert not same_output("1" * 60_000 + "x", "1.5", 0.1)
     assert not same_output("1." + "1" * 60_000 + "e", "1.5", 0.1)
-    assert time.monotonic() - began_s < SOON_S
+    assert time.thread_time() - began_s < SOON_S
 
 
 def test_a_decimal_that_must_not_be_compared_is_a_failed_case() -> None:

@@ -6,6 +6,8 @@ Backends that run all of Python pass everything here; another one may say that i
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -127,14 +129,14 @@ async def test_arguments_and_results_of_many_megabytes_cross(backend: SandboxBac
     verdict = await judged(
         backend, "def f(x): return x\n",
         *[CallCase(args=(value,), expected=value) for value in (numbers, words, data)],
-        limits=Limits(wall_s=60.0, cpu_s=60, memory_mib=1024, answer_mib=64),
+        limits=Limits(wall_s=200.0, cpu_s=200, memory_mib=1024, answer_mib=64),
     )  # fmt: skip
     assert verdict.passed
     verdict = await judged(
         backend,
         "def f(xs):\n    xs.reverse()\n    return xs[:]\n",
         "xs = list(range(400000))\nys = candidate(xs)\nassert xs == ys == list(range(399999, -1, -1))",
-        limits=Limits(wall_s=60.0, cpu_s=60, memory_mib=1024, answer_mib=64),
+        limits=Limits(wall_s=200.0, cpu_s=200, memory_mib=1024, answer_mib=64),
     )
     assert verdict.passed
 
@@ -155,10 +157,11 @@ async def test_a_flood_of_answers_is_told_with_what_was_allowed(backend: Sandbox
 
 async def test_a_timeout_is_told_with_what_was_used(backend: SandboxBackend) -> None:
     endless = "def f():\n    while True: pass\n"
+    began_s = time.monotonic()
     verdict = await judged(backend, endless, CallCase(args=()), limits=Limits(wall_s=0.3))
     assert verdict.limit is not None
     assert (verdict.limit.resource, verdict.limit.allowed) == ("wall_s", 0.3)
-    assert 0.3 <= verdict.limit.used < 3
+    assert 0.3 <= verdict.limit.used <= time.monotonic() - began_s
 
 
 async def test_values_that_never_end_are_refused_in_words(backend: SandboxBackend) -> None:
@@ -207,7 +210,7 @@ async def test_programs_without_input_are_judged_everywhere(backend: SandboxBack
 
 
 async def test_a_program_that_hangs_ends_the_grade(backend: SandboxBackend) -> None:
-    cases = [StdioCase(stdin="", expected="1")] * 40
+    cases = [StdioCase(stdin="", expected="1")] * max(40, 4 * (os.cpu_count() or 1))  # more than slots
     verdict = await judged(
         backend, "print(1)\nwhile True: pass\n", *cases, entry="", limits=Limits(wall_s=0.4)
     )

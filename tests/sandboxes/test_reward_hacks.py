@@ -50,6 +50,7 @@ async def test_there_are_enough_hacks_and_each_has_a_name() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 async def test_no_hack_passes(backend: SandboxBackend) -> None:
     """In all ways that it can be graded in Docker, and once elsewhere: the walls around a grade are shared."""
     able = await backend.probe()
@@ -86,6 +87,7 @@ async def test_what_the_hacks_attack_can_be_solved(backend: SandboxBackend) -> N
 
 @pytest.mark.docker
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 async def test_every_hack_fools_a_naive_grader(docker: DockerBackend) -> None:
     turns = asyncio.Semaphore(AT_ONCE)
     order = sorted(GRADERS, key=lambda grader: SEARCHED.index(grader.name) if grader.name in SEARCHED else 99)

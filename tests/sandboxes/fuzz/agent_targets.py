@@ -91,7 +91,7 @@ class HostileEngine:
 async def answers(random: Random) -> None:
     """Every call ends with a result of its type, or as broken infrastructure."""
     engine = HostileEngine(random)
-    config = DockerConfig(ping_timeout_s=0.05, start_timeout_s=5)
+    config = DockerConfig(ping_timeout_s=0.05, start_timeout_s=60)
     container = await Container.start(
         cast(Engine, engine), config, "image", "owner", remapped=False, on_change=lambda: None
     )

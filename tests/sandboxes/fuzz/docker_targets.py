@@ -8,7 +8,7 @@ import collections
 import datetime
 import decimal
 import fractions
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
@@ -36,7 +36,9 @@ OPERATIONS = ["ping", "cancel", "program", "grade", "session.open", "session.run
               "session.reset", "session.cancel", "proxy.listen", "proxy.data", "proxy.credit",
               "proxy.close", "nothing",
               "session.", "proxy.x", "", "__init__"]  # fmt: skip
-ANSWER_S = 5.0
+ANSWER_S = 5.0  # of an agent that may wait for the rest of a frame
+PATIENCE_S = 60.0  # until another hangs
+LIMITS = Limits(wall_s=60.0, cpu_s=60)
 
 
 def _names() -> dict[str, object]:
@@ -82,7 +84,7 @@ class Agents:
             else:
                 self._tell(random, container)
         try:
-            await container.ping()
+            await container.ask("ping", {}, (), ANSWER_S if waits else PATIENCE_S)
         except InfraError:
             assert waits or container.cause != "ping", f"the agent hangs: {container.lost}"
         if container.lost is None and random.random() < 0.3:
@@ -111,7 +113,7 @@ class Agents:
         """An agent that answers still does what it should."""
         container.reserved += 1
         try:
-            frame = await container.call("program", [b"print(6 * 7)", b""], Limits(wall_s=20))
+            frame = await container.call("program", [b"print(6 * 7)", b""], LIMITS)
         except InfraError:
             return
         assert frame.blobs[1] == b"42\n", frame
@@ -138,7 +140,7 @@ class Grades:
         for n, (_, value) in enumerate(pairs):
             expected = value if random.random() < 0.3 else near_miss(random, value)
             cases.append(CallCase(args=(n,), expected=expected))
-        verdict = await self._backend.grade(GradeRequest(code=code, entry="f", cases=tuple(cases)))
+        verdict = await self._backend.grade(_request(code, cases))
         assert verdict.status is RunStatus.OK, verdict
         for (source, value), case, result in zip(pairs, cases, verdict.results, strict=True):
             assert isinstance(case, CallCase)
@@ -158,7 +160,7 @@ class Grades:
             left = [value for _, value in pairs[n : n + 2]]
             expected = left if random.random() < 0.5 else near_miss(random, left)
             cases.append(CallCase(args=(n, [1]), expected_args=(n, expected)))
-        verdict = await self._backend.grade(GradeRequest(code=code, entry="f", cases=tuple(cases)))
+        verdict = await self._backend.grade(_request(code, cases))
         for n, (case, result) in enumerate(zip(cases, verdict.results, strict=True)):
             assert isinstance(case, CallCase) and case.expected_args is not None
             left = [value for _, value in pairs[n : n + 2]]
@@ -181,10 +183,13 @@ class Grades:
             cases.append(AssertCase(source=test))
             expected.append(holds)
         if cases:
-            request = GradeRequest(code=code, entry="f", cases=tuple(cases), prelude=IMPORTS)
-            verdict = await self._backend.grade(request)
+            verdict = await self._backend.grade(_request(code, cases, prelude=IMPORTS))
             passed = [result.passed for result in verdict.results]
             assert passed == expected, (pairs, cases, verdict)
+
+
+def _request(code: str, cases: Sequence[Case], prelude: str = "") -> GradeRequest:
+    return GradeRequest(code=code, entry="f", cases=tuple(cases), prelude=prelude, limits=LIMITS)
 
 
 def _holds(source: str, other: str) -> bool:
@@ -230,7 +235,7 @@ class Sessions:
 @asynccontextmanager
 async def docker_targets() -> AsyncIterator[list[Target]]:
     """Needs an engine with the image."""
-    config = DockerConfig(pool_size=1, spares=0, spare_sessions=0, ping_timeout_s=ANSWER_S)
+    config = DockerConfig(pool_size=1, spares=0, spare_sessions=0, ping_timeout_s=PATIENCE_S)
     async with AsyncExitStack() as stack:
         backend = await stack.enter_async_context(DockerBackend(config))
         session = await stack.enter_async_context(backend.session())
