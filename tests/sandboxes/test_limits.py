@@ -120,7 +120,7 @@ async def test_processes_that_are_too_large_together_are_out_of_memory(docker: S
         "    pid, status = os.wait()\n"
         "    if status: raise SystemExit(1)\n"
     )
-    result = await docker.run(code, limits=Limits(wall_s=20.0))
+    result = await docker.run(code, limits=Limits(wall_s=60.0))
     assert (result.status, result.limit and result.limit.resource) == (RunStatus.OOM, "memory_mib"), result
 
 

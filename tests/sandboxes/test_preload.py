@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -88,6 +89,13 @@ async def with_numpy(numpy_image: None, request: pytest.FixtureRequest) -> Async
 def containers_of(backend: DockerBackend) -> str:
     command = ["docker", "ps", "-aq", "--filter", f"label=agentgym.owner={backend._owner}"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+async def until_no_container_of(backend: DockerBackend) -> None:
+    """An engine still lists for a moment what it is removing."""
+    async with asyncio.timeout(60):
+        while containers_of(backend):
+            await asyncio.sleep(0.1)
 
 
 async def printed(backend: DockerBackend, code: str) -> str:
@@ -193,7 +201,7 @@ async def test_a_module_that_can_not_be_preloaded_fails_the_start(
     assert said in str(caught.value)
     assert "sandbox.options.preload is ['tiny'" in str(caught.value)
     assert ("sandbox.options.packages" in str(caught.value)) == ("can't be imported" in said)
-    assert containers_of(backend) == ""
+    await until_no_container_of(backend)
 
 
 @pytest.mark.docker
@@ -207,7 +215,7 @@ async def test_a_module_whose_import_hangs_is_named_at_the_deadline(tiny_image: 
             await backend.start()
     finally:
         await backend.close()
-    assert containers_of(backend) == ""
+    await until_no_container_of(backend)
 
 
 @pytest.mark.docker

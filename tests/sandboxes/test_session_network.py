@@ -148,6 +148,7 @@ async def test_hostile_clients_are_told_or_dropped_and_leave_nothing(
 ) -> None:
     plain, _, trap = sites
     plain.seen.clear()
+    num_refused = docker.metrics()["sandbox/network_refused_total"]
     assert (await online.run(HOSTILE)).status is RunStatus.OK
     good, bad = f"127.0.0.1:{plain.port}", f"127.0.0.1:{trap.port}"
     ask = f"GET http://{good}/ HTTP/1.1\r\nHost: {good}\r\n"
@@ -168,10 +169,11 @@ async def test_hostile_clients_are_told_or_dropped_and_leave_nothing(
     assert answers[7] == b"HTTP/1.1 400"
     assert trap.seen == []
     assert await value(online, "[say(b'GET', False) for _ in range(700)] and 1") == 1
-    idle = "sockets = [socket.create_connection(('127.0.0.1', port), 5) for _ in range(100)]"
-    assert (await online.run(idle)).status is RunStatus.OK  # more than are served wait their turn
+    idle = "sockets = [socket.create_connection(('127.0.0.1', port), 60) for _ in range(100)]"
+    waiting = await online.run(idle, limits=Limits(wall_s=60.0))
+    assert waiting.status is RunStatus.OK  # more than are served wait their turn
     assert await value(online, f"[s.close() for s in sockets] and fetch('http://{good}/')") == b"hello "
-    assert docker.metrics()["sandbox/network_refused_total"] >= 8
+    assert docker.metrics()["sandbox/network_refused_total"] >= num_refused + 7
 
 
 async def test_one_sessions_list_is_not_anothers(
@@ -216,7 +218,7 @@ async def test_a_closed_session_closes_its_connections(docker: DockerBackend) ->
             assert (await session.run(code)).status is RunStatus.OK
             assert "200" in (await session.run("print(held.recv(100))")).stdout
             assert not ended.is_set()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
     assert not [task for task in asyncio.all_tasks() if "Outbound" in repr(task)]
 
 
