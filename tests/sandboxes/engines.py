@@ -137,7 +137,7 @@ class PrivateEngine:
         for pid in _processes_of(str(self.folder)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not _processes_of(str(self.folder)), 10.0, lambda: "its processes did not end")
+        until(lambda: not _processes_of(str(self.folder)), 30.0, lambda: "its processes did not end")
         # else the next dockerd may take a dead containerd, or who has its number now, for a running one
         (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.tunnel import ssh_command
-from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image
+from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image, until
 
 LARGE = GradeRequest(
     code="def f(n):\n    return 'x' * n\n",
@@ -109,7 +109,7 @@ async def test_calls_over_tls(engine: PrivateEngine, certificates: Path, port: i
     config = DockerConfig(engine=f"tcp://127.0.0.1:{port}", pool_size=1, spares=0, **tls(certificates))  # type: ignore[arg-type]
     async with DockerBackend(config) as backend:
         await works(backend)
-    assert engine.docker("ps", "-aq").split() == []
+    until(lambda: not engine.docker("ps", "-aq").split(), 30.0, lambda: "containers are left")
 
 
 @pytest.mark.docker
@@ -176,10 +176,14 @@ def ssh_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             [sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stdout=log, stderr=log
         )
     try:
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-                break
+
+        def answers() -> bool:
             assert server.poll() is None, (folder / "log").read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0):
+                return True
+            return False
+
+        until(answers, 60.0, lambda: "sshd did not listen")
         yield config
     finally:
         server.terminate()
@@ -199,7 +203,7 @@ async def test_calls_over_ssh(engine: PrivateEngine, ssh_config: Path) -> None:
         os.kill((_tunnels() - before).pop(), signal.SIGKILL)
         assert (await backend.run("print(6 * 7)")).stdout == "42\n"
     assert not _tunnels() - before
-    assert engine.docker("ps", "-q").split() == []
+    until(lambda: not engine.docker("ps", "-q").split(), 30.0, lambda: "containers are left")
 
 
 @pytest.mark.docker

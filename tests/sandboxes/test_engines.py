@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from holding import HOLD, LIMITS, Holding
 
-from agentgym.sandbox import Limits, RunStatus, SandboxDiskFull, SandboxUnavailable
+from agentgym.sandbox import RunStatus, SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.image import RECIPE
+from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
@@ -43,23 +45,24 @@ def two(archive: Path) -> Iterator[PrivateEngine]:
 
 
 @asynccontextmanager
-async def started(*engines: PrivateEngine, **options: object) -> AsyncIterator[DockerBackend]:
-    """A backend on these engines that loses patience soon, with all its containers up."""
+async def started(
+    *engines: PrivateEngine, settings_of: SettingsOf = container_settings, **options: object
+) -> AsyncIterator[DockerBackend]:
+    """A backend on these engines that looks after them all the time, with all its containers up."""
     config = DockerConfig(
         engines=tuple(engine.url for engine in engines),
         **{
             "pool_size": 2,
             "spares": 0,
-            "engine_timeout_s": 5.0,
             "engine_failures": 2,
             "ping_every_s": 0.5,
-            "ping_timeout_s": 1.5,
-            "lease_timeout_s": 60.0,
+            "ping_timeout_s": 10.0,
+            "lease_timeout_s": 180.0,
             **options,
         },  # type: ignore[arg-type]
     )
-    async with DockerBackend(config) as backend:
-        await until(lambda: gauge(backend, "containers_live") == config.pool_size, 30)
+    async with DockerBackend(config, settings_of) as backend:
+        await until(lambda: gauge(backend, "containers_live") == config.pool_size)
         yield backend
 
 
@@ -67,28 +70,30 @@ def gauge(backend: DockerBackend, name: str) -> float:
     return backend.metrics()[f"sandbox/{name}"]
 
 
-async def until(condition: Callable[[], bool], timeout_s: float) -> None:
-    async with asyncio.timeout(timeout_s):
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.05)
 
 
 async def answers(backend: DockerBackend, number: int, seconds: float = 0.0) -> None:
     """A call whose answer no other call has."""
-    result = await backend.run(
-        f"import time; time.sleep({seconds}); print({number} * 1000003)", limits=Limits(wall_s=20.0)
-    )
+    code = f"{HOLD}time.sleep({seconds}); print({number} * 1000003)"
+    result = await backend.run(code, limits=LIMITS)
     assert (result.status, result.stdout) == (RunStatus.OK, f"{number * 1000003}\n")
 
 
 async def test_calls_outlast_restarts_of_their_engine(one: PrivateEngine) -> None:
-    async with started(one) as backend:
-        under_way = [asyncio.create_task(answers(backend, number, 2.0)) for number in range(8)]
+    holding = Holding(10_000)  # all, until the second restart
+    async with started(one, settings_of=holding) as backend:
+        under_way = [asyncio.create_task(answers(backend, number)) for number in range(8)]
         new: list[asyncio.Task[None]] = []
         for restarts in (1, 2):  # twice, and none of the calls is given up for that
-            await until(lambda: gauge(backend, "slots_used") == 8, 30)
+            await until(lambda: gauge(backend, "slots_used") == 8)
+            if restarts == 2:
+                holding.num = 0
             restart = asyncio.create_task(asyncio.to_thread(one.restart))
-            await until(lambda restarts=restarts: gauge(backend, "retries_total") >= 8 * restarts, 30)  # type: ignore[misc]
+            await until(lambda restarts=restarts: gauge(backend, "retries_total") >= 8 * restarts)  # type: ignore[misc]
             numbers = range(10 * restarts, 10 * restarts + 6)
             new += [asyncio.create_task(answers(backend, number)) for number in numbers]
             await restart
@@ -96,23 +101,23 @@ async def test_calls_outlast_restarts_of_their_engine(one: PrivateEngine) -> Non
         metrics = backend.metrics()
         assert metrics["sandbox/calls_total"] == metrics["sandbox/calls_ok_total"] == 20
         assert metrics["sandbox/retries_total"] >= 16
-        await until(lambda: gauge(backend, "containers_live") == 2 and not gauge(backend, "engines_open"), 30)
+        await until(lambda: gauge(backend, "containers_live") == 2 and not gauge(backend, "engines_open"))
 
 
 async def test_an_engine_that_hangs_is_left_alone_until_it_answers(one: PrivateEngine) -> None:
-    async with started(one, lease_timeout_s=20.0) as backend:
+    async with started(one, engine_timeout_s=5.0, ping_timeout_s=2.0) as backend:
         one.signal(signal.SIGSTOP)
         try:
             calls = [asyncio.create_task(answers(backend, number)) for number in range(4)]
-            await until(lambda: gauge(backend, "engines_open") == 1, 30)
+            await until(lambda: gauge(backend, "engines_open") == 1)
             began_s = time.monotonic()
             with pytest.raises(SandboxUnavailable, match=r"no Docker engine answers; tried .*timed out"):
-                await DockerBackend(DockerConfig(engine=one.url, lease_timeout_s=1.0)).start()
-            assert time.monotonic() - began_s < 10
+                await DockerBackend(DockerConfig(engine=one.url, engine_timeout_s=120.0)).start()
+            assert time.monotonic() - began_s < 60
         finally:
             one.signal(signal.SIGCONT)
         await asyncio.gather(*calls)
-        await until(lambda: gauge(backend, "containers_live") == 2 and not gauge(backend, "engines_open"), 30)
+        await until(lambda: gauge(backend, "containers_live") == 2 and not gauge(backend, "engines_open"))
         await answers(backend, 5)
 
 
@@ -124,6 +129,7 @@ async def test_a_call_on_engines_that_are_gone_names_each_and_its_error(one: Pri
                 await answers(backend, 1)
         finally:
             await asyncio.to_thread(one.start)
+        await until(lambda: gauge(backend, "containers_live") == 2)
         assert "0 of 2 containers are up" in str(caught.value) and one.url in str(caught.value)
         await answers(backend, 2)
 
@@ -135,7 +141,7 @@ async def test_a_full_disk_is_told_with_its_place_and_does_not_stop_what_runs(ar
             fill(ballast)
             for number in range(30):  # worn, but there is no other
                 await answers(backend, number)
-            await until(lambda: gauge(backend, "start_failures_total") > 0, 20)
+            await until(lambda: gauge(backend, "start_failures_total") > 0)
             await answers(backend, 30)
             small.docker("kill", *small.docker("ps", "-q").split())
             with pytest.raises(
@@ -145,7 +151,7 @@ async def test_a_full_disk_is_told_with_its_place_and_does_not_stop_what_runs(ar
             with pytest.raises(SandboxDiskFull, match=str(small.data_root)):
                 await DockerBackend(backend.config).start()
             ballast.unlink()
-            await until(lambda: gauge(backend, "containers_live") == 1, 40)
+            await until(lambda: gauge(backend, "containers_live") == 1)
             await answers(backend, 32)
             assert gauge(backend, "calls_total") == 32
 
@@ -160,24 +166,24 @@ async def test_containers_go_to_the_engine_that_has_fewest(one: PrivateEngine, t
     async with started(one, two, pool_size=4) as backend:
         assert [len(engine.docker("ps", "-q").split()) for engine in (one, two)] == [2, 2]
         async with backend.session(), backend.session():
-            await until(lambda: all(len(e.docker("ps", "-q").split()) >= 3 for e in (one, two)), 10)
+            await until(lambda: all(len(e.docker("ps", "-q").split()) >= 3 for e in (one, two)))
 
 
 async def test_calls_go_on_when_one_of_two_engines_is_killed(one: PrivateEngine, two: PrivateEngine) -> None:
     async with started(one, two) as backend:
         calls = [asyncio.create_task(answers(backend, number, 1.0)) for number in range(8)]
-        await until(lambda: gauge(backend, "slots_used") == 8, 10)
+        await until(lambda: gauge(backend, "slots_used") == 8)
         two.signal(signal.SIGKILL)
         try:
             await asyncio.gather(*calls)
-            await until(lambda: gauge(backend, "containers_live") == 2, 20)
+            await until(lambda: gauge(backend, "containers_live") == 2)
             assert len(one.docker("ps", "-q").split()) == 2
-            assert gauge(backend, "engines_open") == 1
+            await until(lambda: gauge(backend, "engines_open") == 1)
             await asyncio.gather(*(answers(backend, number) for number in range(8, 30)))
             assert gauge(backend, "calls_total") == 30
         finally:
             await asyncio.to_thread(two.restart)
-        await until(lambda: gauge(backend, "engines_open") == 0, 20)
+        await until(lambda: gauge(backend, "engines_open") == 0)
 
 
 async def test_a_start_goes_on_without_an_engine_that_does_not_answer(one: PrivateEngine) -> None:
