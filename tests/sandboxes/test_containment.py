@@ -14,7 +14,7 @@ from agentgym.evals.containment.host import Host
 from agentgym.evals.containment.snippet import Trial
 from agentgym.evals.containment.suite import SNIPPETS
 from agentgym.evals.containment.verify import Examiner, verify
-from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunResult, RunStatus
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.monty.backend import MontyBackend
 
@@ -49,6 +49,27 @@ async def test_bubblewrap_holds(bubblewrap: ServedBackend) -> None:
     report = await verify(bubblewrap, only=[trial.name for trial in SNIPPETS])
     assert report.holds, [f for f in report.findings if f.outcome in (Outcome.ESCAPED, Outcome.BROKEN)]
     assert report.counts()[Outcome.CONTAINED] >= 120
+
+
+class Still:
+    """Stands still for the whole time of the first calls."""
+
+    def __init__(self, num_still: int) -> None:
+        self.num_still = num_still
+
+    async def run(self, code: str, *, stdin: str, limits: Limits) -> RunResult:
+        self.num_still -= 1
+        stdout = "" if self.num_still >= 0 else "made: start: \nescaped: time: came to its end\n"
+        return RunResult(status=RunStatus.TIMEOUT, exit_code=None, stdout=stdout, stderr="")
+
+
+async def test_a_program_that_never_ran_is_run_again_and_is_never_contained() -> None:
+    [trial] = [trial for trial in SNIPPETS if trial.name == "sleep"]
+    outcomes = [
+        (await trial.attempt(Still(num), Host())).outcome  # type: ignore[arg-type]
+        for num in (0, 1, 3, 100)
+    ]
+    assert outcomes == [Outcome.ESCAPED] * 3 + [Outcome.BROKEN]
 
 
 @pytest.mark.docker

@@ -62,7 +62,7 @@ async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakenin
 def _patient(trial: Trial) -> Trial:
     if not isinstance(trial, Snippet):
         return trial
-    return replace(trial, limits=replace(trial.limits, wall_s=15.0))
+    return replace(trial, limits=replace(trial.limits, wall_s=60.0))
 
 
 async def _outcomes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -11,6 +12,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+CATCH_UP_S = 30.0
 
 
 class Host:
@@ -58,6 +61,18 @@ class Host:
             sock.close()
         if self._folder is not None:
             self._folder.cleanup()
+
+    async def catch_up(self) -> None:
+        """Return when the servers have heard what was sent to them until now; what we send then is not told."""
+        for kind, port in ((socket.SOCK_STREAM, "TCP_PORT"), (socket.SOCK_DGRAM, "UDP_PORT")):
+            with socket.socket(socket.AF_INET, kind) as own:
+                own.connect(("127.0.0.1", int(self._values[port])))
+                own.send(b"x")
+                name = str(own.getsockname())
+                async with asyncio.timeout(CATCH_UP_S):
+                    while name not in self.heard:  # noqa: ASYNC110  # a thread hears it
+                        await asyncio.sleep(0.005)
+                self.heard.remove(name)
 
     def fill(self, code: str) -> str:
         """The code with the values of this host in it."""

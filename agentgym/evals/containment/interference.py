@@ -11,21 +11,25 @@ from agentgym.evals.containment.prelude import program
 from agentgym.evals.containment.snippet import Scene, Snippet
 from agentgym.sandbox import Limits, SandboxBackend
 
-LIMITS = Limits(wall_s=8.0, cpu_s=4, memory_mib=256)
+LIMITS = Limits(wall_s=30.0, cpu_s=4, memory_mib=256)
 
 
 async def _spy_on_neighbour(backend: SandboxBackend, host: Host) -> Judgement:
     """Two calls at a time: what one can do to the other."""
     victim = program("""
-import time
+import glob, time
 open("secret", "w").write("TOP")
 open("/tmp/secret-file", "w").write("TOP")
-time.sleep(1.2)
+end = time.monotonic() + 20
+while not glob.glob("/tmp/spied-*") and time.monotonic() < end:
+    time.sleep(0.02)
 say("alive", open("secret").read(), open("/tmp/secret-file").read())
 """)
     spy = program("""
 import glob, signal, time
-time.sleep(0.3)
+begun = time.monotonic()
+while not os.path.exists("/tmp/secret-file") and time.monotonic() < begun + 3:
+    time.sleep(0.02)
 homes = [home for home in glob.glob("/work/*") if home != os.getcwd()]
 for home in homes:
     attempt("list its folder", lambda: os.listdir(home))
@@ -45,6 +49,9 @@ for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         attempt("its descriptors", lambda: os.listdir("/proc/%d/fd" % pid))
         attempt("its folder", lambda: os.listdir("/proc/%d/cwd" % pid))
 held("done", len(homes))
+open("/tmp/spied-%d" % me, "w").close()
+while os.path.exists("/tmp/secret-file") and time.monotonic() < begun + 20:
+    time.sleep(0.02)
 """)
     first, second = await asyncio.gather(backend.run(victim, limits=LIMITS), backend.run(spy, limits=LIMITS))
     early = first_look(second)
@@ -126,7 +133,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     for name in names:
                         os.kill(pid, getattr(signal, "SIG" + name))  # of our uid: the kernel may drop it silently
                         state = open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[0]
-                        say("held" if state in "SR" else "escaped", "SIG%s to %d" % (name, pid), state)
+                        say("held" if state in "SRD" else "escaped", "SIG%s to %d" % (name, pid), state)
         """,
     ),
     Snippet(

@@ -2,8 +2,6 @@
 
 # hostile programs, one an entry
 
-# hostile programs, one an entry
-
 from __future__ import annotations
 
 from agentgym.evals.containment.checks import Check, ended, first_look, reached, refused, told
@@ -220,10 +218,9 @@ SNIPPETS = (
                         break
                 except OSError as error:
                     break
-            if os.getpid() != first:
-                import time
-                time.sleep(0.5)  # a parent that is being killed has given back its files already
-            if first in (os.getpid(), os.getppid()):  # else the kernel has taken back what the parent held
+            PF_EXITING = 4  # of the parent: it is being killed, and the kernel has taken back what it held
+            flags = int(open("/proc/%d/stat" % first).read().rpartition(")")[2].split()[6])
+            if os.getpid() == first or os.getppid() == first and not flags & PF_EXITING:
                 say("reached", "MiB", total)
         """,
     ),
@@ -361,12 +358,12 @@ SNIPPETS = (
         category=Category.RESOURCES,
         tries="fills all memory from small processes with low scores, so that the runner is the one to be killed",
         claim="memory_limit",
-        limits=Limits(wall_s=6.0, cpu_s=6, memory_mib=256),
+        limits=Limits(wall_s=20.0, cpu_s=6, memory_mib=256),
         check=ended(*RunStatus, after="begin"),
         code="""
-            import marshal, subprocess, sys, time
-            def inner():
-                import os, time
+            import marshal, select, subprocess, sys, time
+            def inner(number, done, gate):
+                import os
                 for score in (-1000, 0, 300, 500, 999):
                     try:
                         with open("/proc/self/oom_score_adj", "w") as file:
@@ -382,15 +379,20 @@ SNIPPETS = (
                             os.write(kept[-1], bytes(1 << 20))
                 except OSError:
                     pass
-                time.sleep(1)
-            code = "import marshal, types; types.FunctionType(marshal.loads(%r), {})()" % marshal.dumps(inner.__code__)
+                os.write(done, bytes([number]))
+                os.read(gate, 1)  # keeps what it has until we end
+            read, done = os.pipe()
+            gate, end = os.pipe()
+            code = "import marshal, sys, types; types.FunctionType(marshal.loads(%r), {})(*map(int, sys.argv[1:]))"
+            line = [sys.executable, "-I", "-S", "-E", "-c", code % marshal.dumps(inner.__code__)]
             say("made", "begin")
-            read, write = os.pipe()
-            for _ in range(8):
-                subprocess.Popen([sys.executable, "-I", "-S", "-E", "-c", code], pass_fds=[write])
-            os.close(write)
-            import select
-            select.select([read], [], [], 5)  # ready when all have ended
+            eaters = [subprocess.Popen(line + [str(number), str(done), str(gate)], pass_fds=[done, gate])
+                      for number in range(8)]
+            told, until = set(), time.monotonic() + 5
+            while len(told) < 8 and time.monotonic() < until:
+                if select.select([read], [], [], 0.05)[0]:
+                    told.update(os.read(read, 8))
+                told.update(number for number in range(8) if eaters[number].poll() is not None)
         """,
     ),
 )

@@ -13,7 +13,7 @@ from agentgym.evals.containment.prelude import program
 from agentgym.evals.containment.snippet import Scene, Snippet
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 
-LIMITS = Limits(wall_s=8.0, cpu_s=8, memory_mib=256)
+LIMITS = Limits(wall_s=30.0, cpu_s=8, memory_mib=256)
 NUM_VICTIMS = 40
 
 _OTHERS = """
@@ -36,7 +36,7 @@ async def _beside(
     backend: SandboxBackend, code: str, begun_s: float = 0.4
 ) -> AsyncIterator[asyncio.Task[RunResult]]:
     """A call that has begun and goes on."""
-    task = asyncio.create_task(backend.run(code, limits=Limits(wall_s=30.0, cpu_s=8, memory_mib=256)))
+    task = asyncio.create_task(backend.run(code, limits=Limits(wall_s=120.0, cpu_s=8, memory_mib=256)))
     await asyncio.sleep(begun_s)
     try:
         yield task
@@ -46,6 +46,14 @@ async def _beside(
         for _ in range(100):  # until it is cleaned up after: the next trial is not to meet it
             if (await backend.run(_OTHERS, limits=LIMITS)).stdout == "0\n":
                 break
+
+
+async def _until(task: asyncio.Task[RunResult], backend: SandboxBackend) -> list[RunResult]:
+    """Calls in a row for as long as a hostile one goes on: whenever it is ready, one of them meets it."""
+    results = [await backend.run("print(6 * 7)", limits=LIMITS)]
+    while not task.done():
+        results.append(await backend.run("print(6 * 7)", limits=LIMITS))
+    return results
 
 
 def _unharmed(results: list[RunResult]) -> Judgement:
@@ -69,7 +77,7 @@ say("made", "folders", taken)
 time.sleep(1)
 """)
     async with _beside(backend, code) as task:
-        victims = [await backend.run("print(6 * 7)", limits=LIMITS) for _ in range(4)]
+        victims = await _until(task, backend)
         hostile = await task
     if "made: folders" not in hostile.stdout:
         return first_look(hostile) or broken(told(hostile))
@@ -84,17 +92,17 @@ try:
         open("/work/%d-%d" % (os.getuid(), number), "w").close()
 except OSError as error:
     say("made", "files", errno.errorcode[error.errno])
-time.sleep(1)
+time.sleep(2)
 """)
     async with _beside(backend, code) as task:
-        victims = [await backend.run("print(6 * 7)", limits=LIMITS)]
+        victims = await _until(task, backend)
         hostile = await task
     early = first_look(hostile)
     return early if early is not None else _unharmed(victims)
 
 
 async def _takes_the_processor(backend: SandboxBackend, host: Host) -> Judgement:
-    """Half a second of work takes a call as long as others leave it."""
+    """Half a second of the processor for a call, before 32 others have had ten times as much."""
     busy = program("""
 for _ in range(5):
     try:
@@ -105,13 +113,30 @@ while True:
     pass
 """)
     work = """
-import time
-while time.process_time() < 0.5:
-    pass
-print(6 * 7)
+import os, time
+seen = {}
+def others_s():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat("/proc/" + pid).st_uid not in (0, os.getuid()):
+                with open("/proc/%s/stat" % pid) as file:
+                    fields = file.read().rpartition(")")[2].split()
+                seen[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except OSError:
+            pass
+    return sum(seen.values())
+begun_s, others_begun_s = time.process_time(), others_s()
+while True:
+    mine, others = time.process_time() - begun_s, others_s() - others_begun_s
+    if mine >= 0.5 or others >= 5:
+        break
+    pause_s = time.process_time() + 0.02
+    while time.process_time() < pause_s:
+        pass
+print(6 * 7 if mine >= 0.5 else "%.2f s of the processor, %.2f s for others" % (mine, others))
 """
     async with _beside(backend, busy, begun_s=0.8):
-        return _unharmed([await backend.run(work, limits=Limits(wall_s=10.0, cpu_s=8, memory_mib=256))])
+        return _unharmed([await backend.run(work, limits=Limits(wall_s=60.0, cpu_s=8, memory_mib=256))])
 
 
 async def _restless_files(backend: SandboxBackend, host: Host) -> Judgement:
@@ -197,7 +222,7 @@ while True:
     held.append(bytearray(os.urandom(1 << 16) * 16))
 """)
     async with _beside(backend, _IDLE, begun_s=0.1):
-        limits = Limits(wall_s=20.0, cpu_s=20, memory_mib=512)
+        limits = Limits(wall_s=60.0, cpu_s=20, memory_mib=512)
         return left_to_itself(await backend.run(code, limits=limits), RunStatus.OOM)
 
 

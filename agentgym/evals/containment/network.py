@@ -24,7 +24,7 @@ def _unheard(code: str, at_least: int) -> Callable[[SandboxBackend, Host], Await
         before = len(host.heard)
         result = await backend.run(program(host.fill(code)), limits=LIMITS)
         judgement = refused(at_least)(result)
-        await asyncio.sleep(0.05)  # a datagram takes a moment to be read
+        await host.catch_up()
         if len(host.heard) > before:
             return escaped(f"a server on the host heard from {host.heard[-1]}")
         return judgement

@@ -41,14 +41,15 @@ SNIPPETS = (
         check=reached(24),
         code="""
             import subprocess, time
-            bomb = 'f() { [ "$1" = 0 ] && { sleep 0.5; return; }; n=$(($1 - 1)); f $n | f $n & sleep 0.5; }; f 5'
+            bomb = 'f() { [ "$1" = 0 ] && { sleep 5; return; }; n=$(($1 - 1)); f $n | f $n & sleep 5; }; f 5'
+            shells, said, most, over = [], open("said", "w"), 0, False
             for _ in range(3):
                 try:
-                    subprocess.Popen(["sh", "-c", bomb], stderr=subprocess.DEVNULL)
+                    shells.append(subprocess.Popen(["sh", "-c", bomb], stderr=said))
                 except OSError:
                     pass
-            most, end = 0, time.monotonic() + 0.8
-            while time.monotonic() < end:
+            while most <= 24 and not over:
+                over = os.path.getsize("said") > 0 or all(shell.poll() is not None for shell in shells)
                 now = 0
                 for pid in filter(str.isdigit, os.listdir("/proc")):
                     try:  # PID 1 may share our uid, and is none of ours
@@ -114,6 +115,7 @@ SNIPPETS = (
         code="""
             import time
             read, write = os.pipe()
+            made = 0
             for _ in range(80):
                 try:
                     pid = os.fork()
@@ -125,15 +127,18 @@ SNIPPETS = (
                         if os.fork():
                             os._exit(0)
                     except OSError:
-                        os._exit(0)
+                        os._exit(1)
                     os.close(1), os.close(2)
                     os.write(write, b"x")
-                    time.sleep(4)
+                    time.sleep(20)
                     os._exit(0)
-                os.waitpid(pid, 0)
-            time.sleep(0.1)
-            os.set_blocking(read, False)
-            say("reached", "daemons", len(os.read(read, 1000)))
+                if os.waitpid(pid, 0)[1]:
+                    break  # later ones would take the places of those that have ended
+                made += 1
+            begun = 0
+            while begun < made:
+                begun += len(os.read(read, 1000))
+            say("reached", "daemons", begun)
         """,
     ),
     Snippet(
@@ -165,26 +170,34 @@ SNIPPETS = (
         limits=COUNTED,
         check=reached(16),
         code="""
-            import threading, time
+            import threading
             threading.stack_size(65536)
             read, write = os.pipe()
+            gate, end = os.pipe()  # all stay until we have counted
+            children = 0
             for _ in range(5):
                 try:
-                    if os.fork():
-                        continue
+                    pid = os.fork()
                 except OSError:
+                    break
+                if pid:
+                    children += 1
                     continue
+                os.close(end)
                 os.write(write, b"x")
                 for _ in range(20):
                     try:
-                        threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+                        threading.Thread(target=os.read, args=(gate, 1), daemon=True).start()
                     except RuntimeError:
                         break
                     os.write(write, b"x")
-                time.sleep(1)
+                os.write(write, b".")
+                os.read(gate, 1)
                 os._exit(0)
-            time.sleep(0.7)
-            say("reached", "threads", len(os.read(read, 1000)))
+            told = b""
+            while told.count(b".") < children:
+                told += os.read(read, 1000)
+            say("reached", "threads", told.count(b"x"))
         """,
     ),
     Snippet(

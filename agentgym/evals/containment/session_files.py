@@ -15,7 +15,7 @@ from agentgym.evals.containment.host import Host
 from agentgym.evals.containment.snippet import Scene
 from agentgym.sandbox import FileRefused, Limits, RunStatus, SandboxBackend, Session
 
-LIMITS = Limits(wall_s=5.0, cpu_s=5, memory_mib=256)
+LIMITS = Limits(wall_s=30.0, cpu_s=10, memory_mib=256)
 Act = Callable[[Session], Awaitable[Judgement]]
 
 

@@ -9,7 +9,7 @@ from agentgym.evals.containment.findings import Judgement, contained, escaped
 from agentgym.evals.containment.session_files import in_session, made
 from agentgym.sandbox import FileRefused, Limits, Session
 
-LIMITS = Limits(wall_s=20.0, cpu_s=20, memory_mib=256)
+LIMITS = Limits(wall_s=60.0, cpu_s=60, memory_mib=256)
 NUM_LISTINGS = 60
 
 
@@ -106,7 +106,7 @@ for server in listening:
     for _ in range(120):
         with socket.create_connection(server.getsockname()):
             made += 1
-time.sleep(3)
+time.sleep(8)
 print("escaped", made, flush=True)
 """
     result = await session.run(code, limits=LIMITS)

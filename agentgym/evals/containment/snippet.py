@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from agentgym.evals.containment.findings import Category, Judgement
+from agentgym.evals.containment.findings import Category, Judgement, Outcome
 from agentgym.evals.containment.host import Host
 from agentgym.evals.containment.prelude import program
-from agentgym.sandbox import Limits, RunResult, SandboxBackend
+from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 
 Claim: TypeAlias = Literal[
     "isolated",
@@ -25,6 +25,7 @@ Claim: TypeAlias = Literal[
 """The field of Capabilities that promises what a trial tests."""
 
 LIMITS = Limits(wall_s=2.0, cpu_s=2, memory_mib=256)
+TRIES = 4
 
 
 class Trial(Protocol):
@@ -51,6 +52,8 @@ class Trial(Protocol):
 class Snippet:
     """A hostile program. `check` judges what it did; what it left is judged by the next-call check.
 
+    One whose time was over before it had done anything, as on a machine that stood still, is run again.
+
     code: gets the helpers of `prelude.py` unless it is plain, for interpreters of a part of Python, and `@NAME@`
     replaced by the host's values (see `Host`).
     """
@@ -68,7 +71,12 @@ class Snippet:
     async def attempt(self, backend: SandboxBackend, host: Host) -> Judgement:
         code = host.fill(textwrap.dedent(self.code))
         code = code if self.plain else program(code)
-        return self.check(await backend.run(code, stdin=self.stdin, limits=self.limits))
+        for _ in range(TRIES):
+            result = await backend.run(code, stdin=self.stdin, limits=self.limits)
+            judgement = self.check(result)
+            if judgement.outcome is not Outcome.BROKEN or result.status is not RunStatus.TIMEOUT:
+                break
+        return judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
