@@ -1,10 +1,15 @@
-"""What all tests share: signals as a terminal's programs have them."""
+"""What all tests share: signals as a terminal's programs have them, and properties that no clock judges."""
 
 from __future__ import annotations
 
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that is slow, or busy with other tests, says nothing about a property.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:

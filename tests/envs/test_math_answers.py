@@ -6,12 +6,11 @@ import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_envs.math.answers import Number, find_answer, parse_number
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 NBSP = "\N{NO-BREAK SPACE}"
 
 
@@ -117,14 +116,12 @@ def test_naming_every_number_wins_only_by_the_last_one() -> None:
     assert str(find_answer(text).number) == "99"
 
 
-@unhurried
 @given(st.text(alphabet="0123456789.,/eE+-%#{}\\ boxedfrac\n$=", max_size=200))
 def test_no_text_breaks_the_search(text: str) -> None:
     found = find_answer(text)
     assert found.number is None or isinstance(found.number.value, Fraction)
 
 
-@unhurried
 @given(st.fractions(), st.booleans())
 def test_the_canonical_form_reads_back(value: Fraction, percent: bool) -> None:
     number = Number(value, percent)

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.evals.statistics import (
@@ -15,8 +15,6 @@ from agentgym.evals.statistics import (
     student_quantile,
     wilson_interval,
 )
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 
 
 @pytest.mark.parametrize(
@@ -32,7 +30,6 @@ def test_wilson_gives_the_published_intervals(successes: int, count: int, low: f
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=5e-5)
 
 
-@unhurried
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_the_wilson_bounds_are_where_the_score_test_turns(case: tuple[int, int]) -> None:
     successes, count = case
@@ -84,7 +81,6 @@ def slow_clustered(scores: list[list[float]]) -> tuple[float, float]:
 rows = st.lists(st.floats(0, 1), min_size=1, max_size=4)
 
 
-@unhurried
 @given(st.lists(rows, min_size=2, max_size=8))
 def test_the_clustered_error_equals_the_double_sum(scores: list[list[float]]) -> None:
     estimate = clustered_estimate(scores)

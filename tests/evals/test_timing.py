@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 
 import pytest
@@ -99,5 +101,6 @@ async def test_a_footprint_counts_descriptors_and_grandchildren() -> None:
         assert during.descriptors > before.descriptors
         assert len(descendants(process.pid)) == 1
     finally:
-        await asyncio.create_subprocess_exec("kill", *map(str, descendants(process.pid)))
+        for pid in descendants(process.pid):
+            os.kill(pid, signal.SIGKILL)
         await process.wait()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.scoring import Scorer
 from agentgym.types import Episode, Json, Message, Outcome, Task
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 ALL = {
     name: PluginRegistry.discover().reward(name)
     for name in ("success", "tests_passed", "exact_match", "numeric_match", "format", "length_penalty")
@@ -143,7 +142,6 @@ json_values = st.recursive(
 keys = st.sampled_from(["success", "tests_passed", "answer", "format_ok", "unsupported"])
 
 
-@unhurried
 @given(st.dictionaries(keys, json_values), json_values)
 def test_no_record_makes_a_reward_raise(info: dict[str, Json], answer: Json) -> None:
     for name in ALL:

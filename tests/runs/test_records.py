@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.runs.records import (
@@ -29,7 +29,6 @@ from agentgym.types import (
     VersionSpan,
 )
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 number = st.floats(allow_nan=False, allow_infinity=False)
 text = st.text(alphabet=st.characters(exclude_categories=[]), max_size=8)  # half characters too
 scalar = st.none() | st.booleans() | st.integers() | number | text
@@ -97,7 +96,7 @@ episodes = st.builds(
 )
 
 
-@settings(unhurried, max_examples=60)
+@settings(max_examples=60)
 @given(episodes, st.none() | number, st.booleans())
 def test_an_episode_comes_back_equal(episode: Episode, advantage: float | None, trained: bool) -> None:
     saved = SavedEpisode(
@@ -114,7 +113,6 @@ def test_an_episode_comes_back_equal(episode: Episode, advantage: float | None, 
     assert repr(back) == repr(saved)  # equal types too: (1,) is not [1], True is not 1
 
 
-@unhurried
 @given(value)
 def test_values_come_back_as_they_were(given_value: object) -> None:
     assert repr(unpack(json.loads(json.dumps(pack(given_value))))) == repr(given_value)

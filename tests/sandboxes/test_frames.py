@@ -6,13 +6,12 @@ import os
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_sandboxes.docker.agent import frames
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=50), max_size=3), max_size=4), st.integers(1, 40))
 def test_frames_survive_any_cutting_of_the_stream(messages: list[list[bytes]], size: int) -> None:
     stream = b"".join(frames.encode({"id": n}, blobs) for n, blobs in enumerate(messages))

@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.sandbox import AssertCase, CallCase, RunStatus
@@ -16,7 +16,6 @@ from agentgym_sandboxes.docker.agent import values
 from agentgym_sandboxes.judging import NoValue, Returned
 from agentgym_sandboxes.wording import Raised, error_text, exit_text
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 simple = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
@@ -30,13 +29,11 @@ def outcome(answer: judging.Answer, expected: object) -> str:
     return judging.judge_call(CallCase(args=(), expected=expected), answer).error
 
 
-@unhurried
 @given(simple)
 def test_a_value_is_the_same_as_itself(value: object) -> None:
     assert judging.same(values.encode(value), values.encode(value))
 
 
-@unhurried
 @given(simple, simple)
 def test_two_values_are_the_same_when_python_says_so_of_their_text(a: object, b: object) -> None:
     same = judging.same(values.encode(a), values.encode(b))
@@ -46,13 +43,11 @@ def test_two_values_are_the_same_when_python_says_so_of_their_text(a: object, b:
         assert same
 
 
-@unhurried
 @given(simple)
 def test_a_value_is_rendered_as_repr_does(value: object) -> None:
     assert judging.render(values.encode(value), max_chars=10_000) == repr(value)
 
 
-@unhurried
 @given(simple, st.integers(4, 30))
 def test_a_rendering_is_cut(value: object, max_chars: int) -> None:
     shown, full = judging.render(values.encode(value), max_chars), repr(value)
@@ -219,7 +214,6 @@ def test_outputs_are_compared_line_by_line(printed: str, expected: str, toleranc
     assert (judging.output_difference(printed, expected, tolerance) == "") is same
 
 
-@unhurried
 @given(st.text(alphabet="a1. \n\t"), st.text(alphabet="a1. \n\t"))
 def test_outputs_are_the_same_when_their_stripped_lines_are(one: str, other: str) -> None:
     def lines(text: str) -> str:

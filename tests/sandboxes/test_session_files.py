@@ -12,14 +12,13 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_sandboxes.docker.agent import archive, claims, files, processes
 from agentgym_sandboxes.docker.agent.files import Refused
 
 MAX_BYTES = 1 << 20
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 
 
 @pytest.fixture
@@ -34,7 +33,6 @@ def work(tmp_path: Path, root: int) -> Path:
     return tmp_path / "work"
 
 
-@unhurried
 @given(st.lists(st.sampled_from(["a", "..", ".", "", "b.c", "...", "a\nb"]), max_size=6), st.booleans())
 def test_no_path_leaves_the_work_folder(names: list[str], absolute: bool) -> None:
     path = ("/work/home/" if absolute else "") + "/".join(names)
@@ -165,7 +163,6 @@ def test_an_archive_that_says_it_is_larger_than_it_may_be_is_refused() -> None:
         archive.check(buffer.getvalue(), MAX_BYTES)
 
 
-@unhurried
 @given(st.binary(min_size=1, max_size=600), st.integers(0, 5000))
 def test_what_the_check_of_an_archive_passes_is_unpacked(data: bytes, at: int) -> None:
     buffer = BytesIO()

@@ -9,12 +9,11 @@ from datetime import UTC, timedelta, timezone
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_sandboxes.docker.agent import library, values
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 zones = st.builds(
     timezone, st.timedeltas(timedelta(hours=-20), timedelta(hours=20)), st.text(max_size=3)
 ) | st.just(UTC)
@@ -81,21 +80,18 @@ def typed_text(value: object) -> str:
     return f"{kind} {value!r} {getattr(value, 'fold', '')}"
 
 
-@unhurried
 @given(plain)
 def test_a_value_comes_back_with_its_type_through_json(value: object) -> None:
     tree = json.loads(values.text(values.encode(value)).encode())
     assert typed_text(values.decode(tree)) == typed_text(value)
 
 
-@unhurried
 @given(plain, plain)
 def test_no_two_values_share_a_text(one: object, other: object) -> None:
     same_text = values.text(values.encode(one)) == values.text(values.encode(other))
     assert same_text == (typed_text(one) == typed_text(other))
 
 
-@unhurried
 @given(plain)
 def test_a_copy_is_changed_in_place_to_become_the_value(value: object) -> None:
     tree = values.encode([value])
@@ -123,7 +119,6 @@ def test_a_reference_to_nothing_is_no_tree() -> None:
             values.decode(tree)
 
 
-@unhurried
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=9))
 def test_any_tree_is_read_or_refused(tree: values.Tree) -> None:
     for tag in (*values.MUTABLE, *library.KINDS, "t", "z", "i", "b", "c", "u", "&"):
@@ -131,7 +126,6 @@ def test_any_tree_is_read_or_refused(tree: values.Tree) -> None:
             values.Reader([]).read([tag, *(tree if isinstance(tree, list) else [tree])])
 
 
-@unhurried
 @given(plain)
 def test_a_tree_holds_no_json_object(value: object) -> None:
     def refuse(pairs: object) -> None:
