@@ -23,6 +23,7 @@ from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
 
+PROMISED_S = 5.0  # docs/security.md: so soon after its owner was killed, no container is left
 OWNER = """
 import asyncio, os
 from agentgym.sandbox import Limits
@@ -230,30 +231,8 @@ async def test_close_leaves_no_container_and_may_be_called_twice(engine: str) ->
         await backend.run("pass")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-async def test_no_container_outlives_its_owner(engine: str, number: signal.Signals) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", OWNER, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(60):
-            assert await process.stdout.readline() == b"ready\n"
-        assert len(await owned_by(process.pid)) == 3
-        process.send_signal(number)
-        async with asyncio.timeout(30):
-            await process.wait()
-            while await owned_by(process.pid):
-                await asyncio.sleep(0.1)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def test_no_container_outlives_its_owner_though_a_child_of_its_lives_on(engine: str) -> None:
-    """As the workers of a process pool do, when their parent is killed."""
-    code = OWNER.replace('print("ready", flush=True)', FORK)
+async def gone_s(code: str, number: signal.Signals) -> float:
+    """How long containers lasted after a signal to their owner, which may leave a child that lives on."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -261,20 +240,45 @@ async def test_no_container_outlives_its_owner_though_a_child_of_its_lives_on(en
     try:
         assert process.stdout is not None
         async with asyncio.timeout(60):
-            child = int(await process.stdout.readline())
+            line = await process.stdout.readline()
+        child = 0 if line == b"ready\n" else int(line)
         assert len(await owned_by(process.pid)) == 3
-        process.kill()
-        await process.wait()
-        async with asyncio.timeout(30):
+        process.send_signal(number)
+        began_s = time.monotonic()
+        async with asyncio.timeout(60):
+            await process.wait()
             while await owned_by(process.pid):
                 await asyncio.sleep(0.1)
-        os.kill(child, 0)  # it is still there
+        took_s = time.monotonic() - began_s
+        if child:
+            os.kill(child, 0)  # it is still there
+        return took_s
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
         if child:
             os.kill(child, signal.SIGKILL)
+
+
+async def best_gone_s(code: str, number: signal.Signals) -> float:
+    """The machine may stand still in one of three times; what is promised is what ours takes of it."""
+    best_s = await gone_s(code, number)
+    for _ in range(2):
+        if best_s >= PROMISED_S:
+            best_s = min(best_s, await gone_s(code, number))
+    return best_s
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+async def test_no_container_outlives_its_owner(engine: str, number: signal.Signals) -> None:
+    assert await best_gone_s(OWNER, number) < PROMISED_S
+
+
+async def test_no_container_outlives_its_owner_though_a_child_of_its_lives_on(engine: str) -> None:
+    """As the workers of a process pool do, when their parent is killed."""
+    code = OWNER.replace('print("ready", flush=True)', FORK)
+    assert await best_gone_s(code, signal.SIGKILL) < PROMISED_S
 
 
 async def end_one(*, stuck: bool, ends_within_s: float) -> tuple[float, set[str]]:
