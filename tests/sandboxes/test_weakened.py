@@ -24,7 +24,8 @@ from agentgym.evals.containment.verify import Examiner, chosen
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
-TRIES = 5  # the kernel chooses whom it kills when memory ends
+# Each is a try, for the kernel chooses whom it kills when memory ends: wall limits that leave even a busy machine time
+PATIENCE_S = (15.0, 30.0, 60.0, 60.0, 60.0)
 SANDBOXES_AT_ONCE = 4
 
 UNBREAKABLE = {
@@ -44,10 +45,11 @@ def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("weakening", WEAKENINGS, ids=lambda weakening: weakening.name)
 async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakening) -> None:
-    trials = [_patient(trial) if weakening.patient else trial for trial in chosen(weakening.breaks)]
+    trials = chosen(weakening.breaks)
     held = {trial.name: "not tried" for trial in trials}
-    for _ in range(TRIES):
+    for wall_s in PATIENCE_S:
         again = [trial for trial in trials if trial.name in held]
+        again = [_patient(trial, wall_s) for trial in again] if weakening.patient else again
         sandboxes = [[trial] for trial in again] if weakening.alone else [again]
         turns = asyncio.Semaphore(SANDBOXES_AT_ONCE)  # most of the time they wait for what went wrong inside
         outcomes: dict[str, str] = {}
@@ -59,10 +61,10 @@ async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakenin
     assert not held
 
 
-def _patient(trial: Trial) -> Trial:
+def _patient(trial: Trial, wall_s: float) -> Trial:
     if not isinstance(trial, Snippet):
         return trial
-    return replace(trial, limits=replace(trial.limits, wall_s=60.0))
+    return replace(trial, limits=replace(trial.limits, wall_s=wall_s))
 
 
 async def _outcomes(
