@@ -13,9 +13,8 @@ import pytest
 
 from agentgym.cli.main import COMMANDS
 
-CONTROL = (
-    "import argparse, asyncio, logging"  # the standard library's share; torch takes twenty times as long
-)
+# The standard library's share; torch takes twenty times as long.
+CONTROL = "import argparse, asyncio, logging"
 
 
 def program(*words: str, **more: object) -> subprocess.CompletedProcess[str]:

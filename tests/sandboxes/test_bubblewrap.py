@@ -92,9 +92,8 @@ def waiting(path: str) -> list[list[str]]:
 def _waits(pid: str) -> bool:
     with contextlib.suppress(OSError):
         blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
-        return blocked is not None and int(blocked[1], 16) == 1 << (
-            signal.SIGURG - 1
-        )  # not what is waited for
+        # What is waited for does not count as blocked.
+        return blocked is not None and int(blocked[1], 16) == 1 << (signal.SIGURG - 1)
     return False
 
 

@@ -114,9 +114,8 @@ async def play_on_and_on() -> tuple[Footprint, Footprint, float]:
         before, replaced = await settled(num_containers), num_replaced(backend)
         most = replace(before, descriptors=before.descriptors + MAX_KEPT)
         await play_episodes(backend, EPISODES, sessions=True)
-        while (
-            num_replaced(backend) - replaced < NUM_REPLACEMENTS
-        ):  # a worn one serves until another has started
+        # A worn one serves until another has started.
+        while num_replaced(backend) - replaced < NUM_REPLACEMENTS:
             await play_episodes(backend, 50, sessions=True)
         return most, await settled(num_containers, most), num_replaced(backend) - replaced
 

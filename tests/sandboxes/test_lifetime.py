@@ -318,8 +318,8 @@ async def test_clean_removes_what_a_dead_owner_created_but_never_started(engine:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host = owner_label().split(":")[0]
-    name = f"test-{time.time_ns()}"
-    owners = {f"{name}-dead": f"{host}:{dead.pid}:1:backend", f"{name}-alive": owner_label()}
+    orphan, kept = f"test-{time.time_ns()}-orphan", f"test-{time.time_ns()}-kept"
+    owners = {orphan: f"{host}:{dead.pid}:1:backend", kept: owner_label()}
     docker = await Engine.connect(None, 10.0)
     try:
         for name, owner in owners.items():
@@ -329,7 +329,7 @@ async def test_clean_removes_what_a_dead_owner_created_but_never_started(engine:
         assert count == len(said)  # others' may be among them
         assert sum(f":{dead.pid}:" in line for line in said) == 1, said
         left = [c.name for c in await docker.owned() if c.name in owners]
-        assert left == [name]  # a living owner's is left alone
+        assert left == [kept]  # a living owner's is left alone
     finally:
         for owned in await docker.owned():
             if owned.name in owners:

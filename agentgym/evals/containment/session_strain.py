@@ -106,7 +106,7 @@ for server in listening:
     for _ in range(120):
         with socket.create_connection(server.getsockname()):
             made += 1
-time.sleep(8)
+time.sleep(8)  # the agent looks for them far more often, on a machine that stands still too
 print("escaped", made, flush=True)
 """
     result = await session.run(code, limits=LIMITS)

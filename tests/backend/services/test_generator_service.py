@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,11 +25,15 @@ from agentgym.types import GenerateRequest, SamplingParams
 pytestmark = pytest.mark.slow
 
 
-async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current_weights(
-    fleet, tmp_path
-) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file: while it is there, an engine that is `held_by` it ends no request."""
+    path = tmp_path / "hold"
+    path.touch()
+    return path
+
+
+async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current_weights(fleet, hold) -> None:
     async with fleet(ScriptedSettings(held_by=hold)) as f:
         await f.publish(1)
         before = set(f.generators.pids())
@@ -117,11 +122,7 @@ async def test_a_ctrl_c_that_reaches_the_replicas_does_not_stop_them(fleet) -> N
         assert f.generators.pids() == before, "the parent alone decides how a run ends"
 
 
-async def test_an_update_during_requests_is_seen_in_their_spans_and_by_all_that_follow(
-    fleet, tmp_path
-) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
+async def test_an_update_during_requests_is_seen_in_their_spans_and_by_all_that_follow(fleet, hold) -> None:
     async with fleet(ScriptedSettings(held_by=hold)) as f:
         await f.publish(1)
         calls = [asyncio.create_task(f.generators.generate(f.request(n))) for n in range(20)]
