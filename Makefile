@@ -64,7 +64,7 @@ $(VLLM)/.installed: tests/requirements-vllm.txt
 	@touch $@
 
 test-vllm: $(VLLM)/.installed ## the vLLM engine's tests, on the CPU, in an environment of their own
-	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/backend/generator -m vllm $(ARGS)
+	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/generators -m vllm $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

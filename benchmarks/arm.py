@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 
 from agentgym import Episode, PluginRegistry, Reward, hookimpl
-from agentgym.backend.recipe import Recipe
 from agentgym.config import apply_overrides, build, read_yaml, to_mapping
 from agentgym.jobs.train import TrainResult, train
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from agentgym import PluginRegistry
-from agentgym.evals.machine import measure_load
-from agentgym.evals.timing import Plan, Timing, Way, measure
 from agentgym.sandbox import RunStatus, SandboxBackend, SandboxOptions
 from agentgym.types import Json
+from agentgym_sandboxes.audit.machine import measure_load
+from agentgym_sandboxes.audit.timing import Plan, Timing, Way, measure
 
 
 async def compare(packages: Sequence[str], module: str, calls: int) -> list[Timing]:

@@ -13,7 +13,7 @@ import json
 import shutil
 from pathlib import Path
 
-from agentgym.backend.tiny import policy_path
+from agentgym.models.tiny import policy_path
 
 # hidden, layers, heads, key-value heads, intermediate, tied embeddings (the config.json files of the Qwen3 release)
 SIZES = {

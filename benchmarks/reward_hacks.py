@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "sandboxes"))
 from naive_graders import GRADERS, Grader
 
 from agentgym import PluginRegistry
-from agentgym.evals.containment.findings import Outcome
-from agentgym.evals.containment.hacks import HACKS
-from agentgym.evals.containment.hacks_trial import Hack, attack
 from agentgym.sandbox import Limits, SandboxBackend
+from agentgym_sandboxes.audit.findings import Outcome
+from agentgym_sandboxes.audit.hacks import HACKS
+from agentgym_sandboxes.audit.hacks_trial import Hack, attack
 
 Fooled = Mapping[
     str, Mapping[str, bool]

@@ -25,8 +25,8 @@ from sandbox_report import Results, tables
 
 from agentgym import PluginRegistry
 from agentgym.errors import UserError
-from agentgym.evals.machine import describe_machine, measure_load
-from agentgym.evals.sandbox_bench import (
+from agentgym.sandbox import Capabilities, SandboxBackend, SandboxUnavailable
+from agentgym_sandboxes.audit.bench import (
     QUICK,
     BenchPlan,
     Growth,
@@ -35,8 +35,8 @@ from agentgym.evals.sandbox_bench import (
     measure_sessions,
     measure_starts,
 )
-from agentgym.evals.timing import Timing, Way, measure
-from agentgym.sandbox import Capabilities, SandboxBackend, SandboxUnavailable
+from agentgym_sandboxes.audit.machine import describe_machine, measure_load
+from agentgym_sandboxes.audit.timing import Timing, Way, measure
 
 OUT = Path(__file__).parent / "measured" / "sandbox.json"
 LONG = BenchPlan(episodes=1000, starts=7, load_s=5.0)

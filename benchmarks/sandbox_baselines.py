@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import docker
 
-from agentgym.evals.sandbox_bench import PRINTED, PROGRAM
-from agentgym.evals.timing import Way
+from agentgym_sandboxes.audit.bench import PRINTED, PROGRAM
+from agentgym_sandboxes.audit.timing import Way
 
 EXEC_SDK, EXEC_CLI = "docker exec, SDK", "docker exec, command line"
 RUN_SDK, PLAIN = "docker run, SDK", "plain subprocess"

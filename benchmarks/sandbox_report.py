@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sandbox_baselines import EXEC_SDK
 
-from agentgym.evals.machine import Load, Machine
-from agentgym.evals.sandbox_bench import (
+from agentgym.sandbox import Capabilities
+from agentgym_sandboxes.audit.bench import (
     CALL,
     CONTAINER_START,
     GRADE_ASSERTS,
@@ -17,8 +17,8 @@ from agentgym.evals.sandbox_bench import (
     BenchPlan,
     Growth,
 )
-from agentgym.evals.timing import Timing
-from agentgym.sandbox import Capabilities
+from agentgym_sandboxes.audit.machine import Load, Machine
+from agentgym_sandboxes.audit.timing import Timing
 
 HELD = ("memory_mib", "descriptors", "threads", "children", "containers")
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym import config
-from agentgym.backend.recipe import Recipe
 from agentgym.errors import UserError
+from agentgym.recipe import Recipe
 
 
 class Colour(StrEnum):

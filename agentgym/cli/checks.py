@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from agentgym.cli.sandbox.action import commands_in
+from agentgym.commands.text import commands_in
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import SandboxUnavailable

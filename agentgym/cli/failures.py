@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym.cli.stopping import Stopped
+from agentgym.commands.stopping import Stopped
 from agentgym.errors import InfraError, UserError
 
 FAILED, USER_MISTAKE = 1, 2

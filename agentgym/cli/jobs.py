@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from agentgym.backend.recipe import Recipe
+from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 
@@ -53,6 +56,13 @@ class Jobs(Protocol):
     async def evaluate(
         self, recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry
     ) -> EvalResult: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShell(Shell):
+    """A shell whose commands may start jobs. jobs: replaced by tests."""
+
+    jobs: Callable[[], Jobs]
 
 
 class InstalledJobs:

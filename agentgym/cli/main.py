@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import agentgym
+from agentgym.cli.catalogue import load_command, summaries
 from agentgym.cli.failures import explain, show
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.parser import Parser, split_overrides
-from agentgym.cli.shell import Shell
-from agentgym.cli.stopping import stoppable
-from agentgym.errors import UserError, nearest
+from agentgym.commands.parser import Parser, split_overrides
+from agentgym.commands.stopping import stoppable
 from agentgym.hooks import PluginRegistry
 
 if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
 
-COMMANDS = {
-    "train": "train a policy in an environment",
-    "eval": "measure a checkpoint on held-out tasks",
-    "runs": "list the runs",
-    "episodes": "read a run's episodes, one by one",
-    "curve": "draw a run's reward curve",
-    "envs": "list environments, show their tasks",
-    "plugins": "list plugins and what they provide",
-    "sandbox": "build, check and clean sandboxes; run a file in one",
-    "doctor": "what is installed here, what is missing, how to get it",
-}
 EXAMPLES = """
 agentgym doctor                             is everything here?
 agentgym train --env code_exec              train the tiny policy that ships with the package
@@ -49,19 +36,7 @@ exit codes:
 """
 
 
-class Command(Protocol):
-    """A module of `agentgym.cli.commands`."""
-
-    DESCRIPTION: str
-    EXAMPLES: str
-    TAKES_OVERRIDES: bool
-
-    def add_arguments(self, parser: Parser) -> None: ...
-
-    def run(self, arguments: argparse.Namespace, shell: Shell) -> int: ...
-
-
-def main(words: Sequence[str] | None = None, shell: Shell | None = None) -> int:
+def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> int:
     """Run one command; returns the exit code. shell: given by tests."""
     words = sys.argv[1:] if words is None else list(words)
     shell = shell or _own_shell()
@@ -80,7 +55,7 @@ def main(words: Sequence[str] | None = None, shell: Shell | None = None) -> int:
         return failure.exit_code
 
 
-def _run(words: list[str], shell: Shell) -> int:
+def _run(words: list[str], shell: JobShell) -> int:
     if not words or words[0].startswith("-"):
         parser = _top_parser()
         parser.parse_strictly(words)
@@ -89,9 +64,7 @@ def _run(words: list[str], shell: Shell) -> int:
     name, *rest = words
     if name == "help":
         return _run([*rest[:1], "--help"], shell)
-    if name not in COMMANDS:
-        raise UserError(f"agentgym has no command {name!r}.{nearest(name, COMMANDS)}")
-    command = cast(Command, importlib.import_module(f"agentgym.cli.commands.{name}"))
+    command = load_command(name)
     parser = Parser(
         prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES
     )
@@ -104,8 +77,9 @@ def _run(words: list[str], shell: Shell) -> int:
 
 
 def _top_parser() -> Parser:
-    width = max(map(len, COMMANDS))
-    listed = "\n".join(f"  {name.ljust(width)}  {summary}" for name, summary in COMMANDS.items())
+    commands = summaries()
+    width = max(map(len, commands))
+    listed = "\n".join(f"  {name.ljust(width)}  {summary}" for name, summary in commands.items())
     parser = Parser(
         prog="agentgym",
         description=f"{agentgym.__doc__}\n\ncommands (each has its own --help):\n{listed}",
@@ -117,8 +91,8 @@ def _top_parser() -> Parser:
     return parser
 
 
-def _own_shell() -> Shell:
-    return Shell(out=sys.stdout, err=sys.stderr, jobs=_installed_jobs, plugins=PluginRegistry.discover)
+def _own_shell() -> JobShell:
+    return JobShell(out=sys.stdout, err=sys.stderr, jobs=_installed_jobs, plugins=PluginRegistry.discover)
 
 
 def _installed_jobs() -> Jobs:

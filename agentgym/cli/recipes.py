@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym.backend.recipe import Recipe
-from agentgym.cli.parser import Parser
+from agentgym.commands.parser import Parser
+from agentgym.commands.text import table_lines
 from agentgym.config import apply_overrides, build, describe, read_yaml
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
-from agentgym.runs.report import table_lines
+from agentgym.recipe import Recipe
 
 
 def add_recipe_arguments(parser: Parser) -> None:

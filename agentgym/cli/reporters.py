@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from agentgym.cli.shell import Shell
+from agentgym.commands.shell import Shell
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym.cli.shell import Paint
+from agentgym.commands.shell import Paint
 from agentgym.types import Episode, Turn
 
 Decode = Callable[[int], str]

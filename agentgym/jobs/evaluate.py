@@ -7,15 +7,15 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym.backend.generator.service import GeneratorService
-from agentgym.backend.recipe import Recipe
-from agentgym.backend.services.runtime import Runtime
-from agentgym.backend.weights.select import build_store
+from agentgym.actors.runtime import Runtime
 from agentgym.evals.play import EvalResult, play_eval, summarize
+from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.metrics import counts_since
 from agentgym.jobs.parts import Gym, resolve_model
+from agentgym.recipe import Recipe
 from agentgym.runs.report import Reporter
+from agentgym.weights.select import build_store
 
 
 async def evaluate(

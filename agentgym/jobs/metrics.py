@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
-from agentgym.train.loop import StepRecord
 from agentgym.types import Episode, Outcome
 
 

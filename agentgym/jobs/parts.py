@@ -6,10 +6,10 @@ import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym.backend.recipe import ModelConfig, Recipe
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.episode import EpisodePlayer
@@ -46,7 +46,7 @@ def load_scorer(recipe: Recipe, environment: Environment, registry: PluginRegist
 def resolve_model(model: ModelConfig, scratch: Path) -> Path:
     """A local folder in Hugging Face's format; hub names are downloaded to the hub's own cache."""
     if model.path == "builtin:tiny":
-        from agentgym.backend.tiny import policy_path
+        from agentgym.models.tiny import policy_path
 
         folder = policy_path()
     elif Path(model.path).is_dir():
@@ -63,7 +63,7 @@ def resolve_model(model: ModelConfig, scratch: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json, so it is no Hugging Face model folder")
     if model.random_weights:
-        from agentgym.backend.random_weights import write_random_policy
+        from agentgym.models.random_weights import write_random_policy
 
         return write_random_policy(folder, scratch / "random-weights")
     return folder

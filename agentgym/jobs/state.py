@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.train.loop import Position
+from agentgym.rl.loop import Position
 from agentgym.types import Json
 
 

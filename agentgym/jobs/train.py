@@ -8,31 +8,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from agentgym.backend.generator.service import GeneratorService
-from agentgym.backend.learner import TitanLearner
-from agentgym.backend.recipe import Recipe
-from agentgym.backend.reference import ReferenceModel
-from agentgym.backend.services.runtime import Runtime
-from agentgym.backend.trainer.checkpoint import check
-from agentgym.backend.trainer.client import TrainerClient
-from agentgym.backend.weights.select import build_store
-from agentgym.backend.weights.store import WeightStore
+from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.parts import Gym, check_sampling, resolve_model
 from agentgym.jobs.state import RunState
+from agentgym.recipe import Recipe
+from agentgym.rl.advantages import assign_advantages
+from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import training_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.train.advantages import assign_advantages
-from agentgym.train.loop import NothingToLearn, Position, StepRecord, TrainingLoop
+from agentgym.trainer.checkpoint import check
+from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.learner import TitanLearner
+from agentgym.trainer.reference import ReferenceModel
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
+from agentgym.weights.select import build_store
+from agentgym.weights.store import WeightStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
+from agentgym.commands.text import table_lines
+
 
 class Reporter(Protocol):
     """A job calls it; the command line decides what it looks like."""
@@ -202,24 +204,3 @@ class JsonReporter:
 
     def _line(self, value: Mapping[str, object]) -> None:
         print(json.dumps(value), file=self._stream, flush=True)
-
-
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns that line up; those that hold only numbers stand to the right."""
-    if not rows:
-        return ["  ".join(header), "(none)"]
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in [header, *rows]
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
-
-
-def _is_number(cell: str) -> bool:
-    return not cell.strip("+-0123456789.,%einfa ") and bool(cell)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym.backend.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.rl.config import SftConfig
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
-from agentgym.train.config import SftConfig
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Message, Sample
 from apps.sft.demonstrations import DemonstrationConfig, demonstrations
 from apps.sft.tokenizer import save_tokenizer, train_tokenizer
@@ -53,7 +53,7 @@ class SftRecipe:
 
 def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
     """Writes a Hugging Face folder to `recipe.out` and returns it. The same recipe gives the same policy."""
-    from agentgym.backend.trainer.engine import TitanEngine
+    from agentgym.trainer.engine import TitanEngine
 
     out = Path(recipe.out)
     start = out / "start"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from agentgym import Environment, PluginRegistry, Reward, Task, hookimpl
-from agentgym.backend.recipe import Recipe
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
-from agentgym.cli.shell import Shell
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference, wilson_interval
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import (
@@ -266,7 +266,7 @@ class Cli:
 
     def __call__(self, *words: str) -> Ended:
         out, err = io.StringIO(), io.StringIO()
-        shell = Shell(out=out, err=err, jobs=lambda: self.jobs, plugins=self.plugins)
+        shell = JobShell(out=out, err=err, jobs=lambda: self.jobs, plugins=self.plugins)
         code = main(words, shell)
         return Ended(code, out.getvalue(), err.getvalue())
 

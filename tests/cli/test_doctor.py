@@ -19,8 +19,8 @@ from agentgym.cli.checks import (
     check_sandboxes,
     check_space,
 )
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
-from agentgym.cli.shell import Shell
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 
 TORCH = Package(
@@ -110,6 +110,6 @@ def test_what_it_found_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     cli.plugins = PluginRegistry.discover  # their sandboxes say much
-    main(["doctor"], Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins))
+    main(["doctor"], JobShell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins))
     found = [line for line in out.getvalue().splitlines() if ">" not in line]
     assert found and max(map(len, found)) <= 80

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.cli.main import COMMANDS
+from agentgym.cli.catalogue import summaries
 
 # The standard library's share; torch takes twenty times as long.
 CONTROL = "import argparse, asyncio, logging"
@@ -64,7 +64,7 @@ def test_no_command_but_a_job_imports_anything_heavy(words: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", summaries())
 def test_every_help_has_examples_of_its_own_command(cli, command: str, capsys) -> None:
     assert cli(command, "--help").code == 0
     text = capsys.readouterr().out
@@ -75,7 +75,7 @@ def test_every_help_has_examples_of_its_own_command(cli, command: str, capsys) -
 def test_the_help_names_all_commands_and_exit_codes(capsys, cli) -> None:
     assert cli("--help").code == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in COMMANDS)
+    assert all(command in text for command in summaries())
     assert "130" in text and "143" in text
     assert cli().code == 0 and cli("help", "train").code == 0
 
@@ -124,7 +124,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 JOB = """
 import asyncio, sys
 from agentgym.cli.main import main
-from agentgym.cli.shell import Shell
+from agentgym.cli.jobs import JobShell
 from agentgym.hooks import PluginRegistry
 
 class Jobs:
@@ -135,7 +135,7 @@ class Jobs:
         finally:
             (folder.path / "cleaned").touch()
 
-shell = Shell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
+shell = JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
 sys.exit(main(["train", "--env", "math", "--name", "one", "--set", "logging.sinks=[]"], shell))
 """
 

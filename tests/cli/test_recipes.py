@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.backend.recipe import Recipe
 from agentgym.cli.recipes import check_names, plan
 from agentgym.config import build, describe, read_yaml
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
-from agentgym.cli.sandbox import verify
-from agentgym.cli.sandbox.program import as_mapping, exit_text, limit_text, visible
-from agentgym.cli.shell import Shell
-from agentgym.evals.containment.findings import Category, Finding, Outcome, Report
 from agentgym.sandbox import Capabilities, LimitHit, RunResult, RunStatus
+from agentgym_sandboxes.audit.findings import Category, Finding, Outcome, Report
+from agentgym_sandboxes.commands import verify
+from agentgym_sandboxes.commands.program import as_mapping, exit_text, limit_text, visible
 
 
 class Terminal(io.StringIO):
@@ -108,7 +108,7 @@ def test_a_program_with_files_prints_no_more_than_without(cli, program: str) -> 
 def test_what_a_sandbox_prints_can_not_take_over_a_terminal(cli, program: str) -> None:
     out = Terminal()
     words = ["sandbox", "run", program, "--sandbox", "steady", "--sandbox.options.limit", "true"]
-    main(words, Shell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins))
+    main(words, JobShell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins))
     assert out.getvalue() == "\\x1b[2J\n"
     assert visible("a\tb\n\x07\r\x9b\u202e") == "a\tb\n\\x07\\r\\x9b\\u202e"
 
@@ -229,7 +229,8 @@ def test_doctor_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, columns:
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     assert (
-        main(["sandbox", "doctor"], Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
+        main(["sandbox", "doctor"], JobShell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins))
+        == 0
     )
     table = [line for line in out.getvalue().splitlines() if line.startswith(("enforced", "sessions"))]
     assert len(table) == (8 if columns == 24 else 2)  # one below the other where they are too wide
@@ -299,7 +300,7 @@ def test_the_list_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, column
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     words = ["sandbox", "verify", "--list"]
-    assert main(words, Shell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
+    assert main(words, JobShell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
     assert max(map(len, out.getvalue().splitlines())) <= columns
 
 
@@ -334,7 +335,7 @@ def test_verify_refuses_what_can_not_be_verified(cli, words, expected) -> None:
 
 def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) -> None:
     out = io.StringIO()
-    shell = Shell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins)
+    shell = JobShell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins)
     some = [finding("one", Outcome.CONTAINED), finding("two", Outcome.ESCAPED, Category.SURFACE)]
     verify.show(report(*some, finding("three", Outcome.NOT_CLAIMED)), shell)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
@@ -366,7 +367,7 @@ def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> 
                      "\r\x1b[Kstate  2 contained, 1 escaped; 3 of 3 done\n"),
     ):  # fmt: skip
         progress = verify.Progress(
-            findings, Shell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins)
+            findings, JobShell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins)
         )
         for one in findings:
             progress.add(one)

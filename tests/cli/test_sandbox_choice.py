@@ -7,10 +7,10 @@ import io
 
 import pytest
 
-from agentgym.cli.sandbox.action import Request
-from agentgym.cli.shell import Shell
+from agentgym.cli.jobs import JobShell
 from agentgym.errors import UserError
 from agentgym.sandbox import Capabilities, SandboxUnavailable
+from agentgym_sandboxes.commands.action import Request
 
 
 class OneThatTakesPackages:
@@ -38,7 +38,7 @@ async def test_why_the_first_sandbox_is_missing_is_not_hidden_by_the_next_ones_o
         arguments=argparse.Namespace(sandbox=None),
         options={"packages": ["a"]},
         registry=OneThatTakesPackages(),  # type: ignore[arg-type]
-        shell=Shell(out=io.StringIO(), err=io.StringIO(), jobs=None, plugins=None),  # type: ignore[arg-type]
+        shell=JobShell(out=io.StringIO(), err=io.StringIO(), jobs=None, plugins=None),  # type: ignore[arg-type]
     )
     with pytest.raises(UserError, match="agentgym sandbox build --packages a"):
         await request.available()

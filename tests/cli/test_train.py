@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.backend.recipe import Recipe
 from agentgym.config import build, read_yaml, to_mapping
 from agentgym.errors import InfraError, UserError
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 
 
@@ -221,7 +221,7 @@ def test_warnings_of_the_library_come_with_the_runs_own_lines(cli) -> None:
     import logging
 
     async def work(recipe, folder, reporter) -> None:
-        logging.getLogger("agentgym.backend").warning("replica %d died", 1)
+        logging.getLogger("agentgym.actors").warning("replica %d died", 1)
 
     cli.jobs.work = work
     assert "warning: replica 1 died" in cli.train("--name", "one").out

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym.backend.recipe import Recipe
 from agentgym.config import apply_overrides, build, to_mapping
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
 SMALL = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentgym.jobs.metrics import StepMeter, counts_since
+from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity
-from agentgym.train.loop import StepRecord
 
 
 def record(step: int) -> StepRecord:

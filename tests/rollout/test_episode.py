@@ -8,13 +8,13 @@ import pytest
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
 from agentgym.rewards import Reward
+from agentgym.rl.samples import episode_sample
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
-from agentgym.train.samples import episode_sample
 from agentgym.types import Episode, Outcome, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "say yes"},))

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from agentgym.commands.text import table_lines
 from agentgym.runs.report import (
     JsonReporter,
     Pace,
@@ -15,7 +16,6 @@ from agentgym.runs.report import (
     duration,
     milliseconds,
     number,
-    table_lines,
 )
 
 METRICS = {"rollout/reward_mean": 0.5, "train/mismatch_kl": 0.0000012, "generator/tokens_per_s": 1234.5}

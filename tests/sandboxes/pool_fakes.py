@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty
-from agentgym_sandboxes.docker.agent.frames import Frame
+from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
 
 
 class FakeContainer:

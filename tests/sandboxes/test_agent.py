@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from agentgym.sandbox import RunStatus, SandboxBackend, SandboxLost
-from agentgym_sandboxes.docker.agent import frames
-from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
+from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.host.bundle import MAX_ARGUMENT_BYTES, agent_argument
 
 
 def test_the_agent_fits_into_one_argument_and_names_its_files() -> None:

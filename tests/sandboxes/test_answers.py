@@ -18,10 +18,10 @@ from agentgym.sandbox import (
     StdioCase,
     Verdict,
 )
-from agentgym_sandboxes import stdio
-from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.grading import verdict_of
-from agentgym_sandboxes.judging import same_output
+from agentgym_sandboxes.agent.frames import Frame
+from agentgym_sandboxes.host import stdio
+from agentgym_sandboxes.host.grading import verdict_of
+from agentgym_sandboxes.host.judging import same_output
 
 SOON_S = 2.0  # of processor time; what took minutes takes milliseconds
 

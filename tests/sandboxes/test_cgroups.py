@@ -130,7 +130,7 @@ def test_kills_and_the_most_memory_are_read(tmp_path: Path, version: int) -> Non
 
 
 def test_only_groups_of_dead_owners_are_removed(tmp_path: Path) -> None:
-    code = "from agentgym_sandboxes.docker.reaper import owner_label; print(owner_label())"
+    code = "from agentgym_sandboxes.host.reaper import owner_label; print(owner_label())"
     dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     parent = Parent(2, tmp_path, tmp_path)
     mine = Group(parent)

@@ -14,8 +14,8 @@ from fast_clock import run_fast
 
 from agentgym.errors import UserError
 from agentgym.sandbox import Limits, SandboxLost
+from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker import container as module
-from agentgym_sandboxes.docker.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine

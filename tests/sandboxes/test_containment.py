@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from served import ServedBackend
 
-from agentgym.evals.containment.findings import Outcome
-from agentgym.evals.containment.host import Host
-from agentgym.evals.containment.snippet import Trial
-from agentgym.evals.containment.suite import SNIPPETS
-from agentgym.evals.containment.verify import Examiner, verify
 from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunResult, RunStatus
+from agentgym_sandboxes.audit.findings import Outcome
+from agentgym_sandboxes.audit.host import Host
+from agentgym_sandboxes.audit.snippet import Trial
+from agentgym_sandboxes.audit.suite import SNIPPETS
+from agentgym_sandboxes.audit.verify import Examiner, verify
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.monty.backend import MontyBackend
 

@@ -23,8 +23,8 @@ from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, facts_of
 from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError
 from agentgym_sandboxes.docker.image import RECIPE, ImageChoice
-from agentgym_sandboxes.docker.reaper import is_forgotten
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.reaper import is_forgotten
 
 INFO: dict[str, Json] = {
     "ID": "ABCD", "ServerVersion": "28.2", "NCPU": 8, "MemoryLimit": True, "SwapLimit": True, "PidsLimit": True,

@@ -15,7 +15,7 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.failures import EngineUnreachable
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
 
 
 async def test_a_container_that_ends_by_itself_is_not_removed_again(tmp_path: Path) -> None:

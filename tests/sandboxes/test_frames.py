@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_sandboxes.docker.agent import frames
+from agentgym_sandboxes.agent import frames
 
 
 @given(st.lists(st.lists(st.binary(max_size=50), max_size=3), max_size=4), st.integers(1, 40))

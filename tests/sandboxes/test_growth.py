@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.evals.machine import Footprint, footprint
-from agentgym.evals.sandbox_bench import play_episodes
+from agentgym_sandboxes.audit.bench import play_episodes
+from agentgym_sandboxes.audit.machine import Footprint, footprint
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.profile import OWNER_LABEL
-from agentgym_sandboxes.docker.reaper import owner_label
+from agentgym_sandboxes.host.reaper import owner_label
 
 pytestmark = [
     pytest.mark.docker,

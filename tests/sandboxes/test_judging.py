@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.sandbox import AssertCase, CallCase, RunStatus
-from agentgym_sandboxes import judging
-from agentgym_sandboxes.docker.agent import values
-from agentgym_sandboxes.judging import NoValue, Returned
-from agentgym_sandboxes.wording import Raised, error_text, exit_text
+from agentgym_sandboxes.agent import values
+from agentgym_sandboxes.host import judging
+from agentgym_sandboxes.host.judging import NoValue, Returned
+from agentgym_sandboxes.host.wording import Raised, error_text, exit_text
 
 simple = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

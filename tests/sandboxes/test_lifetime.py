@@ -19,7 +19,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import ENDS_WITHIN_S, Engine, OwnedContainer
 from agentgym_sandboxes.docker.profile import container_settings
-from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
+from agentgym_sandboxes.host.reaper import is_orphan, owner_label
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
 

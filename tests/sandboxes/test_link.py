@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentgym_sandboxes.docker.agent import serve
-from agentgym_sandboxes.docker.agent.channel import Channel, TooMuch
-from agentgym_sandboxes.docker.agent.link import ENTRY, Gone, Lend, Link, lend_all
-from agentgym_sandboxes.docker.agent.operations import lendable
-from agentgym_sandboxes.docker.agent.remote import Proxy
+from agentgym_sandboxes.agent import serve
+from agentgym_sandboxes.agent.channel import Channel, TooMuch
+from agentgym_sandboxes.agent.link import ENTRY, Gone, Lend, Link, lend_all
+from agentgym_sandboxes.agent.operations import lendable
+from agentgym_sandboxes.agent.remote import Proxy
 
 MIB = 1 << 20
 

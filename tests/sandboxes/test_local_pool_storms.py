@@ -12,9 +12,9 @@ from fast_clock import run_fast, settle
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxUnavailable
+from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.local.box import Box
 from agentgym_sandboxes.local.pool import Pool
-from agentgym_sandboxes.meter import CallMeter
 from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym.sandbox import GradeRequest, Limits, RunStatus
 from agentgym_sandboxes.docker.backend import DockerBackend
-from agentgym_sandboxes.meter import WINDOW, CallMeter, Spread
+from agentgym_sandboxes.host.meter import WINDOW, CallMeter, Spread
 from agentgym_sandboxes.monty.backend import MontyBackend
 
 

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, Limits, RunStatus, StdioCase
+from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.gaps import is_gap, lazy_value, syntax_error
-from agentgym_sandboxes.wording import Raised
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

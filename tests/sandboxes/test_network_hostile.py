@@ -21,8 +21,8 @@ from fuzz.network_targets import Canned
 from websites import client_hello
 
 from agentgym.errors import UserError
-from agentgym_sandboxes.docker.agent.frames import Blob, Frame, Header
-from agentgym_sandboxes.docker.agent.proxy import Relay
+from agentgym_sandboxes.agent.frames import Blob, Frame, Header
+from agentgym_sandboxes.agent.proxy import Relay
 from agentgym_sandboxes.docker.outbound import WINDOW_BYTES, OutboundStream
 from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.network.allow_list import AllowList

@@ -12,11 +12,11 @@ from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable, StdioCase
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
-from agentgym_sandboxes.docker.bundle import MAX_ARGUMENT_BYTES, agent_argument
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import what_to_do
 from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import container_settings, first_uid
+from agentgym_sandboxes.host.bundle import MAX_ARGUMENT_BYTES, agent_argument
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.config import MontyConfig
 

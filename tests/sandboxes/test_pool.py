@@ -11,11 +11,11 @@ from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, settle
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
-from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.answers import Crowded
+from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.meter import CallMeter
 
 
 async def test_no_more_calls_at_a_time_than_slots() -> None:

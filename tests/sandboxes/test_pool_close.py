@@ -10,7 +10,7 @@ from pool_fakes import Factory, FakeContainer, call, settle, started
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
 
 
 async def test_a_call_that_is_made_again_after_the_close_hears_of_the_close() -> None:

@@ -12,12 +12,12 @@ from fast_clock import run_fast, settle
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost
-from agentgym_sandboxes.docker.agent.frames import Frame, Header
-from agentgym_sandboxes.docker.answers import Crowded
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.session_pool import SessionPool
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.meter import CallMeter
 
 NUM_EVENTS = 300
 

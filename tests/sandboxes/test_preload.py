@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import AssertCase, CallCase, GradeRequest, RunStatus, SandboxUnavailable
-from agentgym_sandboxes.docker.agent.preload import PreloadFailed, preload
+from agentgym_sandboxes.agent.preload import PreloadFailed, preload
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.image import reference_of

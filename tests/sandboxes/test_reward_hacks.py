@@ -8,10 +8,6 @@ from dataclasses import replace
 import pytest
 from naive_graders import GRADERS, Grader
 
-from agentgym.evals.containment.findings import Outcome
-from agentgym.evals.containment.hacks import HACKS
-from agentgym.evals.containment.hacks_targets import ADD, REVERSED, TARGETS, TOTAL, Target
-from agentgym.evals.containment.hacks_trial import Hack, attack, find_fault
 from agentgym.sandbox import (
     CallCase,
     CaseResult,
@@ -23,6 +19,10 @@ from agentgym.sandbox import (
     SandboxLost,
     Verdict,
 )
+from agentgym_sandboxes.audit.findings import Outcome
+from agentgym_sandboxes.audit.hacks import HACKS
+from agentgym_sandboxes.audit.hacks_targets import ADD, REVERSED, TARGETS, TOTAL, Target
+from agentgym_sandboxes.audit.hacks_trial import Hack, attack, find_fault
 from agentgym_sandboxes.docker.backend import DockerBackend
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from agentgym.sandbox import FileInfo, FileRefused, SandboxLost
-from agentgym_sandboxes.docker.agent.frames import Frame, Header
-from agentgym_sandboxes.docker.running import result_of
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.sessions import MAX_BYTES, DockerSession, SessionContainer
+from agentgym_sandboxes.host.running import result_of
 
 
 class Liar:

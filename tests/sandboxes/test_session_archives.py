@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from ordinary_user import UID, is_root
 
-from agentgym_sandboxes.docker.agent import archive, files
-from agentgym_sandboxes.docker.agent.files import Refused
+from agentgym_sandboxes.agent import archive, files
+from agentgym_sandboxes.agent.files import Refused
 
 MAX_BYTES = 1 << 20
 Change = Callable[[tarfile.TarInfo], None]

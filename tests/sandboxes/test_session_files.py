@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_sandboxes.docker.agent import archive, claims, files, processes
-from agentgym_sandboxes.docker.agent.files import Refused
+from agentgym_sandboxes.agent import archive, claims, files, processes
+from agentgym_sandboxes.agent.files import Refused
 
 MAX_BYTES = 1 << 20
 

@@ -16,7 +16,7 @@ from fast_clock import run_fast
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
-from agentgym_sandboxes.docker.agent.frames import Frame, Header
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.session_pool import SessionPool

@@ -9,7 +9,7 @@ import pytest
 from in_session import QUICK, STUBBORN, WALL_S, out, shell, size_past, stopped
 
 from agentgym.sandbox import Limits, RunStatus, Session
-from agentgym_sandboxes.docker.agent.turn import GRACE_S
+from agentgym_sandboxes.agent.turn import GRACE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

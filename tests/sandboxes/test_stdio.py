@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym.sandbox import GradeRequest, LimitHit, Limits, RunResult, RunStatus, StdioCase
-from agentgym_sandboxes.stdio import grade_programs
+from agentgym_sandboxes.host.stdio import grade_programs
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,11 +13,11 @@ import pytest
 from verdicts import errors, judged
 
 from agentgym.sandbox import CallCase, SandboxBackend
-from agentgym_sandboxes.docker.agent import arrays, subclassed
-from agentgym_sandboxes.docker.agent.channel import Channel
-from agentgym_sandboxes.docker.agent.link import ENTRY, Lend, Link, lend_all
-from agentgym_sandboxes.docker.agent.operations import lendable
-from agentgym_sandboxes.docker.agent.values import NotPlain, Writer, encode
+from agentgym_sandboxes.agent import arrays, subclassed
+from agentgym_sandboxes.agent.channel import Channel
+from agentgym_sandboxes.agent.link import ENTRY, Lend, Link, lend_all
+from agentgym_sandboxes.agent.operations import lendable
+from agentgym_sandboxes.agent.values import NotPlain, Writer, encode
 
 MIB = 1 << 20
 sharing = pytest.mark.asyncio(loop_scope="session")  # the loop of the sandboxes

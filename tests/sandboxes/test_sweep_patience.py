@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from agentgym_sandboxes.docker.agent.calls import Calls
-from agentgym_sandboxes.docker.agent.frames import Blob, Header
-from agentgym_sandboxes.docker.agent.job import Job
-from agentgym_sandboxes.docker.agent.limits import ChildLimits
-from agentgym_sandboxes.docker.agent.session import Session
-from agentgym_sandboxes.docker.agent.sweep import MIN_KILLS
+from agentgym_sandboxes.agent.calls import Calls
+from agentgym_sandboxes.agent.frames import Blob, Header
+from agentgym_sandboxes.agent.job import Job
+from agentgym_sandboxes.agent.limits import ChildLimits
+from agentgym_sandboxes.agent.session import Session
+from agentgym_sandboxes.agent.sweep import MIN_KILLS
 
 LIMITS = ChildLimits(1.0, 1, 64, 16, 8, 1000, 1)
 

@@ -6,8 +6,8 @@ import builtins
 
 import pytest
 
-from agentgym_sandboxes.docker.agent.operations import lendable
-from agentgym_sandboxes.docker.agent.usage import makes_objects
+from agentgym_sandboxes.agent.operations import lendable
+from agentgym_sandboxes.agent.usage import makes_objects
 
 NAMES = {"Stack", "candidate"}
 

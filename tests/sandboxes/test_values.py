@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_sandboxes.docker.agent import library, values
+from agentgym_sandboxes.agent import library, values
 
 zones = st.builds(
     timezone, st.timedeltas(timedelta(hours=-20), timedelta(hours=20)), st.text(max_size=3)

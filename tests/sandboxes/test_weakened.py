@@ -16,11 +16,11 @@ from weakened import WEAKENINGS
 from weakening import Weakening
 
 from agentgym.errors import InfraError
-from agentgym.evals.containment.findings import Outcome
-from agentgym.evals.containment.host import Host
-from agentgym.evals.containment.snippet import Snippet, Trial
-from agentgym.evals.containment.suite import SNIPPETS
-from agentgym.evals.containment.verify import Examiner, chosen
+from agentgym_sandboxes.audit.findings import Outcome
+from agentgym_sandboxes.audit.host import Host
+from agentgym_sandboxes.audit.snippet import Snippet, Trial
+from agentgym_sandboxes.audit.suite import SNIPPETS
+from agentgym_sandboxes.audit.verify import Examiner, chosen
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 

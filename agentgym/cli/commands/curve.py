@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agentgym.cli.parser import Parser
-from agentgym.cli.shell import Shell
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.runs.curve import HELD_OUT, REWARD, SUCCESS, series, terminal_plot, write_png
 from agentgym.runs.folder import RunFolder

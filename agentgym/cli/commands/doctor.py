@@ -18,10 +18,10 @@ from agentgym.cli.checks import (
     check_sandboxes,
     check_space,
 )
-from agentgym.cli.parser import Parser
-from agentgym.cli.sandbox.action import width_of, wrap
-from agentgym.cli.shell import Shell
-from agentgym.cli.stopping import run_until_stopped
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
+from agentgym.commands.stopping import run_until_stopped
+from agentgym.commands.text import wrap
 
 DESCRIPTION = """
 Look at this machine: Python, packages, GPU, memory, disk, sandboxes, plugins. Exit code 0 when `agentgym train`
@@ -71,7 +71,7 @@ def _show(checks: list[Check], shell: Shell) -> None:
         mark = colours[check.level](check.level.value.ljust(7))
         found = check.found
         if shell.is_terminal:
-            found = wrap(found, width_of(shell), " " * (width + 11)).lstrip()
+            found = wrap(found, shell.width, " " * (width + 11)).lstrip()
         shell.say(f"{mark}  {check.name.ljust(width)}  {found}")
         for line in check.remedy.splitlines():
             shell.say(f"{' ' * (width + 11)}{paint.dim('> ' + line)}")

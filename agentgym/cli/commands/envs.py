@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
-from agentgym.cli.parser import Parser
-from agentgym.cli.shell import Shell
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
 from agentgym.env import Environment
 from agentgym.errors import UserError

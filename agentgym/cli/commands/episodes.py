@@ -6,9 +6,9 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from agentgym.cli.parser import Parser
-from agentgym.cli.shell import Shell
 from agentgym.cli.tokens import coloured, find_decoder, token_origins, token_rows, version_text
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import SavedEpisode, encode_saved

@@ -6,8 +6,8 @@ import argparse
 import contextlib
 from pathlib import Path
 
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.parser import Parser
 from agentgym.cli.recipes import (
     add_recipe_arguments,
     check_model_path,
@@ -18,8 +18,8 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, eval_json, eval_row
-from agentgym.cli.shell import Shell
-from agentgym.cli.stopping import run_until_stopped
+from agentgym.commands.parser import Parser
+from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import read_yaml
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
@@ -47,7 +47,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="sets eval.seed")
 
 
-def run(arguments: argparse.Namespace, shell: Shell) -> int:
+def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0

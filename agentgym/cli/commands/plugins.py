@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from agentgym.cli.parser import Parser
-from agentgym.cli.shell import Shell
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRecord, PluginStatus
 

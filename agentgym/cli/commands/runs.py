@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import cast
 
-from agentgym.cli.parser import Parser
-from agentgym.cli.shell import Shell
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder, runs_in
 from agentgym.runs.report import number

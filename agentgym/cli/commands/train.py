@@ -8,11 +8,9 @@ import json
 import time
 from pathlib import Path
 
-from agentgym.backend.recipe import Recipe
 from agentgym.cli.failures import Failure, explain, show
-from agentgym.cli.jobs import TrainResult
+from agentgym.cli.jobs import JobShell, TrainResult
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.parser import Parser
 from agentgym.cli.recipes import (
     add_recipe_arguments,
     check_model_path,
@@ -24,11 +22,12 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
-from agentgym.cli.shell import Shell
-from agentgym.cli.stopping import run_until_stopped
+from agentgym.commands.parser import Parser
+from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import to_mapping, to_yaml
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot, write_png
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
@@ -61,7 +60,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show the config and what would be started")
 
 
-def run(arguments: argparse.Namespace, shell: Shell) -> int:
+def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
@@ -106,7 +105,7 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
     return finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml")), folder.path
 
 
-def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: Shell) -> int:
+def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: JobShell) -> int:
     if as_json:
         shell.say_json({"run_dir": str(path), "resume": resume, "config": to_mapping(recipe)})
         return 0
@@ -122,7 +121,7 @@ def _train(
     folder: RunFolder,
     registry: PluginRegistry,
     arguments: argparse.Namespace,
-    shell: Shell,
+    shell: JobShell,
     *,
     before: StatusRecord | None,
 ) -> int:
@@ -157,7 +156,7 @@ def _train(
 
 
 def _finish(
-    result: TrainResult, folder: RunFolder, reporter: Reporter, shell: Shell, *, as_json: bool
+    result: TrainResult, folder: RunFolder, reporter: Reporter, shell: JobShell, *, as_json: bool
 ) -> None:
     folder.set_status(RunStatus.DONE)
     folder.event("done")

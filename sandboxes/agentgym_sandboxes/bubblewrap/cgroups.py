@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.sandbox import SandboxUnavailable
-from agentgym_sandboxes.docker.reaper import is_orphan, owner_label
+from agentgym_sandboxes.host.reaper import is_orphan, owner_label
 
 MIB = 1 << 20
 SOCKETS_MIB = 16

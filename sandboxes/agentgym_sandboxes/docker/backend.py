@@ -26,19 +26,19 @@ from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.engines import EngineGroup
-from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.image import ImageChoice, provide_image, reference_of
 from agentgym_sandboxes.docker.layer import PackageLayer
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
-from agentgym_sandboxes.docker.reaper import owner_label
-from agentgym_sandboxes.docker.running import result_of
 from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.docker.session_pool import SessionPool
 from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.reaper import owner_label
+from agentgym_sandboxes.host.running import result_of
+from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.network.allow_list import AllowList
-from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 NOT_STARTED = "the sandbox is not started; use `async with` or await its start()"
 DEFAULT_LIMITS = Limits()

@@ -8,7 +8,7 @@ from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
 from agentgym_sandboxes.docker.endpoint import Tls, check_url
 from agentgym_sandboxes.docker.requirements import Requirement, read_requirements
-from agentgym_sandboxes.options import from_options
+from agentgym_sandboxes.host.options import from_options
 
 MAX_PRELOAD = 64
 

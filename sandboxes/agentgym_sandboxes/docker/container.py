@@ -13,13 +13,13 @@ from typing import Self
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost, SandboxUnavailable
-from agentgym_sandboxes.docker.agent import frames
-from agentgym_sandboxes.docker.answers import Crowded
+from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.failures import EngineError
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
-from agentgym_sandboxes.docker.running import wire_limits
+from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.running import wire_limits
 
 BACKSTOP_S = 6.0  # past a call's wall limit, or its cancel: the agent has 3 s to kill and sweep
 BUSY_S = 0.5  # of a timer that fires too late by so much: our own loop was busy

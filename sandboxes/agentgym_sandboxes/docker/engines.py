@@ -19,8 +19,8 @@ from agentgym_sandboxes.docker.failures import EngineUnreachable, NoEngineAnswer
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
-from agentgym_sandboxes.docker.reaper import is_forgotten, is_orphan
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.reaper import is_forgotten, is_orphan
 
 log = logging.getLogger(__name__)
 

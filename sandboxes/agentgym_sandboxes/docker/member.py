@@ -13,7 +13,7 @@ from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, room_text
 from agentgym_sandboxes.docker.failures import EngineDiskFull
 from agentgym_sandboxes.docker.image import ImageChoice
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
 
 STARTS_PER_CORE = 2  # in flight: more only wait for each other
 REACH_BACKOFF_S = 2.0

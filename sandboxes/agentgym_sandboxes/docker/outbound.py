@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agentgym.sandbox import SandboxLost
-from agentgym_sandboxes.docker.agent.frames import Frame, Header
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.network.streams import PIECE_BYTES, ByteStream
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost, SandboxUnavailable
+from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
-from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.answers import Crowded
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.upkeep import Starts, close_all
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
 

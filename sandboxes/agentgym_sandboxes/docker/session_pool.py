@@ -16,7 +16,7 @@ from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.sessions import DockerSession, SessionContainer, StartSessionContainer
 from agentgym_sandboxes.docker.upkeep import Starts, close_all
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
 

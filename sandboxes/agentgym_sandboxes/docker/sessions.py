@@ -18,12 +18,12 @@ from agentgym.sandbox import (
     SandboxDirty,
     SandboxLost,
 )
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
-from agentgym_sandboxes.docker.agent.frames import Frame, Header
-from agentgym_sandboxes.docker.answers import NO_ANSWER
 from agentgym_sandboxes.docker.profile import ONE_THREAD
-from agentgym_sandboxes.docker.running import result_of, wire_limits
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.answers import NO_ANSWER
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.running import result_of, wire_limits
 
 BACKSTOP_S = 12.0  # past a call's wall limit: the agent has 1 s to interrupt, 3 s to kill
 FILES_TIMEOUT_S = 75.0

@@ -24,15 +24,15 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym.types import SandboxSpec
-from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
-from agentgym_sandboxes.docker.running import result_of
+from agentgym_sandboxes.agent.frames import Frame
+from agentgym_sandboxes.host.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.running import result_of
+from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.local.box import Box, BoxGone
 from agentgym_sandboxes.local.call import Call, operations
 from agentgym_sandboxes.local.place import Place
 from agentgym_sandboxes.local.pool import Pool
-from agentgym_sandboxes.meter import CallMeter
-from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 DEFAULT_LIMITS = Limits()
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
-from agentgym_sandboxes.docker.agent.job import Hit
-from agentgym_sandboxes.docker.bundle import agent_argument
+from agentgym_sandboxes.agent.job import Hit
+from agentgym_sandboxes.host.bundle import agent_argument
 from agentgym_sandboxes.local.place import Place
 
 log = logging.getLogger(__name__)

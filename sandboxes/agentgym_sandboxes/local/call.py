@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost
-from agentgym_sandboxes.docker.agent.claims import claim_in
-from agentgym_sandboxes.docker.agent.endings import hit_of, reason_of_failure
-from agentgym_sandboxes.docker.agent.frames import Frame, memory_file
-from agentgym_sandboxes.docker.agent.job import Hit, Job
-from agentgym_sandboxes.docker.agent.limits import ChildLimits
-from agentgym_sandboxes.docker.running import wire_limits
+from agentgym_sandboxes.agent.claims import claim_in
+from agentgym_sandboxes.agent.endings import hit_of, reason_of_failure
+from agentgym_sandboxes.agent.frames import Frame, memory_file
+from agentgym_sandboxes.agent.job import Hit, Job
+from agentgym_sandboxes.agent.limits import ChildLimits
+from agentgym_sandboxes.host.running import wire_limits
 from agentgym_sandboxes.local.box import Box, End
 
 SOLUTION_ENDS_WITHIN_S = 0.5  # of the tests: its questions have ended

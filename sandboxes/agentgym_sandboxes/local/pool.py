@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
+from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.local.box import Box
-from agentgym_sandboxes.meter import CallMeter
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym.types import SandboxSpec
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.monty.config import MontyConfig
-from agentgym_sandboxes.stdio import grade_programs, judges_programs
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty

@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from agentgym.sandbox import LimitHit, Limits, RunStatus, SandboxLost
-from agentgym_sandboxes import wording
+from agentgym_sandboxes.host import wording
+from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.gaps import is_gap, syntax_error
-from agentgym_sandboxes.wording import Raised
 
 if TYPE_CHECKING:
     from pydantic_monty import MontyError

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 
-from agentgym_sandboxes.wording import Raised
+from agentgym_sandboxes.host.wording import Raised
 
 MAX_PARSED_CHARS = 64 * 1024
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")

@@ -6,7 +6,7 @@ a set takes hours when its elements collide, and a list that stands in itself ag
 
 from __future__ import annotations
 
-from agentgym_sandboxes.docker.agent.values import MAX_DEPTH
+from agentgym_sandboxes.agent.values import MAX_DEPTH
 
 # Makes trees of the value codec. `odd` takes the name of a type that does not cross.
 HELPERS = """

@@ -20,8 +20,9 @@ from agentgym.sandbox import (
     RunStatus,
     Verdict,
 )
-from agentgym_sandboxes import judging, wording
-from agentgym_sandboxes.judging import Answer, End
+from agentgym_sandboxes.host import judging, wording
+from agentgym_sandboxes.host.judging import Answer, End
+from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.config import MontyConfig
 from agentgym_sandboxes.monty.failing import (
     UNSUPPORTED,
@@ -36,7 +37,6 @@ from agentgym_sandboxes.monty.gaps import is_gap, never_finalized, reads_input
 from agentgym_sandboxes.monty.inside import BATCH, HELPERS, call_source
 from agentgym_sandboxes.monty.output import Output
 from agentgym_sandboxes.monty.solution import Solution, answer_of, read_told, refuse_what_differs
-from agentgym_sandboxes.wording import Raised
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty, MontySession

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from agentgym.sandbox import GradeRequest, LimitHit, Limits, RunStatus
-from agentgym_sandboxes import wording
-from agentgym_sandboxes.docker.agent import values
-from agentgym_sandboxes.docker.agent.values import Tree
-from agentgym_sandboxes.judging import Answer, NoValue, Returned
+from agentgym_sandboxes.agent import values
+from agentgym_sandboxes.agent.values import Tree
+from agentgym_sandboxes.host import wording
+from agentgym_sandboxes.host.judging import Answer, NoValue, Returned
+from agentgym_sandboxes.host.trees import same
+from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.failing import (
     Ended,
     Unsupported,
@@ -24,8 +26,6 @@ from agentgym_sandboxes.monty.failing import (
 from agentgym_sandboxes.monty.gaps import lazy_value, never_finalized
 from agentgym_sandboxes.monty.inside import ARGUMENTS, CALL, call_source
 from agentgym_sandboxes.monty.output import Output
-from agentgym_sandboxes.trees import same
-from agentgym_sandboxes.wording import Raised
 
 if TYPE_CHECKING:
     from pydantic_monty import MontySession

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
-from agentgym_sandboxes.options import from_options
+from agentgym_sandboxes.host.options import from_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

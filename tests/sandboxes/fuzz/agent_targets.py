@@ -9,14 +9,14 @@ from typing import cast
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import CallCase, FileRefused, GradeRequest, Limits, RunStatus
-from agentgym_sandboxes.docker.agent import frames
+from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine
-from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
 from agentgym_sandboxes.docker.outbound import Outbound
-from agentgym_sandboxes.docker.running import result_of
 from agentgym_sandboxes.docker.sessions import DockerSession
+from agentgym_sandboxes.host.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.host.running import result_of
 from agentgym_sandboxes.network.streams import ByteStream
 from fuzz import mutation
 from fuzz.running import Target

@@ -19,8 +19,8 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.image import ImageChoice
-from agentgym_sandboxes.docker.reaper import owner_label
-from agentgym_sandboxes.meter import CallMeter
+from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.reaper import owner_label
 from fuzz import mutation
 from fuzz.file_targets import NAMES
 from fuzz.frame_targets import hostile_stream

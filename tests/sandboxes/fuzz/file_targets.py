@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from agentgym_sandboxes.docker.agent import archive, files
+from agentgym_sandboxes.agent import archive, files
 from fuzz import mutation
 from fuzz.running import Target
 

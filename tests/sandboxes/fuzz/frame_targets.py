@@ -6,7 +6,7 @@ import json
 import struct
 from random import Random
 
-from agentgym_sandboxes.docker.agent import frames
+from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.container import AgentStream
 from fuzz import mutation
 from fuzz.running import Target

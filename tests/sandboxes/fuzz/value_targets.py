@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from random import Random
 
-from agentgym_sandboxes import trees
-from agentgym_sandboxes.docker.agent import values
+from agentgym_sandboxes.agent import values
+from agentgym_sandboxes.host import trees
 from fuzz import mutation
 from fuzz.plain import equal, near_miss, random_value, rebuilt, typed_text
 from fuzz.running import Target

@@ -7,10 +7,10 @@ from random import Random
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, RunStatus, Verdict
-from agentgym_sandboxes.docker.agent import values
-from agentgym_sandboxes.docker.agent.frames import Frame
-from agentgym_sandboxes.docker.grading import grade_blobs, verdict_of
-from agentgym_sandboxes.docker.running import result_of
+from agentgym_sandboxes.agent import values
+from agentgym_sandboxes.agent.frames import Frame
+from agentgym_sandboxes.host.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.host.running import result_of
 from fuzz import mutation
 from fuzz.plain import equal, near_miss, random_value
 from fuzz.running import Target

@@ -1,0 +1,36 @@
+"""The first code of every process that Monarch spawns for us: `python -m agentgym.actors.child`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+
+MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
+
+
+def redirect_output(path: str) -> None:
+    """Append everything that this process prints, Python or not, to a file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True, help="tells the process in a list of processes")
+    parser.add_argument("--log")
+    arguments = parser.parse_args()
+    # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if arguments.log:
+        redirect_output(arguments.log)
+    sys.argv = [MONARCH_MAIN]
+    runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The processes of one actor: started, called with a deadline, and known to be dead the moment they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import psutil
+
+from agentgym.actors.runtime import ActorError, Runtime
+from agentgym.errors import InfraError
+
+if TYPE_CHECKING:
+    from agentgym.actors.actor import ActorOptions, ServiceActor
+
+log = logging.getLogger(__name__)
+
+LOG_TAIL_BYTES = 2000
+KILL_WAIT_S = 5.0
+T = TypeVar("T")
+_titles = itertools.count()
+
+
+class ProcessDied(InfraError):
+    """A process died, or its actor did; a request it had may be made again elsewhere."""
+
+
+class ProcessGroup:
+    """One actor on `options.procs` processes of this host.
+
+    A death is noticed at once through the kernel (a pidfd), so no call waits for a dead process. An error
+    that the actor's own code raises is the caller's and never counts as a death.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        actor_class: type[ServiceActor],
+        args: tuple[object, ...],
+        options: ActorOptions,
+    ) -> None:
+        self.name = name
+        self.pids: list[int] = []
+        self._runtime = runtime
+        self._pidfds: dict[int, int] = {}  # rank -> file descriptor
+        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._exited = asyncio.Event()  # every process
+        self._stopping = False
+        self._title = f"{name}#{next(_titles)}"
+        self._mesh = runtime.spawn(
+            name,
+            title=self._title,
+            procs=options.procs,
+            environment=options.environment,
+            imports=options.imports,
+        )
+        self._actor = self._mesh.spawn(name, actor_class, *args)
+
+    async def start(self, *, timeout_s: float) -> None:
+        """Wait for the processes, then for the actor's own `start` on each of them.
+
+        Raises what `start` raised, or ProcessDied.
+        """
+        infos = await self.call("probe", timeout_s=timeout_s)
+        self.pids = [info.pid for info in infos]  # type: ignore[attr-defined]
+        for rank, pid in enumerate(self.pids):
+            self._watch(rank, pid)
+        await self.call("start", timeout_s=timeout_s)
+
+    @property
+    def dead(self) -> asyncio.Future[str]:
+        """Done with the reason once any of the processes is dead or given up."""
+        return self._dead
+
+    def give_up(self, reason: str) -> None:
+        """Count the group as dead: calls under way fail with ProcessDied, and no new one is taken."""
+        if not self._dead.done():
+            self._dead.set_result(reason)
+
+    async def call(self, endpoint: str, *args: object, timeout_s: float | None) -> list[object]:
+        """Call an endpoint on every process; answers in rank order.
+
+        Raises what the endpoint raised, ProcessDied, or InfraError after timeout_s.
+        """
+        values = await self._race(endpoint, "call", args, timeout_s)
+        return [value for _, value in values]  # type: ignore[attr-defined]
+
+    async def call_one(self, endpoint: str, *args: object, timeout_s: float | None) -> object:
+        """Call an endpoint of a group with one process. Raises as `call` does."""
+        return await self._race(endpoint, "call_one", args, timeout_s)
+
+    def tell(self, endpoint: str, *args: object) -> None:
+        """Call an endpoint that never raises, without waiting for an answer."""
+        if not self._dead.done():
+            with contextlib.suppress(RuntimeError):
+                getattr(self._actor, endpoint).broadcast(*args)
+
+    async def stop(self, *, timeout_s: float = 10.0) -> None:
+        """End every process: by Monarch's way, and by SIGKILL when it is hung or takes too long."""
+        self._stopping = True
+        if self._dead.done():
+            self._kill()  # what is left of a dead group would not answer
+        else:
+            with contextlib.suppress(Exception):
+                await self.call("finish", timeout_s=timeout_s)
+        self.give_up("stopped")
+        await self._runtime.stop(self._mesh, timeout_s=timeout_s)
+        if not self.pids:  # stopped before its first answer
+            for rank, pid in enumerate(_children(self._title)):
+                self.pids.append(pid)
+                self._watch(rank, pid)
+        if self._pidfds and not await self._all_exited(KILL_WAIT_S):
+            log.warning("%s did not stop; killing processes %s", self.name, self.pids)
+            self._kill()
+            await self._all_exited(KILL_WAIT_S)
+        for rank in list(self._pidfds):
+            self._unwatch(rank)
+
+    def log_tail(self, rank: int) -> str:
+        """The end of what a process printed; empty without a log folder."""
+        path = self._runtime.log_path(self.name, rank)
+        return "" if path is None else _tail(path)
+
+    async def _race(
+        self, endpoint: str, way: str, args: tuple[object, ...], timeout_s: float | None
+    ) -> object:
+        if self._dead.done():
+            raise ProcessDied(f"{self.name} is dead: {self._dead.result()}")
+        try:
+            answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
+        except RuntimeError as error:  # Monarch refuses to send to a mesh that it knows to be dead
+            raise self._died(error) from error
+        answer.add_done_callback(_forget)  # nobody may be left to read it: the caller was cancelled, say
+        await asyncio.wait({answer, self._dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return self._unwrap(endpoint, answer)
+        if self._dead.done():
+            raise ProcessDied(f"{self.name} died during {endpoint}: {self._dead.result()}")
+        raise InfraError(f"{self.name} did not answer {endpoint} within {timeout_s} s")
+
+    def _unwrap(self, endpoint: str, answer: asyncio.Future[T]) -> T:
+        try:
+            return answer.result()
+        except ActorError as error:
+            cause = error.exception
+            if isinstance(cause, Exception):
+                raise cause from error
+            raise InfraError(f"{endpoint} of {self.name} was ended by {type(cause).__name__}") from error
+        except RuntimeError as error:  # SupervisionError and its untyped relatives
+            raise self._died(error) from error
+
+    def _died(self, error: RuntimeError) -> ProcessDied:
+        self._see_exits()  # a busy event loop hears of Monarch's word first; the kernel's says more
+        self.give_up(" ".join(str(error).split()))
+        return ProcessDied(f"{self.name} is dead: {self._dead.result()}")
+
+    def _see_exits(self) -> None:
+        """Take note of what has exited and has not been told to us yet."""
+        poller = select.poll()
+        ranks = {descriptor: rank for rank, descriptor in self._pidfds.items()}
+        for descriptor in ranks:
+            poller.register(descriptor, select.POLLIN)
+        for descriptor, _ in poller.poll(0):
+            self._on_exit(ranks[descriptor])
+
+    def _kill(self) -> None:
+        for descriptor in self._pidfds.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+    def _watch(self, rank: int, pid: int) -> None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._on_exit(rank)
+            return
+        self._pidfds[rank] = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._on_exit, rank)
+
+    def _unwatch(self, rank: int) -> None:
+        descriptor = self._pidfds.pop(rank)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+
+    def _on_exit(self, rank: int) -> None:
+        how = "it is gone"
+        if rank in self._pidfds:
+            how = _how_it_ended(self._pidfds[rank])
+            self._unwatch(rank)
+        if not self._pidfds:
+            self._exited.set()
+        if not self._stopping:
+            tail = self.log_tail(rank)
+            reason = f"process {self.pids[rank]} (rank {rank}) of {self.name} died: {how}"
+            self.give_up(f"{reason}; its last output:\n{tail}" if tail else reason)
+
+    async def _all_exited(self, timeout_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._exited.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _forget(answer: asyncio.Future[object]) -> None:
+    """Take the late result of a call that nobody waits for, so that asyncio does not complain."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _how_it_ended(descriptor: int) -> str:
+    """Peek at the exit status; whoever reaps the child may have been quicker."""
+    try:
+        status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return "its exit status is unknown"
+    if status is None:
+        return "its exit status is unknown"
+    if status.si_code == os.CLD_EXITED:
+        return f"exit code {status.si_status}"
+    name = signal.Signals(status.si_status).name
+    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _children(title: str) -> list[int]:
+    """This process's children with the title in their command line."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if title in child.cmdline():
+                found.append(child.pid)
+    return found
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+Launch = Callable[[str], ProcessGroup]
+"""Makes a process group of the given name; it is not started yet."""

@@ -1,0 +1,167 @@
+"""One replica of a service: started, admitted, probed, and replaced when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from agentgym.actors.process_group import Launch, ProcessDied, ProcessGroup
+from agentgym.actors.settings import ServiceSettings
+from agentgym.errors import InfraError
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaState(StrEnum):
+    STARTING = "starting"
+    UP = "up"
+    DOWN = "down"
+    STOPPED = "stopped"
+
+
+class Admission(Protocol):
+    """What a started replica must have before it serves, for example the current weights."""
+
+    def ready(self, group: ProcessGroup) -> bool: ...
+
+    async def prepare(self, group: ProcessGroup) -> None: ...
+
+
+class Open:
+    """Admits every replica at once."""
+
+    def ready(self, group: ProcessGroup) -> bool:
+        return True
+
+    async def prepare(self, group: ProcessGroup) -> None:
+        return None
+
+
+class Replica:
+    """`supervise` runs for the replica's whole life; the service routes to it while its state is UP."""
+
+    def __init__(
+        self,
+        name: str,
+        launch: Launch,
+        *,
+        settings: ServiceSettings,
+        admission: Admission,
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.state = ReplicaState.STARTING
+        self.load = 0  # requests it has now
+        self.respawns = 0
+        self.missed_probes = 0
+        self._launch = launch
+        self._settings = settings
+        self._admission = admission
+        self._changed = changed
+        self._group: ProcessGroup | None = None
+        self._deaths_in_a_row = 0
+
+    @property
+    def group(self) -> ProcessGroup:
+        assert self._group is not None, f"{self.name} was never started"
+        return self._group
+
+    @property
+    def pids(self) -> list[int]:
+        return [] if self._group is None else self._group.pids
+
+    @property
+    def has_room(self) -> bool:
+        return self.state is ReplicaState.UP and self.load < self._settings.max_waiting
+
+    async def supervise(self) -> None:
+        """Keep the replica alive until cancelled.
+
+        Raises what the first start raised, and InfraError when it died too often.
+        """
+        generation = 0
+        try:
+            while True:
+                reason = await self._live_once(generation)
+                generation += 1
+                self.respawns += 1
+                await self._back_off(reason)
+        finally:
+            self._set_state(ReplicaState.STOPPED)
+
+    async def _live_once(self, generation: int) -> str:
+        """One process group from launch to death; returns why it died."""
+        self._set_state(ReplicaState.STARTING)
+        loop = asyncio.get_running_loop()
+        group = self._launch(f"{self.name}-{generation}" if generation else self.name)
+        self._group = group
+        try:
+            try:
+                await self._start(group)
+            except Exception as error:
+                if generation == 0:
+                    raise
+                return f"start failed: {type(error).__name__}: {error}"
+            # No await between the last check of `ready` and this line: what it serves with is current.
+            self._set_state(ReplicaState.UP)
+            up_since = loop.time()
+            reason = await self._until_dead(group)
+            if loop.time() - up_since > self._settings.stable_after_s:
+                self._deaths_in_a_row = 0
+            return reason
+        finally:
+            self._set_state(ReplicaState.DOWN)
+            await self._stop(group)
+
+    async def _start(self, group: ProcessGroup) -> None:
+        await group.start(timeout_s=self._settings.start_timeout_s)
+        while not self._admission.ready(group):
+            await self._admission.prepare(group)
+        if group.dead.done():
+            raise ProcessDied(group.dead.result())
+
+    async def _stop(self, group: ProcessGroup) -> None:
+        stopping = asyncio.ensure_future(group.stop(timeout_s=self._settings.stop_timeout_s))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping  # the service closes while this runs; a stop that is cut short leaves processes
+            raise
+
+    async def _until_dead(self, group: ProcessGroup) -> str:
+        """Probe the group, idle or not, until it is dead or has missed too many probes in a row."""
+        missed = 0
+        while True:
+            await asyncio.wait({group.dead}, timeout=self._settings.probe_every_s)
+            if group.dead.done():
+                return group.dead.result()
+            try:
+                await group.call("probe", timeout_s=self._settings.probe_timeout_s)
+                missed = 0
+            except ProcessDied as error:
+                return str(error)
+            except InfraError as error:
+                missed += 1
+                self.missed_probes += 1
+                log.warning("%s missed probe %d of %d", self.name, missed, self._settings.max_missed_probes)
+                if missed >= self._settings.max_missed_probes:
+                    group.give_up(f"{missed} probes in a row failed; the last: {error}")
+
+    async def _back_off(self, reason: str) -> None:
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > self._settings.max_respawns:
+            raise InfraError(
+                f"{self.name} died {self._deaths_in_a_row} times in a row and is given up "
+                f"(max_respawns is {self._settings.max_respawns}). The last time: {reason}"
+            )
+        wait_s = self._settings.backoff_s * 2 ** (self._deaths_in_a_row - 1)
+        wait_s = min(wait_s, self._settings.max_backoff_s)
+        log.warning("%s is down and starts again in %.1f s: %s", self.name, wait_s, reason)
+        await asyncio.sleep(wait_s)
+
+    def _set_state(self, state: ReplicaState) -> None:
+        self.state = state
+        self._changed()

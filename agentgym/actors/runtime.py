@@ -1,0 +1,246 @@
+"""Monarch in this process: settings, spawning with an environment, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from agentgym.errors import InfraError, UserError
+
+log = logging.getLogger(__name__)
+
+MONARCH_SETTINGS: Mapping[str, str] = {
+    # Monarch's defaults notice a dead process after 10 to 30 s.
+    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",
+    "HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE": "5s",
+    "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE": "5s",
+    "HYPERACTOR_MESH_BOOTSTRAP_ENABLE_PDEATHSIG": "true",  # children die with their parent
+    "HYPERACTOR_CODEC_MAX_FRAME_LENGTH": str(10**12),  # weights may travel as messages (TorchStore)
+}
+for _name, _value in MONARCH_SETTINGS.items():
+    os.environ.setdefault(_name, _value)  # Monarch reads them once, at its first import
+
+import monarch.actor  # noqa: E402
+from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand  # noqa: E402
+from monarch._src.actor.endpoint import EndpointProperty  # noqa: E402
+from monarch.actor import (  # noqa: E402
+    Actor,
+    ActorError,
+    HostMesh,
+    MeshFailure,
+    Point,
+    ProcMesh,
+    concurrent_endpoint,
+    default_bootstrap_cmd,
+    shutdown_context,
+)
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "EndpointProperty",
+    "ProcMesh",
+    "Runtime",
+    "cancelled_by_sigterm",
+    "current_runtime",
+    "endpoint",
+    "shutdown",
+]
+
+F = TypeVar("F", bound=Callable[..., object])
+CHILD_MODULE = "agentgym.actors.child"
+SHUTDOWN_TIMEOUT_S = 10.0
+Environment = Callable[[int], Mapping[str, str]]
+"""Environment variables of the process with this rank."""
+
+
+def endpoint(method: F) -> F:
+    """An async method that can be called from other processes; calls run at the same time."""
+    return cast(F, concurrent_endpoint(method))
+
+
+def log_fault(failure: MeshFailure) -> None:
+    """Monarch's own answer to an unhandled fault is to end the program; ours is ProcessGroup's and Replica's.
+
+    It may run on any thread and must not raise.
+    """
+    with contextlib.suppress(Exception):
+        log.debug("monarch reports a fault of %s: %s", failure.mesh_name, failure.report())
+
+
+@contextlib.contextmanager
+def _stderr_to_log() -> Iterator[None]:
+    """Monarch's native code greets on file descriptor 2; a terminal view must not be broken by it."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            for line in file.read().decode(errors="replace").splitlines():
+                log.debug("monarch: %s", line)
+
+
+def _shutdown_at_exit() -> None:
+    """Runs before Monarch's own exit handler, which waits one second and then prints a traceback."""
+    try:
+        shutdown_context(host_timeout=1.0).get(timeout=SHUTDOWN_TIMEOUT_S)
+    except Exception as error:
+        log.debug("monarch did not shut down cleanly: %s", error)
+
+
+class _Client:
+    """The one Monarch client that a process may have."""
+
+    started = False
+    closed = False
+
+    @classmethod
+    def host(cls) -> HostMesh:
+        if cls.closed:
+            raise InfraError("Monarch was shut down in this process and can't start again; use a new process")
+        if not cls.started:
+            monarch.actor.unhandled_fault_hook = log_fault
+            monarch.actor.config.prefix_python_logs_with_actor = False  # else it changes every log record
+            with _stderr_to_log():
+                host = monarch.actor.this_host()
+            atexit.register(_shutdown_at_exit)  # after Monarch registered its own: the last one runs first
+            cls.started = True
+            return host
+        return monarch.actor.this_host()
+
+
+class Runtime:
+    """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
+
+    log_dir: where each process appends what it prints; None leaves it on this process's terminal.
+    Several may follow one another in one process, until `shutdown`.
+    """
+
+    def __init__(self, *, log_dir: Path | None = None) -> None:
+        self._log_dir = log_dir
+        self._meshes: dict[int, ProcMesh] = {}  # by id()
+
+    async def __aenter__(self) -> Self:
+        _Client.host()
+        if self._log_dir is not None:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+        _open_runtimes.append(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def log_path(self, name: str, rank: int) -> Path | None:
+        return None if self._log_dir is None else self._log_dir / f"{name}.{rank}.log"
+
+    def spawn(
+        self,
+        name: str,
+        *,
+        title: str | None = None,
+        procs: int = 1,
+        environment: Environment = lambda rank: {},
+        imports: Sequence[str] = (),
+    ) -> ProcMesh:
+        """Start processes on this host; returns at once.
+
+        title: stands in the processes' command line; None takes the name.
+        environment: set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
+        imports: modules that every process imports before its first actor (patches).
+        """
+
+        def command(point: Point) -> BootstrapCommand:
+            rank = point["procs"]
+            path = self.log_path(name, rank)
+            started = default_bootstrap_cmd().with_env(dict(environment(rank)))
+            logging_to = ["--log", str(path)] if path else []
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *logging_to]
+            return started
+
+        mesh = _Client.host().spawn_procs(
+            per_host={"procs": procs},
+            name=name,
+            bootstrap=ImportModules(tuple(imports)) if imports else None,
+            bootstrap_command=command,
+        )
+        self._meshes[id(mesh)] = mesh
+        return mesh
+
+    async def stop(self, mesh: ProcMesh, *, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
+        """Stop the processes of a mesh, dead ones included. A mesh that doesn't obey is logged, not raised."""
+        if self._meshes.pop(id(mesh), None) is None:
+            return
+        try:
+            await asyncio.wait_for(mesh.stop().as_asyncio(), timeout_s)
+        except Exception as error:  # a dead mesh answers in many ways, and it is dead
+            log.debug("stop of a process mesh: %s: %s", type(error).__name__, error)
+
+    async def close(self) -> None:
+        """Stop what is left. Safe to call twice."""
+        await asyncio.gather(*(self.stop(mesh) for mesh in list(self._meshes.values())))
+        if self in _open_runtimes:
+            _open_runtimes.remove(self)
+
+
+class ImportModules:
+    """A picklable setup function that imports modules in a new process."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __call__(self) -> None:
+        for name in self._names:
+            importlib.import_module(name)
+
+
+_open_runtimes: list[Runtime] = []
+
+
+def current_runtime() -> Runtime:
+    """The runtime that was opened last."""
+    if not _open_runtimes:
+        raise UserError("no Runtime is open; write `async with Runtime() as runtime:` around the services")
+    return _open_runtimes[-1]
+
+
+async def shutdown() -> None:
+    """End Monarch in this process for good. At the interpreter's exit it happens by itself."""
+    for runtime in list(_open_runtimes):
+        await runtime.close()
+    if _Client.started and not _Client.closed:
+        _Client.closed = True
+        try:
+            await asyncio.wait_for(shutdown_context().as_asyncio(), SHUTDOWN_TIMEOUT_S + 5)
+        except TimeoutError:
+            log.warning("Monarch did not shut down within %.0f s", SHUTDOWN_TIMEOUT_S + 5)
+
+
+@contextlib.contextmanager
+def cancelled_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM cancel the running task, so that every `finally` runs. Main thread only."""
+    task = asyncio.current_task()
+    assert task is not None, "cancelled_by_sigterm needs a running task"
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

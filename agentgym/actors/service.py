@@ -1,0 +1,236 @@
+"""Replicas of an actor behind one address: requests are routed, retried after a death, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from agentgym.actors.process_group import ProcessDied, ProcessGroup
+from agentgym.actors.replica import Admission, Open, Replica, ReplicaState
+from agentgym.actors.router import LeastLoaded
+from agentgym.actors.settings import ServiceSettings
+from agentgym.errors import InfraError
+
+LATENCIES_KEPT = 1024
+Abandon = Callable[[ProcessGroup], None]
+
+
+class Service:
+    """Every answer is delivered once: the call that asked gets it from the one replica it waits for.
+
+    An error that an endpoint raises goes to the caller and leaves the replica alone. A replica that dies
+    takes no request with it: each goes to another one. When one replica dies too often the whole service
+    fails, and every call raises the reason.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        launch: Callable[[int, str], ProcessGroup],
+        *,
+        num_replicas: int,
+        settings: ServiceSettings | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        self.name = name
+        self._settings = settings or ServiceSettings()
+        self._router = LeastLoaded()
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self._requests = 0
+        self._retries = 0
+        self.replicas = [
+            Replica(
+                f"{name}{index}",
+                partial(launch, index),
+                settings=self._settings,
+                admission=admission or Open(),
+                changed=self._notify,
+            )
+            for index in range(num_replicas)
+        ]
+
+    async def start(self) -> None:
+        """Start all replicas at the same time. Raises what the first failing one raised."""
+        for replica in self.replicas:
+            task = asyncio.create_task(replica.supervise(), name=replica.name)
+            task.add_done_callback(self._supervisor_ended)
+            self._tasks.append(task)
+        try:
+            while any(replica.state is not ReplicaState.UP for replica in self.replicas):
+                await self._next_change()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def route(
+        self,
+        endpoint: str,
+        *args: object,
+        timeout_s: float | None = None,
+        abandon: Abandon | None = None,
+    ) -> object:
+        """Call an endpoint on the replica with the fewest requests.
+
+        timeout_s: of everything, retries included; None takes settings.request_timeout_s. abandon: told the
+        group that still works on the request when the caller was cancelled or ran out of time.
+        """
+        answer, _ = await self._route(endpoint, args, timeout_s, abandon, None)
+        return answer
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Calls that stay with one replica (its caches), and move only when it dies."""
+        yield Session(self)
+
+    async def fanout(self, endpoint: str, *args: object, timeout_s: float | None = None) -> list[object]:
+        """Call an endpoint on rank 0's process of every replica that is up; see call_all."""
+        return [answers[0] for answers in await self.call_all(endpoint, *args, timeout_s=timeout_s)]
+
+    async def call_all(
+        self, endpoint: str, *args: object, timeout_s: float | None = None
+    ) -> list[list[object]]:
+        """Call an endpoint on every process of every replica that is up: answers by replica, then rank.
+
+        A replica that dies meanwhile is left out. Raises what an endpoint raised.
+        """
+        self._check_alive()
+        groups = [replica.group for replica in self.replicas if replica.state is ReplicaState.UP]
+        deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        calls = (group.call(endpoint, *args, timeout_s=deadline_s) for group in groups)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        alive: list[list[object]] = []
+        for answer in answers:
+            if isinstance(answer, ProcessDied):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            alive.append(answer)
+        return alive
+
+    def get_metrics(self) -> dict[str, float]:
+        """Gauges now, and sums since the start (`_total`)."""
+        latencies_s = sorted(self._latencies_s)
+        return {
+            "replicas_up": float(sum(replica.state is ReplicaState.UP for replica in self.replicas)),
+            "in_flight": float(sum(replica.load for replica in self.replicas)),
+            "requests_total": float(self._requests),
+            "retries_total": float(self._retries),
+            "respawns_total": float(sum(replica.respawns for replica in self.replicas)),
+            "missed_probes_total": float(sum(replica.missed_probes for replica in self.replicas)),
+            "route_p50_s": statistics.median(latencies_s) if latencies_s else 0.0,
+            "route_p95_s": latencies_s[int(0.95 * (len(latencies_s) - 1))] if latencies_s else 0.0,
+        }
+
+    def pids(self) -> list[int]:
+        """Of the replicas that are up."""
+        return [pid for r in self.replicas if r.state is ReplicaState.UP for pid in r.pids]
+
+    async def close(self) -> None:
+        """Stop every replica; calls that still wait fail. Safe to call twice."""
+        if self._failure is None:
+            self._failure = InfraError(f"service {self.name} is closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._notify()
+
+    async def _route(
+        self,
+        endpoint: str,
+        args: tuple[object, ...],
+        timeout_s: float | None,
+        abandon: Abandon | None,
+        preferred: Replica | None,
+    ) -> tuple[object, Replica]:
+        deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        started_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(deadline_s) as deadline:
+                answer, replica = await self._attempt(endpoint, args, abandon, preferred)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise  # the endpoint's own
+            raise InfraError(f"{self.name}: no answer to {endpoint} within {deadline_s} s") from error
+        self._latencies_s.append(asyncio.get_running_loop().time() - started_s)
+        self._requests += 1
+        return answer, replica
+
+    async def _attempt(
+        self, endpoint: str, args: tuple[object, ...], abandon: Abandon | None, preferred: Replica | None
+    ) -> tuple[object, Replica]:
+        lost: ProcessDied | None = None
+        for _ in range(self._settings.max_attempts):
+            replica = await self._pick(preferred)
+            group = replica.group
+            replica.load += 1
+            try:
+                return await group.call_one(endpoint, *args, timeout_s=None), replica
+            except ProcessDied as error:
+                lost = error
+                self._retries += 1
+                # Its supervisor may not have run yet; nobody may pick it again meanwhile.
+                if replica.state is ReplicaState.UP and replica.group is group:
+                    replica.state = ReplicaState.DOWN
+            except asyncio.CancelledError:
+                if abandon is not None:
+                    abandon(group)
+                raise
+            finally:
+                had_room = replica.has_room
+                replica.load -= 1
+                if not had_room:
+                    self._notify()
+        raise InfraError(
+            f"{self.name}: {endpoint} lost {self._settings.max_attempts} replicas in a row; does it kill them?"
+        ) from lost
+
+    async def _pick(self, preferred: Replica | None) -> Replica:
+        while True:
+            self._check_alive()
+            if preferred is not None and preferred.has_room:
+                return preferred
+            replica = self._router.pick(self.replicas)
+            if replica is not None:
+                return replica
+            await self._next_change()
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _next_change(self) -> None:
+        self._check_alive()
+        await self._changed.wait()
+        self._check_alive()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _supervisor_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+        self._notify()
+
+
+class Session:
+    """A caller's stay at one replica."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._replica: Replica | None = None
+        self.moves = 0  # times that another replica had to take over
+
+    async def route(self, endpoint: str, *args: object, timeout_s: float | None = None) -> object:
+        answer, replica = await self._service._route(endpoint, args, timeout_s, None, self._replica)
+        if self._replica is not None and replica is not self._replica:
+            self.moves += 1
+        self._replica = replica
+        return answer

@@ -1,0 +1,74 @@
+"""Which commands there are: our own, and those that installed distributions bring by entry points."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import cast
+
+from agentgym.commands import GROUP, Command
+from agentgym.errors import UserError, nearest
+
+OWN = {
+    "train": "train a policy in an environment",
+    "eval": "measure a checkpoint on held-out tasks",
+    "runs": "list the runs",
+    "episodes": "read a run's episodes, one by one",
+    "curve": "draw a run's reward curve",
+    "envs": "list environments, show their tasks",
+    "plugins": "list plugins and what they provide",
+    "doctor": "what is installed here, what is missing, how to get it",
+}
+
+
+def summaries() -> dict[str, str]:
+    """Every command with one line about it; imports none of them. Our own names win."""
+    return OWN | {name: _summary(point) for name, point in sorted(_brought().items())}
+
+
+def load_command(name: str) -> Command:
+    """Raises UserError for an unknown name, and for a command whose module fails to import."""
+    if name in OWN:
+        return cast(Command, importlib.import_module(f"agentgym.cli.commands.{name}"))
+    brought = _brought()
+    if name not in brought:
+        raise UserError(f"agentgym has no command {name!r}.{nearest(name, [*OWN, *brought])}")
+    point = brought[name]
+    try:
+        return cast(Command, point.load())
+    except Exception as error:  # a third party's code
+        brought_by = point.dist.name if point.dist else "an unknown distribution"
+        raise UserError(
+            f"the command {name!r} of {brought_by} failed to load from {point.value}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _brought() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in OWN}
+
+
+def _summary(point: EntryPoint) -> str:
+    """The first docstring line of the module, read from its file; else the distribution's name."""
+    package, *parts = point.module.split(".")
+    spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
+    for folder in (spec.submodule_search_locations or ()) if spec and parts else ():
+        base = Path(folder, *parts)
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return _first_line(path)
+    if spec and spec.origin and not parts:
+        return _first_line(Path(spec.origin))
+    return f"from {point.dist.name}" if point.dist else ""
+
+
+def _first_line(path: Path) -> str:
+    try:
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return "cannot be read"
+    line = text.partition("\n")[0].rstrip(".")
+    return line.partition("`: ")[2] or line

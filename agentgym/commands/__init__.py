@@ -1,0 +1,35 @@
+"""What a subcommand is written with: the parser it fills, the shell it prints to, how it is stopped.
+
+A distribution brings a subcommand by an entry point of the group `agentgym.commands`: its name is the command's, its
+value a module with the attributes of `Command`. The module's first docstring line is listed by `agentgym --help`,
+which reads it without importing the module.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Protocol
+
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
+from agentgym.commands.stopping import run_until_stopped
+from agentgym.commands.text import commands_in, table_lines, wrap
+
+GROUP = "agentgym.commands"
+
+
+class Command(Protocol):
+    """A module that is a subcommand. TAKES_OVERRIDES: `arguments.overrides` holds its `--section.field value`."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+    TAKES_OVERRIDES: bool
+
+    def add_arguments(self, parser: Parser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace, shell: Shell) -> int:
+        """Do it; returns the exit code. Raise UserError for a mistake of the user's."""
+        ...
+
+
+__all__ = ["GROUP", "Command", "Parser", "Shell", "commands_in", "run_until_stopped", "table_lines", "wrap"]

@@ -1,0 +1,82 @@
+"""What a command is given: where it writes, and which plugins there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+from agentgym.commands.text import table_lines
+from agentgym.hooks import PluginRegistry
+
+PIPED_WIDTH = 100
+
+
+class FindPlugins(Protocol):
+    def __call__(self, disabled: Sequence[str] = ()) -> PluginRegistry: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """plugins: replaced by tests. Relative paths are relative to the user's working directory."""
+
+    out: TextIO
+    err: TextIO
+    plugins: FindPlugins
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.out.isatty() and os.environ.get("TERM") != "dumb"
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; of a pipe, what reads well."""
+        return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if self.is_terminal else PIPED_WIDTH
+
+    @property
+    def paint(self) -> Paint:
+        return Paint(self.is_terminal and not os.environ.get("NO_COLOR"))
+
+    def say(self, text: str = "") -> None:
+        print(text, file=self.out, flush=True)
+
+    def say_json(self, value: object) -> None:
+        self.say(json.dumps(value, indent=1, default=str))
+
+    def say_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        lines = table_lines(header, rows)
+        self.say("\n".join([self.paint.bold(lines[0]), *lines[1:]]))
+
+    def warn(self, text: str) -> None:
+        print(text, file=self.err, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """Colours, where there is a terminal that shows them."""
+
+    enabled: bool
+
+    def bold(self, text: str) -> str:
+        return self._with("1", text)
+
+    def dim(self, text: str) -> str:
+        return self._with("2", text)
+
+    def red(self, text: str) -> str:
+        return self._with("31", text)
+
+    def green(self, text: str) -> str:
+        return self._with("32", text)
+
+    def yellow(self, text: str) -> str:
+        return self._with("33", text)
+
+    def cyan(self, text: str) -> str:
+        return self._with("36", text)
+
+    def _with(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.enabled and text else text

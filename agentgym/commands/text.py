@@ -1,0 +1,50 @@
+"""How commands lay out what they print: tables, wrapped lines."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+_COMMAND = re.compile(r"`([^`]+)`")
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns that line up; those that hold only numbers stand to the right."""
+    if not rows:
+        return ["  ".join(header), "(none)"]
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in [header, *rows]
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def _is_number(cell: str) -> bool:
+    return not cell.strip("+-0123456789.,%einfa ") and bool(cell)
+
+
+def commands_in(message: str) -> list[str]:
+    """What a message tells to run: its words in backticks."""
+    return list(dict.fromkeys(_COMMAND.findall(message)))
+
+
+def wrap(text: str, width: int, indent: str = "  ") -> str:
+    """Lines no longer than the width, except where one word is."""
+    return "\n".join(
+        textwrap.fill(
+            line,
+            max(20, width),
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )

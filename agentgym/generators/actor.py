@@ -1,0 +1,84 @@
+"""The actor that hosts a generator engine in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from agentgym.actors.actor import ServiceActor
+from agentgym.actors.runtime import endpoint
+from agentgym.errors import InfraError
+from agentgym.generators.engine import GeneratorEngine
+from agentgym.types import Completion, GenerateRequest
+from agentgym.weights.store import WeightStore
+
+EngineFactory: TypeAlias = Callable[[], GeneratorEngine]
+"""Picklable; called in the actor's process."""
+
+
+class Generator(ServiceActor):
+    """Requests run at the same time, and go on while new weights are loaded."""
+
+    def __init__(self, factory: EngineFactory, store: WeightStore) -> None:
+        self._factory = factory
+        self._store = store
+        self._engine: GeneratorEngine | None = None
+        self._updating = asyncio.Lock()
+        self._calls: dict[str, asyncio.Task[object]] = {}
+
+    async def on_start(self) -> None:
+        self._engine = self._factory()
+        await self._engine.start()
+
+    async def on_stop(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    def current_version(self) -> int | None:
+        return None if self._engine is None else self._engine.version
+
+    @endpoint
+    async def generate(self, request: GenerateRequest, call_id: str) -> Completion:
+        """call_id: names the call for `cancel`."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls[call_id] = task
+        try:
+            return await self._started().generate(request)
+        finally:
+            del self._calls[call_id]
+
+    @endpoint
+    async def cancel(self, call_id: str) -> None:
+        """End a call whose caller is gone, so that it frees its place. Never raises."""
+        task = self._calls.get(call_id)
+        if task is not None:
+            task.cancel()
+
+    @endpoint
+    async def update_weights(self, version: int) -> int:
+        """Load a version from the store; returns the version that is sampled from afterwards."""
+        async with self._updating:
+            engine = self._started()
+            if engine.version != version:
+                await engine.update_weights(version, await self._store.get(version))
+            return engine.version
+
+    @endpoint
+    async def get_version(self) -> int:
+        return self._started().version
+
+    @endpoint
+    async def metrics(self) -> dict[str, float]:
+        return self._started().metrics()
+
+    @endpoint
+    async def get_vllm_config(self) -> object:
+        """The engine's vLLM configuration; None for engines that are not vLLM."""
+        return getattr(self._started(), "vllm_config", None)
+
+    def _started(self) -> GeneratorEngine:
+        if self._engine is None:
+            raise InfraError("the generator has not started")
+        return self._engine

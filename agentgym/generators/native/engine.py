@@ -1,0 +1,236 @@
+"""The native engine: an asyncio front, and one thread that computes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from agentgym.errors import InfraError, UserError
+from agentgym.generators.checkpoint import read_folder
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.engine import check_request
+from agentgym.generators.native.cache import KVCache
+from agentgym.generators.native.model import Qwen3Model
+from agentgym.generators.native.scheduler import Scheduler
+from agentgym.generators.native.shape import read_shape
+from agentgym.generators.native.weights import Qwen3Weights, fuse
+from agentgym.types import Completion, GenerateRequest
+
+log = logging.getLogger(__name__)
+
+Argument = TypeVar("Argument")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submit:
+    ticket: int
+    request: GenerateRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cancel:
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Swap:
+    version: int
+    weights: Qwen3Weights
+    done: asyncio.Future[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Close:
+    pass
+
+
+_Command: TypeAlias = _Submit | _Cancel | _Swap | _Close
+
+
+class NativeEngine:
+    """Dense Qwen3 from a local Hugging Face folder; keeps the promises of `GeneratorEngine`."""
+
+    def __init__(self, config: GeneratorConfig, model_path: str) -> None:
+        self._config = config
+        self._folder = Path(model_path)
+        self._shape = read_shape(self._folder)
+        if config.max_model_len > self._shape.max_positions:
+            raise UserError(
+                f"generator.max_model_len is {config.max_model_len}; the model in {model_path} knows "
+                f"{self._shape.max_positions} positions at most"
+            )
+        self._device = torch.device(pick_device(config))
+        self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._futures: dict[int, asyncio.Future[Completion]] = {}
+        self._tickets = itertools.count()
+        self._updating = asyncio.Lock()
+        self._swapping: asyncio.Future[None] | None = None
+        self._failure = "it is not started"
+        self._busy_s = 0.0
+        self._num_updates = 0
+        self._scheduler: Scheduler
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+
+    @property
+    def version(self) -> int:
+        return self._scheduler.version if self._thread else 0
+
+    async def start(self) -> None:
+        """Read the weights; they are version 0 until the first update."""
+        self._loop = asyncio.get_running_loop()
+        self._scheduler = await asyncio.to_thread(self._load)
+        self._failure = ""
+        self._thread = threading.Thread(target=self._work, name="native-engine", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """See `GeneratorEngine.generate`. Raises InfraError once the engine has failed or is closed."""
+        check_request(request, vocab_size=self._shape.vocab_size, max_model_len=self._config.max_model_len)
+        self._refuse_after_failure()
+        ticket = next(self._tickets)
+        future: asyncio.Future[Completion] = self._loop.create_future()
+        self._futures[ticket] = future
+        self._commands.put(_Submit(ticket=ticket, request=request))
+        try:
+            return await future
+        finally:
+            del self._futures[ticket]
+            if future.cancelled():
+                self._commands.put(_Cancel(ticket=ticket))
+
+    async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """See `GeneratorEngine.update_weights`. Copies while generation goes on; swaps between two steps."""
+        async with self._updating:
+            self._refuse_after_failure()
+            try:
+                fused = await asyncio.to_thread(
+                    fuse, self._shape, weights, device=self._device, dtype=self._dtype
+                )
+            except Exception as error:
+                self._fail(f"the update to version {version} failed: {error}")
+                raise
+            self._refuse_after_failure()
+            done = self._swapping = self._loop.create_future()
+            self._commands.put(_Swap(version=version, weights=fused, done=done))
+            await done
+            self._num_updates += 1
+
+    def metrics(self) -> dict[str, float]:
+        """See `GeneratorEngine.metrics`."""
+        if self._thread is None:
+            return {}
+        scheduler, totals = self._scheduler, self._scheduler.totals
+        return {
+            "generator/tokens_total": totals.tokens,
+            "generator/prompt_tokens_total": totals.prompt_tokens,
+            "generator/computed_tokens_total": totals.computed_tokens,
+            "generator/busy_s": self._busy_s,
+            "generator/prefill_s": totals.prefill_s,
+            "generator/decode_s": totals.decode_s,
+            "generator/updates_total": self._num_updates,
+            "generator/running": scheduler.num_running,
+            "generator/waiting": scheduler.num_waiting,
+        }
+
+    async def close(self) -> None:
+        """Stop the thread; requests that still run get an InfraError."""
+        if self._thread is None:
+            return
+        self._commands.put(_Close())
+        await asyncio.to_thread(self._thread.join)
+        self._fail(self._failure or "it is closed")
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure:
+            raise InfraError(f"the engine does not generate: {self._failure}")
+
+    def _fail(self, why: str) -> None:
+        """From now on refuse; what still waits for an answer gets the refusal. On the event loop."""
+        self._failure = why
+        for future in (*self._futures.values(), self._swapping):
+            if future is not None and not future.done():
+                future.set_exception(InfraError(f"the engine does not generate: {why}"))
+
+    def _load(self) -> Scheduler:
+        weights = fuse(self._shape, read_folder(self._folder), device=self._device, dtype=self._dtype)
+        model = Qwen3Model(self._shape, weights, max_len=self._config.max_model_len)
+        cache = KVCache(
+            self._shape,
+            rows=2 * self._config.max_batch,  # as many again keep what the next turns begin with
+            max_len=self._config.max_model_len,
+            device=self._device,
+            dtype=self._dtype,
+        )
+        # a CPU is quickest when one pass fits its caches, a GPU when it is filled
+        max_padded_tokens = 1024 if self._device.type == "cpu" else 16_384
+        return Scheduler(model, cache, max_batch=self._config.max_batch, max_padded_tokens=max_padded_tokens)
+
+    def _work(self) -> None:
+        """The thread: commands between steps, answers handed back to the event loop once per step."""
+        if self._device.type == "cpu":
+            torch.set_num_threads(self._config.threads)
+        try:
+            with torch.inference_mode():
+                while self._obey():
+                    started = time.perf_counter()
+                    ended = self._scheduler.step()
+                    self._busy_s += time.perf_counter() - started
+                    if ended:
+                        self._on_loop(self._answer, ended)
+        except Exception as error:
+            log.exception("the native engine's thread ended")
+            self._on_loop(self._fail, f"{type(error).__name__}: {error}")
+
+    def _obey(self) -> bool:
+        """Carry out what was asked; wait for work when there is none. False: the thread shall end."""
+        while self._scheduler.idle or not self._commands.empty():
+            command = self._commands.get()
+            match command:
+                case _Submit():
+                    self._scheduler.submit(command.ticket, command.request)
+                case _Cancel():
+                    self._scheduler.cancel(command.ticket)
+                case _Swap():
+                    self._scheduler.set_weights(command.version, command.weights)
+                    self._on_loop(_settle, command.done)
+                case _Close():
+                    return False
+        return True
+
+    def _answer(self, ended: list[tuple[int, Completion]]) -> None:
+        for ticket, completion in ended:
+            future = self._futures.get(ticket)
+            if future is not None and not future.done():
+                future.set_result(completion)
+
+    def _on_loop(self, callback: Callable[[Argument], None], argument: Argument) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, argument)
+        except RuntimeError:
+            log.debug("the event loop is gone; nobody waits for this answer")
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def pick_device(config: GeneratorConfig) -> str:
+    """Raises UserError where CUDA is asked for and missing."""
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise UserError("generator.device is 'cuda' but torch sees no GPU; use 'cpu' or 'auto'")
+    return "cuda" if available and config.device != "cpu" else "cpu"

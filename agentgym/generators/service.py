@@ -1,0 +1,195 @@
+"""The generators of a run behind one address, all at the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from functools import partial
+from typing import cast
+
+from agentgym.actors.actor import ActorOptions
+from agentgym.actors.process_group import ProcessDied, ProcessGroup
+from agentgym.actors.replica import ReplicaState
+from agentgym.actors.runtime import Runtime, current_runtime
+from agentgym.actors.service import Service
+from agentgym.actors.settings import ServiceSettings
+from agentgym.errors import InfraError, UserError
+from agentgym.generators.actor import EngineFactory, Generator
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import build_engine
+from agentgym.types import Completion, GenerateRequest
+from agentgym.weights.select import process_imports
+from agentgym.weights.store import WeightStore
+
+log = logging.getLogger(__name__)
+
+
+class GeneratorService:
+    """What the controller knows of the generators.
+
+    A replica serves only with the current weights: one that can't load them, or that comes back after a
+    death, is kept out until it can.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: GeneratorConfig,
+        store: WeightStore,
+        model_path: str | None = None,
+        factory: EngineFactory | None = None,
+        runtime: Runtime | None = None,
+        settings: ServiceSettings | None = None,
+    ) -> None:
+        """Give model_path, or the factory of another engine. settings: overrides what follows from config."""
+        if factory is None:
+            if model_path is None:
+                raise UserError("a GeneratorService needs a model_path, or a factory that builds its engine")
+            factory = partial(build_engine, config, model_path)
+        self._config = config
+        self._store = store
+        self._factory = factory
+        self._runtime = runtime or current_runtime()
+        self._settings = settings or service_settings(config)
+        self._options = ActorOptions(
+            num_replicas=config.replicas,
+            with_gpus=config.device != "cpu",
+            gpus=config.gpus,
+            threads=config.threads,
+            imports=process_imports(store),
+        )
+        self._current = CurrentWeights(config.update_timeout_s)
+        self._service: Service | None = None
+        self._updating = asyncio.Lock()
+        self._call_ids = itertools.count()
+        self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group, dead ones too
+
+    async def start(self) -> None:
+        """Start all replicas. Raises what an engine's start raised."""
+        service = Service(
+            "generator",
+            self._launch,
+            num_replicas=self._config.replicas,
+            settings=self._settings,
+            admission=self._current,
+        )
+        await service.start()
+        self._service = service
+
+    @property
+    def version(self) -> int:
+        """The version that new tokens are sampled from; while an update runs, the one that is coming."""
+        if self._current.version is None:
+            raise InfraError("the generators have not started")
+        return self._current.version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Raises ValueError for a request that can't be served. Cancelling the call frees its place."""
+        call_id = f"call-{next(self._call_ids)}"
+
+        def abandon(group: ProcessGroup) -> None:
+            group.tell("cancel", call_id)
+
+        answer = await self._started().route("generate", request, call_id, abandon=abandon)
+        return cast(Completion, answer)
+
+    async def update_weights(self, version: int) -> None:
+        """Bring every live replica to a version that the store holds; requests go on meanwhile.
+
+        A replica that can't load it is replaced. Raises KeyError when the store has no such version.
+        """
+        service = self._started()
+        async with self._updating:
+            held = await self._store.versions()
+            if version not in held:
+                raise KeyError(f"no weights of version {version} to update to; the store holds {held}")
+            self._current.version = version
+            groups = [r.group for r in service.replicas if r.state is ReplicaState.UP]
+            await asyncio.gather(*(self._update_one(group) for group in groups))
+
+    def get_metrics(self) -> dict[str, float]:
+        """Of the service alone, without asking the replicas."""
+        return {f"generator/{name}": value for name, value in self._started().get_metrics().items()}
+
+    async def metrics(self) -> dict[str, float]:
+        """The engines' metrics summed over replicas, and the service's own.
+
+        Sums (`_total`, `_s`) keep what dead replicas had done when they were last asked.
+        """
+        service = self._started()
+        groups = [r.group for r in service.replicas if r.state is ReplicaState.UP]
+        calls = (group.call_one("metrics", timeout_s=self._config.probe_timeout_s) for group in groups)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        live: set[str] = set()
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, InfraError):
+                continue  # dead or too busy to answer; its last figures stand
+            if isinstance(answer, BaseException):
+                raise answer
+            live.add(group.name)
+            self._seen[group.name] = cast(dict[str, float], answer)
+        total: dict[str, float] = {}
+        for name, figures in self._seen.items():
+            for key, value in figures.items():
+                if name in live or key.endswith(("_total", "_s")):
+                    total[key] = total.get(key, 0.0) + value
+        return total | self.get_metrics()
+
+    def pids(self) -> list[int]:
+        """Of the replicas that are up."""
+        return self._started().pids()
+
+    async def close(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+
+    def _launch(self, index: int, name: str) -> ProcessGroup:
+        options = self._options.for_replica(index)
+        return Generator.launch(name, self._factory, self._store, options=options, runtime=self._runtime)
+
+    async def _update_one(self, group: ProcessGroup) -> None:
+        try:
+            await self._current.prepare(group)
+        except ProcessDied:
+            return  # its supervisor brings it back with the current weights
+        except Exception as error:
+            log.warning("%s could not load version %d: %s", group.name, self.version, error)
+            group.give_up(f"weight update failed: {type(error).__name__}: {error}")
+
+    def _started(self) -> Service:
+        if self._service is None:
+            raise InfraError("the generators have not started; await start() first")
+        return self._service
+
+
+class CurrentWeights:
+    """Admits a replica once it holds the current version. The first replica's own version is the first."""
+
+    def __init__(self, update_timeout_s: float) -> None:
+        self.version: int | None = None
+        self._update_timeout_s = update_timeout_s
+        self._held: dict[str, int] = {}  # process group -> version
+
+    def ready(self, group: ProcessGroup) -> bool:
+        return self.version is not None and self._held.get(group.name) == self.version
+
+    async def prepare(self, group: ProcessGroup) -> None:
+        if self.version is None:
+            own = cast(int, await group.call_one("get_version", timeout_s=self._update_timeout_s))
+            self._held[group.name] = own
+            if self.version is None:
+                self.version = own
+            return
+        held = await group.call_one("update_weights", self.version, timeout_s=self._update_timeout_s)
+        self._held[group.name] = cast(int, held)
+
+
+def service_settings(config: GeneratorConfig) -> ServiceSettings:
+    return ServiceSettings(
+        start_timeout_s=config.start_timeout_s,
+        probe_every_s=config.probe_every_s,
+        probe_timeout_s=config.probe_timeout_s,
+        max_respawns=config.max_respawns,
+        max_waiting=config.max_waiting,
+    )

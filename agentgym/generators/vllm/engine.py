@@ -1,0 +1,215 @@
+"""vLLM as the generator: its asynchronous engine behind our protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from agentgym.errors import InfraError
+from agentgym.generators.checkpoint import collect, read_shapes
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.engine import check_request
+from agentgym.generators.vllm.settings import read_vocab_size, set_environment, wants_gpu
+from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.outputs import CompletionOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+log = logging.getLogger(__name__)
+
+_SHARED_MEMORY = Path("/dev/shm")
+_SHUTDOWN_S = 10.0  # for vLLM's process to end by itself; then it is killed
+
+
+class VllmEngine:
+    """A model in a local Hugging Face folder; keeps the promises of `GeneratorEngine`.
+
+    vLLM computes in a process of its own, which ends with this one.
+    """
+
+    def __init__(self, config: GeneratorConfig, model_path: str) -> None:
+        self._config = config
+        self._folder = Path(model_path)
+        self._shapes = read_shapes(self._folder)
+        self._vocab_size = read_vocab_size(self._folder)
+        self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+        set_environment(config)
+        self._gpu = wants_gpu(config)
+        self._version = 0
+        self._failure = "it is not started"
+        self._request_ids = itertools.count()
+        self._running: set[str] = set()
+        self._updating = asyncio.Lock()
+        self._num_tokens = 0
+        self._num_prompt_tokens = 0
+        self._num_updates = 0
+        self._busy_s = 0.0
+        self._busy_since = 0.0
+        self._llm: AsyncLLM
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        """vLLM's own finished settings, once it has started."""
+        return self._llm.vllm_config
+
+    async def start(self) -> None:
+        """Start vLLM's process; takes seconds on a CPU and up to minutes on a GPU, when it compiles."""
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        from agentgym.generators.vllm.settings import engine_arguments
+
+        # in this thread: the engine's sockets belong to the running event loop
+        self._llm = AsyncLLM.from_engine_args(engine_arguments(self._config, self._folder, gpu=self._gpu))
+        await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
+        await self._llm.update_weight_version(str(self._version))
+        self._failure = ""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """See `GeneratorEngine.generate`. Raises InfraError once the engine has failed or is closed."""
+        check_request(request, vocab_size=self._vocab_size, max_model_len=self._config.max_model_len)
+        self._refuse_after_failure()
+        request_id = f"agentgym-{next(self._request_ids)}"
+        with self._counted(request_id):
+            output = await self._final_output(request, request_id)
+        completion = _completion(output)
+        self._num_tokens += len(completion.completion_ids)
+        self._num_prompt_tokens += len(request.prompt_ids)
+        return completion
+
+    async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """See `GeneratorEngine.update_weights`. The weights travel as one file in shared memory."""
+        async with self._updating:
+            self._refuse_after_failure()
+            try:
+                with _shared_folder() as folder:
+                    path = Path(folder) / "weights.safetensors"
+                    await asyncio.to_thread(self._write, weights, path)  # generation goes on meanwhile
+                    await self._swap(version, path)
+            except BaseException as error:  # a cancelled update leaves the engine in between, too
+                await self._fail(f"the update to version {version} failed: {error!r}")
+                raise
+            self._num_updates += 1
+
+    def metrics(self) -> dict[str, float]:
+        """See `GeneratorEngine.metrics`. What vLLM holds beyond max_batch counts as waiting."""
+        since = time.perf_counter() - self._busy_since if self._running else 0.0
+        running = min(len(self._running), self._config.max_batch)
+        return {
+            "generator/tokens_total": self._num_tokens,
+            "generator/prompt_tokens_total": self._num_prompt_tokens,
+            "generator/busy_s": self._busy_s + since,
+            "generator/updates_total": self._num_updates,
+            "generator/running": running,
+            "generator/waiting": len(self._running) - running,
+        }
+
+    async def close(self) -> None:
+        """End vLLM's process; requests that still run get an InfraError."""
+        if not hasattr(self, "_llm"):
+            return
+        await self._fail(self._failure or "it is closed")
+        await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
+        del self._llm  # its destructor must not run while the interpreter ends
+
+    async def _final_output(self, request: GenerateRequest, request_id: str) -> CompletionOutput:
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        from agentgym.generators.vllm.settings import sampling_params
+
+        prompt = {
+            "prompt_token_ids": list(request.prompt_ids),
+            # keys and values of other weights are never taken for this request's prefix
+            "cache_salt": str(self._version),
+        }
+        final: CompletionOutput | None = None
+        try:
+            async for result in self._llm.generate(prompt, sampling_params(request.sampling), request_id):
+                final = result.outputs[0]
+        except (EngineDeadError, EngineGenerateError) as error:
+            self._failure = self._failure or f"vLLM's engine failed: {error}"
+            raise InfraError(f"the engine does not generate: {self._failure}") from error
+        if final is None or final.finish_reason not in ("stop", "length"):
+            reason = final.finish_reason if final else "nothing"
+            raise InfraError(
+                f"the engine does not generate: {self._failure or f'vLLM ended a request with {reason!r}'}"
+            )
+        return final
+
+    def _write(self, weights: Iterable[tuple[str, Tensor]], path: Path) -> None:
+        from safetensors.torch import save_file
+
+        found = collect(self._shapes, weights)
+        save_file(
+            {name: weight.detach().to("cpu", self._dtype).contiguous() for name, weight in found.items()},
+            path,
+        )
+
+    async def _swap(self, version: int, path: Path) -> None:
+        """Load the file while no step runs; running requests then go on with their context computed anew."""
+        timeout_s = self._config.update_timeout_s
+        async with asyncio.timeout(timeout_s):
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(str(path),))
+            if not await self._llm.reset_prefix_cache(reset_running_requests=True):
+                raise InfraError("vLLM did not drop the keys and values of the old weights")
+            await self._llm.update_weight_version(str(version))
+            self._version = version
+            await self._llm.resume_generation()
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure:
+            raise InfraError(f"the engine does not generate: {self._failure}")
+
+    async def _fail(self, why: str) -> None:
+        """From now on refuse; what still runs ends with an InfraError. The engine stays paused."""
+        self._failure = why
+        await self._llm.abort(list(self._running))
+
+    @contextmanager
+    def _counted(self, request_id: str) -> Iterator[None]:
+        if not self._running:
+            self._busy_since = time.perf_counter()
+        self._running.add(request_id)
+        try:
+            yield
+        finally:
+            self._running.discard(request_id)
+            if not self._running:
+                self._busy_s += time.perf_counter() - self._busy_since
+
+
+def _completion(output: CompletionOutput) -> Completion:
+    if list(output.logprobs.token_ids) != list(output.token_ids):
+        raise InfraError("vLLM gave log-probabilities of other tokens than it sampled")
+    return Completion(
+        completion_ids=tuple(output.token_ids),
+        logprobs=tuple(output.logprobs.logprobs),
+        versions=tuple(
+            VersionSpan(version=int(span.version), start=span.start, end=span.end)
+            for span in output.weight_versions
+        ),
+        finish_reason=FinishReason(output.finish_reason),
+    )
+
+
+def _shared_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder in memory where there is such a thing; removed at the end of the `with`."""
+    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    return tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place)

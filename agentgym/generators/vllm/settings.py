@@ -1,0 +1,104 @@
+"""Our settings in vLLM's terms."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentgym.errors import UserError
+from agentgym.generators.config import GeneratorConfig
+from agentgym.types import SamplingParams
+
+if TYPE_CHECKING:
+    import vllm
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+_CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
+
+
+def read_vocab_size(folder: Path) -> int:
+    path = folder / "config.json"
+    try:
+        return int(json.loads(path.read_text())["vocab_size"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path} gives no vocab_size ({error!r}); is it a Hugging Face model folder?"
+        ) from error
+
+
+def wants_gpu(config: GeneratorConfig) -> bool:
+    """Raises UserError where the device asked for and the vLLM that is installed don't fit."""
+    from vllm.platforms import current_platform
+
+    gpu = bool(current_platform.is_cuda())
+    if config.device != "auto" and gpu != (config.device == "cuda"):
+        raise UserError(
+            f"generator.device is {config.device!r} but the installed vLLM computes on "
+            f"{'cuda' if gpu else 'cpu'}; install the other build, or use generator.device=auto"
+        )
+    return gpu
+
+
+def set_environment(config: GeneratorConfig) -> None:
+    """What vLLM reads from the environment, in this process and the one it starts; it has no other way in.
+
+    Call it before vllm is imported.
+    """
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would copy locks that other threads hold
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)  # decoding on a CPU is many times slower without it
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # replicas would all sit on the same cores
+    if importlib.util.find_spec("flashinfer") is None:  # vLLM imports it for its sampler without asking
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings would tear the live view
+
+
+def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool) -> AsyncEngineArgs:
+    """Log-probabilities are those of the distribution that is sampled from ("processed")."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    arguments = AsyncEngineArgs(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # nothing of the model folder's sampling defaults
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_batch,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        enforce_eager=config.enforce_eager or not gpu,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",
+        worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",
+        disable_log_stats=True,
+        enable_log_requests=False,
+        use_tqdm_on_load=False,
+    )
+    if not gpu:
+        arguments.kv_cache_memory_bytes = _CPU_CACHE_BYTES
+        arguments.block_size = 32  # with the default of 128, short prompts never find a common prefix
+        # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU's can't
+        arguments.enable_chunked_prefill = False
+        arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
+    return arguments
+
+
+def sampling_params(sampling: SamplingParams) -> vllm.SamplingParams:
+    """One final answer with the sampled tokens' log-probabilities; only our own stop tokens end it."""
+    from vllm import SamplingParams as VllmSamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return VllmSamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=None if sampling.seed is None else sampling.seed % 2**63,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )

@@ -1,0 +1,165 @@
+"""The whole of asynchronous RL: sample and train at the same time, with a bound on staleness.
+
+A slot is taken before a group is sampled, and given back once the generators hold the weights that were
+trained on it. Groups are trained in the order in which they began. So no more than `max_staleness` whole
+steps can stand before a group that begins. `max_staleness = 0` is synchronous RL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from agentgym.errors import InfraError
+from agentgym.rl.config import LoopConfig
+from agentgym.rollout.generator import Generator
+from agentgym.types import Group, Task
+
+
+class Learner(Protocol):
+    """Trains on groups and publishes weights under a version."""
+
+    async def step(self, groups: list[Group], version: int) -> dict[str, float]:
+        """One optimizer step from the weights of `version`; returns metrics."""
+        ...
+
+    async def publish(self, version: int) -> None:
+        """Put the weights into the store under `version`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One finished step. next_group: the first group that no step has taken or skipped yet."""
+
+    step: int
+    groups: list[Group]
+    skipped: list[Group]
+    staleness: list[int]
+    next_group: int
+    metrics: dict[str, float]
+
+
+Rollout: TypeAlias = Callable[[Task, int], Coroutine[Any, Any, Group]]
+AfterStep: TypeAlias = Callable[[StepRecord], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a run stands: steps done (which is the version of the weights), and the next group to train."""
+
+    step: int = 0
+    next_group: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingLoop:
+    """`tasks` yields the task of group `position.next_group` first. `after_step` runs when the generators
+    hold the step's weights; it may save and evaluate."""
+
+    config: LoopConfig
+    tasks: Iterator[Task]
+    rollout: Rollout
+    learner: Learner
+    generator: Generator
+    after_step: AfterStep
+    position: Position = field(default_factory=Position)
+    _slots: asyncio.Semaphore = field(init=False)
+    _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
+
+    async def run(self) -> None:
+        """Returns after the last step. A crash in any rollout ends the run, as an ExceptionGroup."""
+        config = self.config
+        self._slots = asyncio.Semaphore((config.max_staleness + 1) * config.groups_per_step)
+        self._pending = asyncio.Queue()
+        async with asyncio.TaskGroup() as tasks:
+            sampler = tasks.create_task(self._sample(tasks))
+            for step in range(self.position.step + 1, config.steps + 1):
+                record = await self._step(step)
+                await self.after_step(record)
+            sampler.cancel()
+            while not self._pending.empty():
+                self._pending.get_nowait().cancel()
+
+    async def _sample(self, tasks: asyncio.TaskGroup) -> None:
+        group_id = self.position.next_group
+        for task in self.tasks:
+            await self._slots.acquire()
+            self._pending.put_nowait(tasks.create_task(self._play(task, group_id)))
+            group_id += 1
+        raise RuntimeError("the training tasks ran out; an environment's train split must be endless")
+
+    async def _play(self, task: Task, group_id: int) -> Group:
+        group = await self.rollout(task, group_id)
+        if not group.has_signal:
+            self._slots.release()  # it will never be trained, so nothing waits behind it
+        return group
+
+    async def _step(self, step: int) -> StepRecord:
+        version = step - 1
+        bound = self.config.max_staleness + self.config.force_staleness
+        groups, skipped = await self._collect(step, oldest=version - bound)
+        staleness = [version - oldest_version(group) for group in groups]
+        assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
+        metrics = await self.learner.step(groups, version)
+        await self.learner.publish(step)
+        await self.generator.update_weights(max(0, step - self.config.force_staleness))
+        for _ in groups:
+            self._slots.release()  # only now: a group begun earlier would be older than its slot says
+        next_group = max(group.group_id for group in [*groups, *skipped]) + 1
+        return StepRecord(
+            step=step,
+            groups=groups,
+            skipped=skipped,
+            staleness=staleness,
+            next_group=next_group,
+            metrics=metrics,
+        )
+
+    async def _collect(self, step: int, oldest: int) -> tuple[list[Group], list[Group]]:
+        """Groups with signal in start order, and those that were skipped on the way.
+
+        A step that goes on with fewer groups leaves others waiting longer than their slots allow for; what
+        has grown older than `oldest` by then is skipped too.
+        """
+        groups: list[Group] = []
+        skipped: list[Group] = []
+        wanted = self.config.groups_per_step
+        while len(groups) < wanted:
+            dull = [group for group in skipped if not group.has_signal]
+            if len(dull) >= wanted * self.config.max_refills:
+                if groups:
+                    break  # train on what there is rather than wait for ever
+                if len(dull) == len(skipped):
+                    raise NothingToLearn(step, dull)
+            group = await (await self._pending.get())
+            if group.has_signal and oldest_version(group) < oldest:
+                skipped.append(group)
+                self._slots.release()
+            else:
+                (groups if group.has_signal else skipped).append(group)
+        return groups, skipped
+
+
+class NothingToLearn(InfraError):
+    """groups: those that were played in a row for `step`, each with one reward for all of its episodes."""
+
+    def __init__(self, step: int, groups: list[Group]) -> None:
+        rewards = [e.reward for group in groups for e in group.episodes if e.reward is not None]
+        mean = sum(rewards) / len(rewards) if rewards else float("nan")
+        super().__init__(
+            f"{len(groups)} groups in a row had nothing to learn from: all episodes of a group earned the same "
+            f"(mean reward {mean:.3f}). Choose easier or harder tasks, a larger loop.group_size, "
+            "or look at the episodes with `agentgym episodes RUN`."
+        )
+        self.step = step
+        self.groups = groups
+
+
+def oldest_version(group: Group) -> int:
+    """The oldest weights that sampled a token of the group's trained episodes."""
+    trained = zip(group.episodes, group.advantages, strict=True)
+    sampled = [episode.min_version for episode, advantage in trained if advantage and episode.turns]
+    return min(sampled, default=group.start_version)

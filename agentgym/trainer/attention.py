@@ -1,0 +1,65 @@
+"""Attention over packed rows where flex attention can't run: torch's own, with a mask per document.
+
+Axes: B rows, L tokens, N heads, H size of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agentgym.trainer.titan import Module
+
+
+class PackedSDPA(Module):  # type: ignore[misc]  # torchtitan has no types
+    """Takes the place of torchtitan's inner attention: flex has no backward pass on a CPU."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):  # type: ignore[misc]
+        pass
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+
+    def forward(
+        self,
+        q_BLNH: Tensor,
+        k_BLNH: Tensor,
+        v_BLNH: Tensor,
+        *,
+        attention_masks: Tensor | None = None,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        **_: object,
+    ) -> Tensor:
+        """attention_masks: what `packed_mask` gives, or None for plain causal attention."""
+        out_BNLH = F.scaled_dot_product_attention(
+            q_BLNH.transpose(1, 2),
+            k_BLNH.transpose(1, 2),
+            v_BLNH.transpose(1, 2),
+            attn_mask=attention_masks,
+            is_causal=attention_masks is None,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return out_BNLH.transpose(1, 2)
+
+
+def packed_mask(positions_BL: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores, [B, 1, L, L]: 0 within a document up to oneself, else -inf.
+
+    None when plain causal attention does the same: every row is one document, then padding. It is made once
+    for all layers, and as numbers, because torch would turn a mask of booleans into them in every layer.
+    """
+    starts_BL = positions_BL == 0
+    if bool((starts_BL[:, 1:].int().diff(dim=1) >= 0).all()):
+        return None  # after the first token, once one starts anew all do: that is padding
+    document_BL = starts_BL.cumsum(1)
+    length = positions_BL.shape[1]
+    causal_LL = torch.ones(length, length, dtype=torch.bool, device=positions_BL.device).tril()
+    allowed_BLL = (document_BL[:, :, None] == document_BL[:, None, :]) & causal_LL
+    mask_BLL = torch.zeros(allowed_BLL.shape, dtype=dtype, device=positions_BL.device)
+    return mask_BLL.masked_fill_(~allowed_BLL, float("-inf"))[:, None]

@@ -1,0 +1,115 @@
+"""Builds the model, sharded over the ranks, with its optimizer and learning-rate schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from agentgym.errors import UserError
+from agentgym.trainer import titan
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.model import Architecture, titan_config
+from agentgym.trainer.parallel import Ranks, expected_warnings_off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """adapter: between torchtitan's names of weights and Hugging Face's."""
+
+    model: nn.Module
+    adapter: Any
+    optimizers: Any
+    schedule: Any
+    flex: bool
+
+
+@dataclass(slots=True)
+class _HasParallelism:
+    """The one field that torchtitan reads of a config to plan the sharding of a model."""
+
+    parallelism: Any
+
+
+def build(
+    architecture: Architecture,
+    trainer: TrainerConfig,
+    optimizer: OptimizerConfig,
+    *,
+    ranks: Ranks,
+    total_steps: int,
+    folder: str,
+    temperature: float,
+) -> TrainedModel:
+    """Weights are drawn at random from trainer.seed; load others over them."""
+    if trainer.seq_len > architecture.max_positions:
+        raise UserError(
+            f"trainer.seq_len is {trainer.seq_len}; the model knows {architecture.max_positions} positions"
+        )
+    if trainer.seq_len % trainer.tensor_parallel:
+        raise UserError(
+            f"trainer.seq_len {trainer.seq_len} must be a multiple of trainer.tensor_parallel "
+            f"{trainer.tensor_parallel}: the ranks share each row's tokens between layers"
+        )
+    on_cpu = ranks.device.type == "cpu"
+    flex = trainer.attention == "flex" or (trainer.attention == "auto" and not on_cpu)
+    if flex and on_cpu:
+        raise UserError("trainer.attention is 'flex', which can't train on a CPU; use 'auto' or 'sdpa'")
+    if flex:
+        titan.disable_flex_autotune()
+    config = titan_config(
+        architecture,
+        attention="flex" if flex else "sdpa",
+        seq_len=trainer.seq_len,
+        logprob_chunk=trainer.logprob_chunk,
+        temperature=temperature,
+    )
+    config.update_from_config(config=_HasParallelism(ranks.parallelism))
+    torch.manual_seed(trainer.seed)
+    with torch.device("meta"):
+        model = config.build()
+    model = _shard(model, trainer, ranks, folder)
+    model.to_empty(device=ranks.device)
+    with torch.no_grad(), expected_warnings_off():
+        model.init_states()  # type: ignore[operator]
+    model.train()
+    optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
+    schedule = titan.LRSchedulersContainer.Config(
+        warmup_steps=optimizer.warmup_steps, decay_ratio=optimizer.decay_ratio
+    ).build(optimizers=optimizers, training_steps=total_steps)
+    adapter = titan.qwen3.Qwen3StateDictAdapter(config, None)
+    return TrainedModel(model=model, adapter=adapter, optimizers=optimizers, schedule=schedule, flex=flex)
+
+
+def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> nn.Module:
+    checkpointing = {"selective": titan.SelectiveAC, "full": titan.FullAC}
+    recompute = checkpointing.get(trainer.activation_checkpoint)
+    model = titan.qwen3.parallelize_qwen3(
+        model,
+        parallel_dims=ranks.dims,
+        training=titan.TrainingConfig(mixed_precision_param=trainer.dtype, seq_len=trainer.seq_len),
+        parallelism=ranks.parallelism,
+        compile_config=titan.CompileConfig(enable=trainer.compile),
+        ac_config=recompute.Config() if recompute else None,
+        dump_folder=folder,
+        skip_dp=not ranks.sharded,
+    )
+    if ranks.device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo can't multiply while it sums
+    return model
+
+
+def _optimizers(model: nn.Module, optimizer: OptimizerConfig, implementation: str) -> Any:
+    config = titan.default_adamw(
+        lr=optimizer.lr,
+        betas=(optimizer.beta1, optimizer.beta2),
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+    )
+    config.implementation = implementation
+    return config.build(model_parts=[model])

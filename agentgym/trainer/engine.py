@@ -1,0 +1,244 @@
+"""The trainer: packs samples, accumulates gradients, steps, and hands out its weights. CPU or GPU, 1..N processes.
+
+Axes: R rows, L tokens of a row, N trained tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses import TrainedTokens, token_loss, token_weights
+from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
+from agentgym.trainer import titan
+from agentgym.trainer.attention import packed_mask
+from agentgym.trainer.build import build
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.export import export_folder, full_hf_weights, load_hf
+from agentgym.trainer.model import read_architecture
+from agentgym.trainer.parallel import join
+from agentgym.trainer.progress import Totals
+from agentgym.trainer.state import load_checkpoint, save_checkpoint
+from agentgym.types import Sample
+
+
+class TitanEngine:
+    """One process's part of the trainer; every method is called on all ranks with the same arguments.
+
+    step: optimizer steps so far. version: the newest published weights, set by whoever publishes; it only
+    tells which tokens the metric train/mismatch_fresh_max looks at.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        trainer: TrainerConfig,
+        optimizer: OptimizerConfig,
+        loss: GrpoConfig | SftConfig,
+        total_steps: int,
+        folder: str,
+        random_weights: bool = False,
+        temperature: float = 1.0,
+    ) -> None:
+        """model_path: a Hugging Face folder. folder: for what torchtitan writes. total_steps: of the schedule.
+
+        temperature: the sampler's; log-probabilities must be of the distribution that was sampled from.
+        Raises UserError for a model or a config that can't be trained.
+        """
+        torch.set_num_threads(trainer.threads)
+        self.step = 0
+        self.version = 0
+        self._trainer, self._optimizer, self._loss = trainer, optimizer, loss
+        self._model_path = model_path
+        self._architecture = read_architecture(model_path)
+        self._ranks = join(trainer)
+        self._tokens_total = 0
+        self._busy_s = 0.0
+        try:
+            self._built = build(
+                self._architecture,
+                trainer,
+                optimizer,
+                ranks=self._ranks,
+                total_steps=max(1, total_steps),
+                folder=folder,
+                temperature=temperature,
+            )
+            self._model = self._built.model
+            if not random_weights:
+                load_hf(self._model, self._built.adapter, model_path, sharded=self._ranks.sharded)
+        except BaseException:
+            self._ranks.leave()
+            raise
+
+    def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Add the gradient of the samples' loss to what is there; no step. Returns the loss's metrics."""
+        begin_s = time.perf_counter()
+        batch = self._pack(samples)
+        if not batch.num_trained_tokens:
+            raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
+        if isinstance(self._loss, GrpoConfig) and self._loss.kl_coef > 0 and not batch.has_reference:
+            raise ValueError(
+                "grpo.kl_coef is above 0 but samples have no ref_logprobs; run a reference model"
+            )
+        weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
+        packed_s = time.perf_counter()
+        totals = Totals(self._ranks.device)
+        for part in self._parts(batch):
+            self._accumulate(batch.rows(part), weights_RL[part], totals)
+        metrics = totals.finish(self._ranks, batch.num_trained_tokens)
+        end_s = time.perf_counter()
+        self._tokens_total += batch.num_tokens
+        self._busy_s += end_s - begin_s
+        return metrics | {
+            "train/trained_tokens": float(batch.num_trained_tokens),
+            "train/tokens": float(batch.num_tokens),
+            "train/padding_share": 1.0 - batch.num_tokens / batch.token_ids.numel(),
+            "train/time/train_pack_s": packed_s - begin_s,
+            "train/time/train_compute_s": end_s - packed_s,
+        }
+
+    def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """One optimizer step: every rank gets all samples and takes its share of the rows.
+
+        The loss is normalised over the whole batch, so microbatches and ranks change nothing but rounding.
+        Raises ValueError for a batch without a trained token, RuntimeError when the gradient is not finite.
+        """
+        metrics = self.forward_backward(samples)
+        begin_s = time.perf_counter()
+        metrics |= self.optimizer_step()
+        metrics["train/time/train_compute_s"] += time.perf_counter() - begin_s
+        return metrics
+
+    def optimizer_step(self) -> dict[str, float]:
+        """Clip the gradient, step, clear it. Refuses a gradient that is not finite: weights stay as they are."""
+        begin_s = time.perf_counter()
+        norm = float(
+            titan.distributed.clip_grad_norm_(
+                list(self._model.parameters()), self._optimizer.max_grad_norm, foreach=True
+            )
+        )
+        if not math.isfinite(norm):
+            self.clear_gradients()
+            raise RuntimeError(
+                f"the gradient norm of step {self.step + 1} is {norm}; the weights were left as they are. "
+                "Lower optimizer.lr, or look at the rewards and log-probabilities of this batch."
+            )
+        rate = self._built.schedule.schedulers[0].get_last_lr()[0]
+        self._built.optimizers.step()
+        self._built.schedule.step()
+        self.clear_gradients()
+        self.step += 1
+        self._busy_s += time.perf_counter() - begin_s
+        return {"train/grad_norm": norm, "train/lr": float(rate)}
+
+    def clear_gradients(self) -> None:
+        self._built.optimizers.zero_grad()
+
+    @torch.no_grad()
+    def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
+        batch = self._pack(samples)
+        index = batch.sample_index
+        follows_RL = torch.zeros_like(batch.loss_mask)
+        follows_RL[:, :-1] = (index[:, :-1] == index[:, 1:]) & (index[:, 1:] >= 0)
+        values_RL = torch.zeros(index.shape, device=self._ranks.device)
+        for part in self._parts(batch):
+            part_follows = follows_RL[part]
+            logprobs_N, _ = self._forward(batch.rows(part), part_follows)
+            mine = torch.zeros(part_follows.shape, device=self._ranks.device)
+            mine[part_follows.to(self._ranks.device)] = logprobs_N
+            values_RL[part] = mine
+        return unpack(batch, self._ranks.reduce(values_RL))
+
+    def hf_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Full weights in float32 under Hugging Face names, one by one; a tied lm_head is left out.
+
+        Collective: every rank must go through all of them. Tensors may be the live weights: copy what must
+        outlast the next step.
+        """
+        return full_hf_weights(self._model, self._built.adapter)
+
+    def save(self, folder: str) -> None:
+        """Write all that is needed to go on: weights, optimizer, schedule, step, random state. Whole or not at all."""
+        save_checkpoint(folder, self._built, self._ranks, step=self.step, architecture=self._architecture)
+
+    def load(self, folder: str) -> None:
+        """Go on from a checkpoint; the next steps equal, bit for bit, those after it was saved."""
+        self.step = load_checkpoint(folder, self._built, self._ranks)
+
+    def export_hf(self, folder: str) -> None:
+        """Write a Hugging Face folder: safetensors, config.json, and the tokenizer files of model_path."""
+        export_folder(folder, self.hf_weights(), self._model_path, writes=self._ranks.rank == 0)
+        self._ranks.barrier()
+
+    def status(self) -> dict[str, float]:
+        return {
+            "train/step": float(self.step),
+            "train/version": float(self.version),
+            "train/tokens_total": float(self._tokens_total),
+            "train/busy_s": self._busy_s,
+        }
+
+    def close(self) -> None:
+        """Leave the process group; the engine can't be used afterwards."""
+        self._ranks.leave()
+
+    def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
+        return pack(
+            samples,
+            seq_len=self._trainer.seq_len,
+            rows_divisible_by=self._ranks.data_size,
+            attention_break_even=None if self._built.flex else self._architecture.attention_break_even,
+        )
+
+    def _parts(self, batch: TrainBatch) -> Iterator[slice]:
+        """This rank's rows, in parts of at most rows_per_microbatch * seq_len tokens."""
+        size = max(1, self._trainer.rows_per_microbatch * self._trainer.seq_len // batch.row_length)
+        return row_slices(batch.num_rows, size, self._ranks.data_rank, self._ranks.data_size)
+
+    def _forward(self, batch: TrainBatch, wanted_RL: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies, [N] each, of the labels at the wanted entries, in row order."""
+        device = self._ranks.device
+        positions_RL = batch.positions.to(device)
+        if self._built.flex:
+            mask = self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
+        else:
+            mask = packed_mask(
+                positions_RL, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16
+            )
+        entries_N = wanted_RL.flatten().nonzero()[:, 0]
+        self._model.lm_head.targets = (  # type: ignore[union-attr]
+            entries_N.to(device),
+            batch.labels.flatten()[entries_N].to(device),
+        )
+        scored_2N = self._model(batch.token_ids.to(device), positions=positions_RL, attention_masks=mask)
+        return scored_2N[0], scored_2N[1]
+
+    def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals) -> None:
+        mask_RL = batch.loss_mask
+        logprobs_N, entropy_N = self._forward(batch, mask_RL)
+
+        def trained(column_RL: Tensor) -> Tensor:
+            return column_RL[mask_RL].to(self._ranks.device)
+
+        weights_N = trained(weights_RL)
+        tokens = TrainedTokens(
+            logprobs=logprobs_N,
+            entropy=entropy_N,
+            sampler_logprobs=trained(batch.sampler_logprobs),
+            ref_logprobs=trained(batch.ref_logprobs),
+            advantages=trained(batch.advantages),
+            versions=trained(batch.versions),
+            weights=weights_N,
+        )
+        result = token_loss(self._loss, tokens, self.version)
+        loss = (result.loss * weights_N).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        totals.add(loss.detach(), result)

@@ -1,0 +1,108 @@
+"""Weights in and out in Hugging Face format."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.tensor import DTensor
+
+from agentgym.errors import UserError
+from agentgym.trainer.parallel import expected_warnings_off
+
+WEIGHT_SUFFIXES = (
+    ".safetensors",
+    ".safetensors.index.json",
+    ".bin",
+    ".bin.index.json",
+    ".pt",
+    ".pth",
+    ".gguf",
+)
+MAX_SHARD_BYTES = 4 << 30
+
+
+def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> None:
+    """Read safetensors over the model's weights; each rank reads what it holds. Collective.
+
+    Raises UserError when a weight is missing, of another shape, or unreadable.
+    """
+    weights = adapter.to_hf(model.state_dict())
+    try:
+        with expected_warnings_off():
+            load(weights, storage_reader=HuggingFaceStorageReader(folder), no_dist=not sharded)
+    except Exception as error:  # the reader raises whatever it meets
+        raise UserError(f"the weights in {folder} can't be loaded: {error}") from error
+    model.load_state_dict(adapter.from_hf(weights), strict=True)
+
+
+def full_hf_weights(model: nn.Module, adapter: Any) -> Iterator[tuple[str, Tensor]]:
+    """Full float32 tensors under Hugging Face names, gathered one by one. Collective."""
+    for name, weight in adapter.to_hf(model.state_dict()).items():
+        full = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        yield name, full.detach().float()
+
+
+def export_folder(
+    folder: str, weights: Iterator[tuple[str, Tensor]], model_path: str, *, writes: bool
+) -> None:
+    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all.
+
+    writes: whether this rank does; the others only take part in gathering.
+    """
+    if not writes:
+        for _ in weights:
+            pass
+        return
+    target = Path(folder)
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write_shards(partial, weights)
+    for file in Path(model_path).iterdir():
+        if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES):
+            shutil.copyfile(file, partial / file.name)
+    config = json.loads((partial / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    config["dtype"] = "float32"
+    (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if target.exists():
+        shutil.rmtree(target)
+    partial.rename(target)
+
+
+def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
+    from safetensors.torch import save_file
+
+    shards: list[tuple[Path, list[str]]] = []
+    total_bytes, held, held_bytes = 0, dict[str, Tensor](), 0
+
+    def flush() -> None:
+        path = folder / f"part-{len(shards)}.safetensors"
+        save_file(held, path, metadata={"format": "pt"})
+        shards.append((path, [*held]))
+
+    for name, weight in weights:
+        size = weight.numel() * weight.element_size()
+        if held and held_bytes + size > MAX_SHARD_BYTES:
+            flush()
+            held, held_bytes = {}, 0
+        held[name] = weight.cpu().contiguous()
+        held_bytes += size
+        total_bytes += size
+    flush()
+    if len(shards) == 1:
+        shards[0][0].rename(folder / "model.safetensors")
+        return
+    placed: dict[str, str] = {}
+    for number, (path, names) in enumerate(shards, 1):
+        final = path.rename(folder / f"model-{number:05}-of-{len(shards):05}.safetensors")
+        placed |= dict.fromkeys(names, final.name)
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": placed}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

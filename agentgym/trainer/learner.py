@@ -1,0 +1,36 @@
+"""Groups in, an optimizer step out: the trainer, with the reference model where the loss asks for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agentgym.rl.samples import group_samples
+from agentgym.rollout.activity import Activity
+from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.reference import ReferenceModel
+from agentgym.types import Group
+
+
+@dataclass(slots=True, kw_only=True)
+class TitanLearner:
+    """What the loop trains with. keep_versions: weights that stay in the store, the newest first."""
+
+    trainer: TrainerClient
+    reference: ReferenceModel | None
+    activity: Activity
+
+    async def step(self, groups: list[Group], version: int) -> dict[str, float]:
+        samples = group_samples(groups)
+        if self.reference is not None:
+            with self.activity.doing("reference"):
+                ref_logprobs = await self.reference.forward(samples)
+            samples = [
+                replace(sample, ref_logprobs=logprobs)
+                for sample, logprobs in zip(samples, ref_logprobs, strict=True)
+            ]
+        with self.activity.doing("train"):
+            return await self.trainer.step(samples)
+
+    async def publish(self, version: int) -> None:
+        with self.activity.doing("publish"):
+            await self.trainer.publish(version)

@@ -1,0 +1,126 @@
+"""How the trainer's processes find each other, and which part of the work each one has."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from agentgym.errors import UserError
+from agentgym.trainer import titan
+from agentgym.trainer.config import Device, TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process's device and place. dims: torchtitan's meshes. owns_group: whether we began the group."""
+
+    device: torch.device
+    dims: Any
+    parallelism: Any
+    rank: int
+    sharded: bool
+    owns_group: bool
+
+    @property
+    def data_rank(self) -> int:
+        return 0 if self._batch_mesh is None else self._batch_mesh.get_local_rank()
+
+    @property
+    def data_size(self) -> int:
+        return 1 if self._batch_mesh is None else self._batch_mesh.size()
+
+    @property
+    def _batch_mesh(self) -> Any:
+        return self.dims.get_optional_mesh("batch") if self.sharded else None
+
+    def reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+        """Combine over the ranks that hold different data, in place."""
+        if self._batch_mesh is not None:
+            dist.all_reduce(values, operation, self._batch_mesh.get_group())
+        return values
+
+    def barrier(self) -> None:
+        if self.sharded:
+            dist.barrier()
+
+    def leave(self) -> None:
+        if self.owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def expected_warnings_off() -> Iterator[None]:
+    """Silence what torch warns of although it is meant: saving and loading in a single process, drawing random
+    weights for a sharded model on a CPU, and torchtitan's way to restore a schedule.
+    """
+    expected = ("torch.distributed is disabled", "DTensor random operators", "To get the last learning rate")
+    with warnings.catch_warnings():
+        for message in expected:
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
+        yield
+
+
+def choose_device(device: Device) -> str:
+    """ "cpu" or "cuda". Raises UserError when CUDA is asked for and absent."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("trainer.device is 'cuda' but torch sees no GPU; use 'auto' or 'cpu'")
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def join(config: TrainerConfig) -> Ranks:
+    """Join the process group, with torchrun's variables set when trainer.procs is above 1.
+
+    One process in float32 needs no group and no sharding: FSDP would only copy. In bfloat16 it is FSDP that
+    casts, so one process shards with itself.
+    """
+    device_type = choose_device(config.device)
+    titan.set_device(device_type)
+    sharded = config.procs > 1 or config.dtype != "float32"
+    owns_group = sharded and not dist.is_initialized()
+    if owns_group:
+        _start_group("gloo" if device_type == "cpu" else "nccl", config.procs)
+    rank = dist.get_rank() if sharded else 0
+    if sharded and dist.get_world_size() != config.procs:
+        raise UserError(
+            f"trainer.procs is {config.procs}, but the process group has {dist.get_world_size()} processes; "
+            "start as many as the config says"
+        )
+    device = torch.device("cpu")
+    if device_type == "cuda":
+        device = torch.device("cuda", config.gpus[rank] if config.gpus else rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    parallelism = titan.ParallelismConfig(
+        tensor_parallel_degree=config.tensor_parallel,
+        data_parallel_shard_degree=config.data_parallel_shard,
+        spmd_backend="partial_dtensor",  # the default fails with more than one process on torch 2.13
+    )
+    titan.distributed.set_spmd_backend("partial_dtensor")
+    dims = titan.ParallelDims.from_config(parallelism, config.procs)
+    if sharded:
+        dims.build_mesh()
+    return Ranks(
+        device=device, dims=dims, parallelism=parallelism, rank=rank, sharded=sharded, owns_group=owns_group
+    )
+
+
+def _start_group(backend: str, procs: int) -> None:
+    if procs == 1:
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        return
+    try:
+        dist.init_process_group(backend)
+    except ValueError as error:
+        raise UserError(
+            f"trainer.procs is {procs}, so RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set, "
+            f"as torchrun does: {error}"
+        ) from error

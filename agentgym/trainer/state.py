@@ -1,0 +1,78 @@
+"""Saves and restores everything a training run needs to go on, through torch's distributed checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from agentgym.errors import UserError
+from agentgym.trainer.build import TrainedModel
+from agentgym.trainer.checkpoint import read_manifest, write_manifest
+from agentgym.trainer.model import Architecture
+from agentgym.trainer.parallel import Ranks, expected_warnings_off
+
+
+def save_checkpoint(
+    folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture
+) -> None:
+    """Write to FOLDER.partial and rename at the end. Collective; the folder must be shared by all ranks."""
+    target = Path(folder)
+    partial = target.with_name(target.name + ".partial")
+    if ranks.rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    ranks.barrier()
+    with expected_warnings_off():
+        save(_state(built, step), checkpoint_id=partial, no_dist=not ranks.sharded)
+    ranks.barrier()
+    if ranks.rank == 0:
+        write_manifest(partial, step=step, architecture=architecture)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+    ranks.barrier()
+
+
+def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
+    """Restore everything and return the step. Collective. Another number of ranks than at the save is fine.
+
+    Raises UserError when the checkpoint can't be read; look at it with `checkpoint.check` before.
+    """
+    step = read_manifest(folder).step
+    state = _state(built, step)
+    with expected_warnings_off():
+        try:
+            load(state, checkpoint_id=folder, no_dist=not ranks.sharded)
+        except Exception as error:  # the reader raises whatever it meets
+            raise UserError(f"the checkpoint {folder} can't be loaded: {error}") from error
+        built.model.load_state_dict(state["model"])
+        built.optimizers.load_state_dict(state["optimizer"])
+        built.schedule.load_state_dict(state["schedule"])
+    torch.set_rng_state(state["random"])
+    return int(state["step"])
+
+
+def _state(built: TrainedModel, step: int) -> dict[str, Any]:
+    return {
+        "model": built.model.state_dict(),
+        "optimizer": _optimizer_state(built),
+        "schedule": built.schedule.state_dict(),
+        "step": step,
+        "random": torch.get_rng_state(),
+    }
+
+
+def _optimizer_state(built: TrainedModel) -> dict[str, Any]:
+    """Its moments and counters, made first if no step was done: zero, as an optimizer that never stepped has."""
+    fresh = not any(optimizer.state for optimizer in built.optimizers)
+    state: dict[str, Any] = built.optimizers.state_dict()
+    if fresh:  # torchtitan makes them by a step without gradient, which counts as one
+        for optimizer in built.optimizers:
+            for of_parameter in optimizer.state.values():
+                of_parameter["step"].zero_()
+    return state

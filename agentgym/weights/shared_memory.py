@@ -1,0 +1,234 @@
+"""A weight store for one host: a file of safetensors layout per version, in memory, mapped by its readers."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import mmap
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from agentgym.errors import InfraError
+from agentgym.weights.store import delete_old
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+ROOT = Path("/dev/shm")
+PREFIX = "agentgym-"
+SUFFIX = ".safetensors"
+OWNER_FILE = "owner.json"
+HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process, told apart from a later one with the same number."""
+
+    pid: int
+    start_ticks: int  # since boot
+    namespace: str  # of process ids: elsewhere the number means another process
+
+    @classmethod
+    def me(cls) -> Owner:
+        return cls(pid=os.getpid(), start_ticks=_start_ticks(os.getpid()) or 0, namespace=_namespace())
+
+    @property
+    def is_gone(self) -> bool:
+        """False when in doubt."""
+        return self.namespace == _namespace() and _start_ticks(self.pid) != self.start_ticks
+
+
+def sweep(root: Path = ROOT) -> list[Path]:
+    """Remove the folders of runs whose owner is dead, which only SIGKILL leaves; returns them."""
+    removed = []
+    for folder in root.glob(f"{PREFIX}*"):
+        try:
+            owner = Owner(**json.loads((folder / OWNER_FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            continue  # not ours, or just being made
+        if owner.is_gone:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+            log.info("removed %s, left by process %d", folder, owner.pid)
+    return removed
+
+
+class SharedMemoryStore:
+    """Made by its owner; copies that travel to other processes read and write but never remove the folder.
+
+    A version is written under another name and then renamed, so readers see all of it or nothing.
+    """
+
+    def __init__(self, run: str, *, keep: int | None = None, root: Path = ROOT) -> None:
+        """keep: the newest versions that stay when another is stored; None keeps all."""
+        if not root.is_dir():
+            raise InfraError(f"{root} is not there to keep weights in; set weights.store to torchstore")
+        sweep(root)
+        slug = re.sub(r"[^A-Za-z0-9_.]+", "-", run).strip("-") or "run"
+        self.folder = root / f"{PREFIX}{slug}-{os.getpid()}"
+        self._keep = keep
+        self._owns = True
+        self._header_bytes = HEADER_BYTES
+        self._make_folder()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "_keep": self._keep,
+            "folder": self.folder,
+            "_owns": False,
+            "_header_bytes": self._header_bytes,
+        }
+
+    async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        path = self._path(version)
+        if path.exists():
+            raise ValueError(f"version {version} is stored already and versions don't change")
+        temporary = path.with_suffix(".part")
+        try:
+            with temporary.open("w+b") as file:
+                self._header_bytes = write_safetensors(file, weights, header_bytes=self._header_bytes)
+            temporary.rename(path)
+            await delete_old(self, self._keep)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise InfraError(self._full(version, temporary)) from error
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    async def get(self, version: int) -> Iterator[tuple[str, Tensor]]:
+        """The tensors are private copy-on-write maps of the file; they outlive its deletion."""
+        try:
+            file = self._path(version).open("rb")
+        except FileNotFoundError:
+            held = await self.versions()
+            raise KeyError(f"no weights of version {version}; the store holds {held}") from None
+        with file:
+            return read_safetensors(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+    async def delete(self, version: int) -> None:
+        self._path(version).unlink(missing_ok=True)
+
+    async def versions(self) -> list[int]:
+        names = (path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}"))
+        return sorted(int(name) for name in names)
+
+    async def close(self) -> None:
+        if self._owns:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make_folder(self) -> None:
+        owner = Owner.me()
+        self.folder.mkdir(mode=0o700)
+        record = {"pid": owner.pid, "start_ticks": owner.start_ticks, "namespace": owner.namespace}
+        (self.folder / OWNER_FILE).write_text(json.dumps(record))
+
+    def _path(self, version: int) -> Path:
+        return self.folder / f"{version}{SUFFIX}"
+
+    def _full(self, version: int, temporary: Path) -> str:
+        written = temporary.stat().st_size // 2**20 if temporary.exists() else 0
+        usage = shutil.disk_usage(self.folder)
+        return (
+            f"{self.folder.parent} is full: version {version} did not fit after {written} MiB; "
+            f"it has {usage.total // 2**20} MiB in all and {usage.free // 2**20} MiB were free. Make it "
+            "larger (containers: --shm-size), lower weights.keep, or set weights.store to torchstore"
+        )
+
+
+def write_safetensors(
+    file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES
+) -> int:
+    """Write tensors one by one, as they come. Source of the layout: the safetensors README, "Format".
+
+    Returns the size that the header was given, for the next file of the same shape. Raises ValueError for a
+    name that comes twice.
+    """
+    import torch
+
+    entries: dict[str, dict[str, object]] = {}
+    start = 8 + header_bytes
+    file.seek(start)
+    position = 0
+    for name, tensor in weights:
+        if name in entries:
+            raise ValueError(f"weights hold {name!r} twice")
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        file.write(flat.numpy().data)
+        end = position + flat.numel()
+        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        entries[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
+        position = end
+    header = json.dumps(entries).encode()
+    if len(header) > header_bytes:
+        header_bytes = -(-len(header) // 8) * 8
+        _move(file, start, 8 + header_bytes, position)
+    file.seek(0)
+    file.write(header_bytes.to_bytes(8, "little") + header.ljust(header_bytes))  # the format allows spaces
+    return header_bytes
+
+
+def read_safetensors(mapped: mmap.mmap) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that share the mapped memory."""
+    import torch
+
+    dtypes = {short: getattr(torch, name) for name, short in DTYPES.items()}
+    header_bytes = int.from_bytes(mapped[:8], "little")
+    for name, entry in json.loads(mapped[8 : 8 + header_bytes]).items():
+        begin, end = entry["data_offsets"]
+        dtype = dtypes[entry["dtype"]]
+        if begin == end:
+            yield name, torch.empty(entry["shape"], dtype=dtype)
+            continue
+        raw = torch.frombuffer(mapped, dtype=torch.uint8, count=end - begin, offset=8 + header_bytes + begin)
+        if begin % dtype.itemsize:
+            raw = raw.clone()  # the format packs without gaps, so a mixed file may be misaligned
+        yield name, raw.view(dtype).reshape(entry["shape"])
+
+
+def _move(file: BinaryIO, source: int, target: int, count: int, chunk: int = 2**24) -> None:
+    """Shift bytes towards the file's end, last chunk first."""
+    for begin in reversed(range(0, count, chunk)):
+        file.seek(source + begin)
+        data = file.read(min(chunk, count - begin))
+        file.seek(target + begin)
+        file.write(data)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is none."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if after_name[0] in "ZX" else int(after_name[19])
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "unknown"

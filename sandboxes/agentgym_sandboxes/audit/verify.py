@@ -1,0 +1,122 @@
+"""Runs the hostile suite against a backend: what was tried, what held, and what was left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from agentgym.errors import InfraError
+from agentgym.sandbox import Capabilities, SandboxBackend, SandboxDirty, SandboxLost
+from agentgym_sandboxes.audit.aftermath import NextCall
+from agentgym_sandboxes.audit.findings import Finding, Judgement, Outcome, Report, broken, escaped
+from agentgym_sandboxes.audit.host import Host
+from agentgym_sandboxes.audit.snippet import Trial
+from agentgym_sandboxes.audit.suite import all_trials
+
+LOSSES = ("replaced_dirty_total", "replaced_backstop_total", "replaced_lost_total", "replaced_ping_total")
+
+
+async def verify(
+    backend: SandboxBackend,
+    *,
+    only: Sequence[str] | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
+) -> Report:
+    """Run every trial on a started backend, one after another, each followed by the next-call check.
+
+    The backend should have one container (`pool_size` 1), so that the next call goes where the trial was.
+    only: names of trials or of categories. Raises ValueError for a name that there is none of.
+    """
+    began_s = time.monotonic()
+    trials = chosen(only)
+    capabilities = await backend.probe()
+    findings = []
+    with Host() as host:
+        examiner = Examiner(backend, capabilities, host)
+        for trial in trials:
+            finding = await examiner.examine(trial)
+            findings.append(finding)
+            if on_finding is not None:
+                on_finding(finding)
+    return Report(capabilities=capabilities, findings=tuple(findings), wall_s=time.monotonic() - began_s)
+
+
+def chosen(only: Sequence[str] | None) -> list[Trial]:
+    """The trials of these names and categories; all for None."""
+    trials = all_trials()
+    if only is None:
+        return list(trials)
+    known = {trial.name for trial in trials} | {trial.category.value for trial in trials}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise ValueError(f"no trial and no category {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    return [trial for trial in trials if trial.name in only or trial.category.value in only]
+
+
+class Examiner:
+    """Runs single trials against one backend."""
+
+    def __init__(self, backend: SandboxBackend, capabilities: Capabilities, host: Host) -> None:
+        self._backend = backend
+        self._capabilities = capabilities
+        self._host = host
+        self._next_call: NextCall | None = None
+
+    async def examine(self, trial: Trial) -> Finding:
+        """One trial, and the check that it left nothing."""
+        began_s = time.monotonic()
+        judgement = self._unclaimed(trial) or await self._judge(trial)
+        if judgement.outcome in (Outcome.ESCAPED, Outcome.BROKEN):
+            self._next_call = None  # what it left is not to be blamed on the trial after it
+        return Finding(
+            name=trial.name,
+            category=trial.category,
+            tries=trial.tries,
+            outcome=judgement.outcome,
+            detail=judgement.detail,
+            wall_s=time.monotonic() - began_s,
+        )
+
+    def _unclaimed(self, trial: Trial) -> Judgement | None:
+        """Hostile code never runs where nothing is promised to hold it."""
+        for claim in ("isolated", trial.claim):
+            if not getattr(self._capabilities, claim):
+                return Judgement(Outcome.NOT_CLAIMED, f"{self._capabilities.backend} does not claim {claim}")
+        return None
+
+    async def _judge(self, trial: Trial) -> Judgement:
+        losses = self._losses()
+        try:
+            next_call = await self._before()
+        except (InfraError, RuntimeError) as error:
+            return broken(f"no plain program works: {error}")
+        try:
+            judgement = await trial.attempt(self._backend, self._host)
+        except (SandboxLost, SandboxDirty) as error:
+            return escaped(f"took its sandbox with it: {error}")
+        except InfraError as error:
+            return broken(f"the sandbox failed: {error}")
+        if judgement.outcome is not Outcome.CONTAINED:
+            return judgement
+        try:
+            difference = await next_call.difference()
+        except InfraError as error:
+            return escaped(f"no call after it works: {error}")
+        if difference:
+            return escaped(f"the next call finds: {difference}")
+        if self._losses() > losses:
+            return escaped(f"its sandbox had to be thrown away ({judgement.detail})")
+        return judgement
+
+    async def _before(self) -> NextCall:
+        """What a call sees before the trial; looked at once, and again after a trial that got through."""
+        if self._next_call is None:
+            next_call = NextCall(self._backend, full_python=self._capabilities.full_python)
+            await next_call.start()
+            self._next_call = next_call
+        return self._next_call
+
+    def _losses(self) -> float:
+        """How many sandboxes were thrown away for what a call did: a retry hides that from the caller."""
+        metrics = self._backend.metrics()
+        return sum(value for name, value in metrics.items() if name.endswith(LOSSES))

@@ -1,0 +1,210 @@
+"""`agentgym sandbox verify`: attack a sandbox with the hostile suite, and show what held."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
+from agentgym.commands.text import wrap
+from agentgym.errors import UserError
+from agentgym.sandbox import SandboxBackend
+from agentgym_sandboxes.commands.action import Request, add_sandbox_argument
+
+if TYPE_CHECKING:
+    from agentgym_sandboxes.audit.findings import Category, Finding, Report
+    from agentgym_sandboxes.audit.snippet import Trial
+
+SUMMARY = "attack it with the hostile suite, and show what held"
+DESCRIPTION = """
+Run hostile programs and reward hacks in a sandbox on this machine: programs that use up resources, outlive
+their call, reach for the host, leave something for the next call, or cheat a grade. Each is contained, or
+escaped; broken means that there is no evidence either way. What a sandbox does not promise is not run. Exit code
+0 when everything that was run was contained, else 1.
+"""
+EXAMPLES = """
+agentgym sandbox verify
+agentgym sandbox verify --only 'fork*' reward
+agentgym sandbox verify --list
+agentgym sandbox verify --sandbox bubblewrap --json
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    add_sandbox_argument(parser)
+    parser.add_argument(
+        "--only", nargs="+", metavar="PATTERN", help="names of trials or categories, as 'fork*'"
+    )
+    parser.add_argument("--list", action="store_true", help="show the trials, run none")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+
+
+async def run(request: Request) -> int:
+    from agentgym_sandboxes.audit.verify import chosen, verify
+
+    arguments, shell = request.arguments, request.shell
+    trials = _matching(chosen(None), arguments.only)
+    if arguments.list:
+        _list_trials(trials, shell, as_json=arguments.json)
+        return 0
+    name, able = await request.available()
+    if not able.isolated:
+        raise UserError(f"sandbox {name!r} promises no isolation, so no hostile program is run in it")
+    shell.warn(f"{_number(len(trials))} in {name}: {able.detail}")
+    progress = Progress(trials, shell)
+    async with _one_at_a_time(request, name) as backend:
+        report = await verify(backend, only=[trial.name for trial in trials], on_finding=progress.add)
+    progress.close()
+    if arguments.json:
+        shell.say_json(_as_mapping(report))
+    else:
+        show(report, shell)
+    return 0 if report.holds else 1
+
+
+def _one_at_a_time(request: Request, name: str) -> SandboxBackend:
+    """One container, where there are some: the call after a trial must go where the trial was."""
+    if name != "docker":
+        return request.backend(name)
+    return request.registry.sandbox(name)({"pool_size": 1, **request.options})
+
+
+def _matching(trials: Sequence[Trial], patterns: Sequence[str] | None) -> list[Trial]:
+    """Raises UserError for a pattern that fits nothing."""
+    if patterns is None:
+        return list(trials)
+    found: list[Trial] = []
+    for pattern in patterns:
+        fits = [t for t in trials if any(fnmatch.fnmatch(n, pattern) for n in (t.name, t.category.value))]
+        if not fits:
+            categories = ", ".join(sorted({trial.category.value for trial in trials}))
+            raise UserError(f"no trial fits {pattern!r}; `--list` shows them; categories are {categories}")
+        found += [trial for trial in fits if trial not in found]
+    return sorted(found, key=list(trials).index)
+
+
+def _list_trials(trials: Sequence[Trial], shell: Shell, *, as_json: bool) -> None:
+    if as_json:
+        shell.say_json(
+            [
+                {"name": t.name, "category": t.category.value, "tries": t.tries, "claim": t.claim}
+                for t in trials
+            ]
+        )
+        return
+    if shell.is_terminal:  # too wide for a table there
+        width = shell.width
+        for category in dict.fromkeys(trial.category for trial in trials):
+            shell.say(shell.paint.bold(category.value))
+            for trial in trials:
+                if trial.category is category:
+                    shell.say(f"{wrap(trial.name, width)}\n{wrap(trial.tries, width, '    ')}")
+    else:
+        rows = [(trial.category.value, trial.name, trial.tries) for trial in trials]
+        shell.say_table(("category", "name", "tries"), rows)
+    shell.say(f"\n{_number(len(trials))}")
+
+
+class Progress:
+    """One line a category on standard error: rewritten in a terminal, written once it is done elsewhere."""
+
+    def __init__(self, trials: Sequence[Trial], shell: Shell) -> None:
+        self._shell = shell
+        self._live = shell.err.isatty()
+        self._left = {category: 0 for category in dict.fromkeys(trial.category for trial in trials)}
+        for trial in trials:
+            self._left[trial.category] += 1
+        self._found: dict[Category, list[Finding]] = {category: [] for category in self._left}
+        self._width = max(len(category.value) for category in self._left)
+        self._num, self._num_done = len(trials), 0
+        self._open = False
+
+    def add(self, finding: Finding) -> None:
+        found = self._found[finding.category]
+        found.append(finding)
+        self._num_done += 1
+        self._left[finding.category] -= 1
+        done = not self._left[finding.category]
+        if self._live or done:
+            counts = _counts_text(found, self._left[finding.category])
+            all_done = f"{self._num_done} of {self._num} done"
+            self._write(f"{finding.category.value.ljust(self._width)}  {counts}; {all_done}", done=done)
+
+    def close(self) -> None:
+        if self._open:
+            self._write("", done=True)
+
+    def _write(self, line: str, *, done: bool) -> None:
+        if self._live:
+            self._shell.err.write(f"\r\x1b[K{line[: self._shell.width - 1]}")
+        else:
+            self._shell.err.write(line)
+        if done:
+            self._shell.err.write("\n")
+        self._shell.err.flush()
+        self._open = not done
+
+
+def _counts_text(findings: Sequence[Finding], left: int) -> str:
+    counts: dict[str, int] = {}
+    for finding in findings:
+        counts[finding.outcome.value] = counts.get(finding.outcome.value, 0) + 1
+    parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items()]
+    return ", ".join([*parts, f"{left} to go"] if left else parts)
+
+
+def show(report: Report, shell: Shell) -> None:
+    from agentgym_sandboxes.audit.findings import Category, Outcome
+
+    paint = shell.paint
+    colours = {Outcome.ESCAPED: paint.red, Outcome.BROKEN: paint.red}
+    rows = [[category.value, *_row(report, category)] for category in Category if report.counts(category)]
+    shell.say()
+    shell.say_table(
+        ("category", *(outcome.value.replace("_", " ") for outcome in Outcome)),
+        [*rows, ["all", *_row(report, None)]],
+    )
+    for outcome in Outcome:
+        found = [finding for finding in report.findings if finding.outcome is outcome]
+        if outcome is Outcome.CONTAINED or not found:
+            continue
+        shell.say(f"\n{colours.get(outcome, paint.yellow)(outcome.value.replace('_', ' '))}")
+        if outcome in colours:
+            for finding in found:
+                shell.say(f"  {paint.bold(finding.name)}: {finding.tries}")
+                shell.say(wrap(finding.detail, shell.width, "    "))
+            continue
+        by_detail: dict[str, list[str]] = {}
+        for finding in found:
+            by_detail.setdefault(finding.detail, []).append(finding.name)
+        for detail, names in by_detail.items():
+            shell.say(wrap(f"{detail}:", shell.width, "  "))
+            shell.say(wrap(", ".join(names), shell.width, "    "))
+    contained = report.counts().get(Outcome.CONTAINED, 0)
+    verdict = paint.green("it holds") if report.holds else paint.red("it does not hold")
+    if report.holds and not contained:
+        verdict = paint.yellow("nothing got through, and nothing was shown to hold")
+    held = f"{contained} of {_number(len(report.findings))} contained"
+    shell.say(f"\n{report.capabilities.backend}: {verdict} ({held}, {report.wall_s:.0f} s)")
+
+
+def _number(count: int) -> str:
+    return f"{count} trial{'s' if count != 1 else ''}"
+
+
+def _row(report: Report, category: Category | None) -> list[str]:
+    from agentgym_sandboxes.audit.findings import Outcome
+
+    counts = report.counts(category)
+    return [str(counts.get(outcome, 0)) for outcome in Outcome]
+
+
+def _as_mapping(report: Report) -> dict[str, object]:
+    return {
+        "holds": report.holds,
+        "counts": {outcome.value: count for outcome, count in report.counts().items()},
+        **asdict(report),
+    }

@@ -1,0 +1,1 @@
+"""What every backend shares on our side: grading, verdicts in words, limits and metering."""

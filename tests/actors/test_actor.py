@@ -1,0 +1,135 @@
+"""Actors and services of any kind: options, sessions, fan-out, errors, environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from counting import Counting
+from waiting import LONG_S, no_child_left, until
+
+from agentgym.actors.actor import ActorOptions
+from agentgym.actors.process_group import ProcessDied
+from agentgym.actors.router import LeastLoaded
+from agentgym.actors.runtime import Runtime, current_runtime
+from agentgym.actors.settings import ServiceSettings
+from agentgym.errors import InfraError, UserError
+
+
+class Load:
+    """What the router looks at."""
+
+    def __init__(self, load: int, has_room: bool = True) -> None:
+        self.load = load
+        self.has_room = has_room
+
+
+def test_the_least_loaded_replica_gets_the_request_and_equals_take_turns() -> None:
+    router = LeastLoaded()
+    busy, idle, full = Load(3), Load(1), Load(0, has_room=False)
+    assert all(router.pick([busy, idle, full]) is idle for _ in range(4))
+    twins = [Load(0), Load(0)]
+    assert {id(router.pick(twins)) for _ in range(2)} == {id(twin) for twin in twins}
+    assert router.pick([full]) is None
+
+
+def test_each_replica_gets_its_own_gpus() -> None:
+    options = ActorOptions(num_replicas=2, with_gpus=True, gpus=(4, 5, 6, 7))
+    visible = [options.for_replica(i).environment(0)["CUDA_VISIBLE_DEVICES"] for i in range(2)]
+    assert visible == ["4,5", "6,7"]
+    pair = ActorOptions(procs=2, with_gpus=True, gpus=(0, 1))
+    assert [pair.environment(rank)["CUDA_VISIBLE_DEVICES"] for rank in range(2)] == ["0", "1"]
+    assert ActorOptions().environment(0)["CUDA_VISIBLE_DEVICES"] == "", "no GPU unless asked"
+    assert "CUDA_VISIBLE_DEVICES" not in ActorOptions(with_gpus=True).environment(0)
+
+
+def test_options_that_cannot_be_had_are_refused() -> None:
+    with pytest.raises(UserError, match=r"gpus \(0,\) are too few for 2 replicas"):
+        ActorOptions(num_replicas=2, with_gpus=True, gpus=(0,))
+    with pytest.raises(UserError, match="hosts is 2; only this host"):
+        ActorOptions(hosts=2)
+    with pytest.raises(UserError, match="procs 0"):
+        ActorOptions(procs=0)
+
+
+def test_without_a_runtime_the_way_out_is_named() -> None:
+    with pytest.raises(UserError, match="async with Runtime"):
+        current_runtime()
+
+
+@pytest.mark.slow
+async def test_an_actor_runs_on_its_processes_with_their_environment(tmp_path: Path) -> None:
+    async with no_child_left(), Runtime(log_dir=tmp_path):
+        group = await Counting.options(procs=2, threads=3, mesh_name="pair").as_actor(10)
+        assert len(set(group.pids)) == 2 and os.getpid() not in group.pids
+        assert await group.call("add", 1, timeout_s=LONG_S) == [11, 11]
+        assert await group.call("variable", "OMP_NUM_THREADS", timeout_s=LONG_S) == ["3", "3"]
+        with pytest.raises(ValueError, match="no variable 'NOTHING'"):
+            await group.call("variable", "NOTHING", timeout_s=LONG_S)
+        with pytest.raises(InfraError, match=r"pair did not answer sleep within 0\.1 s"):
+            await group.call("sleep", 600.0, timeout_s=0.1)
+        assert await group.call("add", 1, timeout_s=LONG_S) == [12, 12], "an error ends no actor"
+        await Counting.shutdown(group)
+        with pytest.raises(ProcessDied, match="pair is dead: stopped"):
+            await group.call("add", 1, timeout_s=LONG_S)
+
+
+@pytest.mark.slow
+async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_words(tmp_path: Path) -> None:
+    async with no_child_left(), Runtime(log_dir=tmp_path):
+        group = await Counting.options(procs=2).as_actor(0)
+        await group.call("say", "these were my last words", timeout_s=LONG_S)
+        call = asyncio.create_task(group.call("sleep", 600.0, timeout_s=600))
+        await asyncio.sleep(0.2)
+        os.kill(group.pids[1], signal.SIGKILL)
+        pattern = rf"process {group.pids[1]} \(rank 1\) of counting died: .*(?s:.)*these were my last words"
+        with pytest.raises(ProcessDied, match=pattern):
+            await asyncio.wait_for(call, LONG_S)
+        await group.stop()
+
+
+@pytest.mark.slow
+async def test_a_service_routes_fans_out_and_keeps_sessions(tmp_path: Path) -> None:
+    async with Runtime(log_dir=tmp_path):
+        launcher = Counting.options(procs=2, num_replicas=2)
+        with pytest.raises(UserError, match="num_replicas is for as_service"):
+            await launcher.as_actor(0)
+        service = await Counting.options(num_replicas=2).as_service(0)
+        pids = service.pids()
+        routed = [await service.route("pid") for _ in range(4)]
+        assert set(routed) == set(pids), "equal load takes turns"
+        assert sorted(await service.fanout("pid")) == sorted(pids)
+        async with service.session() as session:
+            stayed = {await session.route("pid") for _ in range(5)}
+            assert len(stayed) == 1 and session.moves == 0
+            os.kill(stayed.pop(), signal.SIGKILL)
+            await session.route("pid")
+            assert session.moves == 1
+        assert service.get_metrics()["requests_total"] == 10
+        await Counting.shutdown(service)
+        with pytest.raises(InfraError, match="service counting is closed"):
+            await service.route("pid")
+
+        pairs = await launcher.as_service(5)
+        assert await pairs.call_all("add", 1) == [[6, 6], [6, 6]]
+        await pairs.close()
+
+
+@pytest.mark.slow
+async def test_a_full_replica_makes_callers_wait_and_a_deadline_ends_the_wait(tmp_path: Path) -> None:
+    async with Runtime(log_dir=tmp_path):
+        settings = ServiceSettings(max_waiting=2)
+        service = await Counting.options().as_service(0, settings=settings)
+        go_on = tmp_path / "go_on"
+        calls = [asyncio.create_task(service.route("wait_for", str(go_on))) for _ in range(6)]
+        await until(lambda: service.get_metrics()["in_flight"] == 2)
+        with pytest.raises(InfraError, match=r"counting: no answer to pid within 0\.05 s"):
+            await service.route("pid", timeout_s=0.05)
+        assert service.get_metrics()["in_flight"] == 2 and not any(call.done() for call in calls)
+        go_on.touch()
+        await asyncio.gather(*calls)
+        assert service.get_metrics()["requests_total"] == 6
+        await service.close()

@@ -1,0 +1,231 @@
+"""Generators in processes of their own: what a death, a wrong request or a weight update may and may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import no_child_left, until
+
+from agentgym.actors.settings import ServiceSettings
+from agentgym.errors import InfraError, UserError
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.scripted import ScriptedSettings, build_scripted
+from agentgym.generators.service import GeneratorService
+from agentgym.types import GenerateRequest, SamplingParams
+from agentgym.weights.config import WeightsConfig
+from agentgym.weights.select import build_store
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file: while it is there, an engine that is `held_by` it ends no request."""
+    path = tmp_path / "hold"
+    path.touch()
+    return path
+
+
+async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current_weights(fleet, hold) -> None:
+    async with fleet(ScriptedSettings(held_by=hold)) as f:
+        await f.publish(1)
+        before = set(f.generators.pids())
+        victim = f.generators.pids()[0]
+        answers: Counter[int] = Counter()
+
+        async def ask(number: int) -> None:
+            request = f.request(number, max_tokens=10)
+            completion = await f.generators.generate(request)
+            answers[number] += 1
+            assert completion.completion_ids == f.expected(request, 1)
+
+        calls = [asyncio.create_task(ask(number)) for number in range(100)]
+        await f.running(100)
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: victim not in f.generators.pids())
+        hold.unlink()
+        await asyncio.gather(*calls)
+        assert answers == Counter(range(100)), "every request is answered exactly once"
+        retries = f.generators.get_metrics()["generator/retries_total"]
+        assert retries == 50, "what the killed one had, and no other"
+
+        await until(lambda: len(f.generators.pids()) == 2)
+        assert victim not in f.generators.pids() and len(before & set(f.generators.pids())) == 1
+        fresh = await asyncio.gather(*(f.generators.generate(f.request(n)) for n in range(20)))
+        assert {v for completion in fresh for v in f.versions_of(completion)} == {1}
+        metrics = await f.generators.metrics()
+        assert metrics["generator/respawns_total"] == 1 and metrics["generator/replicas_up"] == 2
+
+
+async def test_weights_published_while_a_replica_is_dead_are_what_it_comes_back_with(fleet) -> None:
+    async with fleet() as f:
+        await f.publish(1)
+        os.kill(f.generators.pids()[0], signal.SIGKILL)
+        await until(lambda: len(f.generators.pids()) == 1)
+        await f.publish(2)
+        assert f.generators.version == 2
+        await until(lambda: len(f.generators.pids()) == 2)
+        requests = [f.request(n) for n in range(20)]
+        for request, completion in zip(
+            requests, await asyncio.gather(*map(f.generators.generate, requests)), strict=True
+        ):
+            assert completion.completion_ids == f.expected(request, 2)
+
+
+async def test_a_dead_replica_is_noticed_while_nobody_asks(fleet) -> None:
+    async with fleet(config=GeneratorConfig(probe_every_s=3600)) as f:  # so that no probe asks, either
+        os.kill(f.generators.pids()[0], signal.SIGKILL)
+        await until(lambda: len(f.generators.pids()) == 1)
+        await until(lambda: len(f.generators.pids()) == 2)
+        assert f.generators.get_metrics()["generator/respawns_total"] == 1
+
+
+async def test_a_replica_that_hangs_is_found_by_its_probes_and_replaced(fleet) -> None:
+    config = GeneratorConfig(probe_every_s=0.2, probe_timeout_s=1.0)
+    async with fleet(config=config) as f:
+        hung = f.generators.pids()[0]
+        os.kill(hung, signal.SIGSTOP)
+        await until(lambda: hung not in f.generators.pids())
+        await until(lambda: len(f.generators.pids()) == 2)
+        await until(lambda: not psutil.pid_exists(hung))
+        assert f.generators.get_metrics()["generator/missed_probes_total"] >= 3
+
+
+async def test_a_wrong_request_is_the_callers_error_and_restarts_nothing(fleet) -> None:
+    async with fleet() as f:
+        before = f.generators.pids()
+        for _ in range(10):
+            with pytest.raises(ValueError, match="prompt of 0 and 1 new tokens: allowed are 1 to 1024"):
+                await f.generators.generate(
+                    GenerateRequest(prompt_ids=(), sampling=SamplingParams(max_tokens=1))
+                )
+        await asyncio.sleep(1.0)  # probes would have found something
+        metrics = f.generators.get_metrics()
+        assert f.generators.pids() == before
+        assert metrics["generator/respawns_total"] == 0 and metrics["generator/retries_total"] == 0
+
+
+async def test_a_ctrl_c_that_reaches_the_replicas_does_not_stop_them(fleet) -> None:
+    async with fleet() as f:
+        before = f.generators.pids()
+        for pid in before:
+            os.kill(pid, signal.SIGINT)
+        await asyncio.sleep(0.5)
+        await f.generators.generate(f.request(1))
+        assert f.generators.pids() == before, "the parent alone decides how a run ends"
+
+
+async def test_an_update_during_requests_is_seen_in_their_spans_and_by_all_that_follow(fleet, hold) -> None:
+    async with fleet(ScriptedSettings(held_by=hold)) as f:
+        await f.publish(1)
+        calls = [asyncio.create_task(f.generators.generate(f.request(n))) for n in range(20)]
+        await f.running(20)
+        await f.publish(2)
+        assert not any(call.done() for call in calls), "the update waited for no request"
+        hold.unlink()
+        during = await asyncio.gather(*calls)
+        assert all([s.version for s in completion.versions] == [1, 2] for completion in during)
+        requests = [f.request(n) for n in range(20)]
+        after = await asyncio.gather(*map(f.generators.generate, requests))
+        assert all(
+            completion.completion_ids == f.expected(request, 2)
+            for request, completion in zip(requests, after, strict=True)
+        )
+
+
+async def test_an_update_to_weights_that_do_not_exist_changes_nothing(fleet) -> None:
+    async with fleet() as f:
+        await f.publish(1)
+        with pytest.raises(KeyError, match=r"no weights of version 5 to update to; the store holds \[1\]"):
+            await f.generators.update_weights(5)
+        assert f.generators.version == 1 and len(f.generators.pids()) == 2
+
+
+async def test_a_replica_that_cannot_load_an_update_never_serves_again(fleet, tmp_path) -> None:
+    settings = ServiceSettings(max_respawns=1, backoff_s=0.05, probe_every_s=0.3)
+    async with fleet(settings=settings) as f:
+        path = f.store.folder / "1.safetensors"
+        path.write_bytes(b"no safetensors at all, longer than eight bytes")
+        await f.generators.update_weights(1)
+        with pytest.raises(InfraError, match=r"generator\d died 2 times in a row and is given up"):
+            await f.generators.generate(f.request(1))
+
+
+async def test_a_replica_that_always_dies_ends_the_service_with_the_reason(fleet) -> None:
+    settings = ServiceSettings(max_respawns=2, backoff_s=0.05, probe_every_s=0.3)
+    config = GeneratorConfig(replicas=1)
+    async with fleet(config=config, settings=settings) as f:
+        for _ in range(3):
+            await until(lambda: len(f.generators.pids()) == 1)
+            os.kill(f.generators.pids()[0], signal.SIGKILL)
+            await until(lambda: not f.generators.pids())
+        with pytest.raises(InfraError, match=r"generator0 died 3 times in a row.*max_respawns is 2.*died"):
+            await f.generators.generate(f.request(1))
+
+
+async def test_a_request_that_kills_its_replica_fails_before_it_has_killed_all(fleet) -> None:
+    settings = ServiceSettings(max_attempts=2, max_respawns=5, backoff_s=0.05)
+    async with fleet(ScriptedSettings(poison_token=7), settings=settings) as f:
+        poison = GenerateRequest(prompt_ids=(7, 1), sampling=SamplingParams(max_tokens=1))
+        with pytest.raises(InfraError, match="generate lost 2 replicas in a row; does it kill them"):
+            await f.generators.generate(poison)
+        await f.generators.generate(f.request(1))  # the others wait for a respawn and are served
+
+
+async def test_a_cancelled_call_frees_its_place_in_the_engine(fleet) -> None:
+    async with fleet(ScriptedSettings(token_s=0.5)) as f:
+        call = asyncio.create_task(f.generators.generate(f.request(1, max_tokens=1000)))
+        await f.running(1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await f.running(0)
+
+
+async def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(fleet) -> None:
+    async with no_child_left():
+        with pytest.raises(ValueError, match="no such model"):
+            async with fleet(ScriptedSettings(start_error="no such model")):
+                pass
+
+
+async def test_totals_survive_the_replica_that_earned_them(fleet) -> None:
+    async with fleet() as f:
+        await asyncio.gather(*(f.generators.generate(f.request(n, max_tokens=5)) for n in range(40)))
+        assert (await f.generators.metrics())["generator/tokens_total"] == 200
+        os.kill(f.generators.pids()[0], signal.SIGKILL)
+        await until(lambda: f.generators.get_metrics()["generator/respawns_total"] == 1)
+        await until(lambda: len(f.generators.pids()) == 2)
+        metrics = await f.generators.metrics()
+        assert metrics["generator/tokens_total"] == 200 and metrics["generator/route_p50_s"] > 0
+
+
+def test_a_service_without_a_model_is_refused(tmp_path) -> None:
+    with pytest.raises(UserError, match="needs a model_path"):
+        GeneratorService(config=GeneratorConfig(), store=None, runtime=None)
+
+
+async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
+    pytest.importorskip("torchstore")
+    async with fleet() as f:
+        theirs = await build_store(WeightsConfig(store="torchstore"), "generators")
+        generators = GeneratorService(
+            config=GeneratorConfig(replicas=1),
+            store=theirs,
+            factory=partial(build_scripted, ScriptedSettings()),
+        )
+        await generators.start()
+        await theirs.put(1, f.weights(1))
+        await generators.update_weights(1)
+        await f.publish(1)
+        request = f.request(3)
+        answers = [await g.generate(request) for g in (generators, f.generators)]
+        assert answers[0] == answers[1] and answers[0].completion_ids == f.expected(request, 1)
+        await generators.close()
+        await theirs.close()

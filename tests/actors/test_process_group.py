@@ -1,0 +1,106 @@
+"""What is said of a death, and by whom: the kernel, or Monarch, which hears of it later and knows less."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from counting import Counting
+from waiting import LONG_S
+
+from agentgym.actors.actor import ActorOptions, ProcessInfo
+from agentgym.actors.process_group import ProcessDied, ProcessGroup
+
+
+class FakeEndpoint:
+    """Gives one answer, made by the test, to every call; or refuses each."""
+
+    refuses = False
+
+    def __init__(self, answer: asyncio.Future[object]) -> None:
+        self._answer = answer
+
+    def call(self, *args: object) -> FakeEndpoint:
+        if self.refuses:
+            raise RuntimeError("the mesh is dead")
+        return self
+
+    def as_asyncio(self) -> asyncio.Future[object]:
+        return self._answer
+
+
+class FakeRuntime:
+    """Runtime, mesh and actor in one, around a process that Monarch did not start."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        loop = asyncio.get_running_loop()
+        self.add = FakeEndpoint(loop.create_future())
+        self.probe = FakeEndpoint(loop.create_future())
+        self.start = FakeEndpoint(loop.create_future())
+        self.probe.as_asyncio().set_result([(0, ProcessInfo(pid=pid))])
+        self.start.as_asyncio().set_result([(0, None)])
+        self._log = log
+
+    def spawn(self, *args: object, **options: object) -> FakeRuntime:
+        return self
+
+    async def stop(self, mesh: FakeRuntime, *, timeout_s: float) -> None:
+        pass
+
+    def log_path(self, name: str, rank: int) -> Path:
+        return self._log
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+async def started(process: subprocess.Popen[bytes], folder: Path) -> tuple[ProcessGroup, FakeRuntime]:
+    (folder / "log").write_text("last words")
+    runtime = FakeRuntime(process.pid, folder / "log")
+    group = ProcessGroup(runtime, "fake", Counting, (0,), ActorOptions())  # type: ignore[arg-type]
+    await group.start(timeout_s=LONG_S)
+    return group, runtime
+
+
+async def test_a_death_ends_a_call_that_monarch_leaves_open(
+    process: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    group, runtime = await started(process, tmp_path)
+    call = asyncio.create_task(group.call("add", 1, timeout_s=None))
+    process.kill()
+    with pytest.raises(ProcessDied, match=r"fake died during add: process .*\(rank 0\).*(?s:.)*last words"):
+        await asyncio.wait_for(call, LONG_S)
+    assert not runtime.add.as_asyncio().done()
+    await group.stop()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_when_monarchs_word_comes_first_the_process_and_its_last_words_are_named_all_the_same(
+    process: subprocess.Popen[bytes], tmp_path: Path, refuses: bool
+) -> None:
+    group, runtime = await started(process, tmp_path)
+    process.kill()
+    process.wait()  # the event loop is busy until Monarch has noticed, too
+    runtime.add.refuses = refuses
+    runtime.add.as_asyncio().set_exception(RuntimeError("the actor has failed"))
+    with pytest.raises(ProcessDied, match=rf"process {process.pid} \(rank 0\).*(?s:.)*last words"):
+        await group.call("add", 1, timeout_s=None)
+    await group.stop()
+
+
+async def test_a_failure_without_a_death_is_told_in_monarchs_words(
+    process: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    group, runtime = await started(process, tmp_path)
+    runtime.add.as_asyncio().set_exception(RuntimeError("the actor\nhas failed"))
+    with pytest.raises(ProcessDied, match=r"fake is dead: the actor has failed$"):
+        await group.call("add", 1, timeout_s=None)
+    await group.stop()
+    assert process.wait() < 0

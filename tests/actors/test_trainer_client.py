@@ -1,0 +1,174 @@
+"""The trainer and the reference model in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from waiting import LONG_S, no_child_left
+
+from agentgym.actors.runtime import Runtime
+from agentgym.errors import InfraError
+from agentgym.rl.config import GrpoConfig
+from agentgym.trainer.client import TrainerClient, trainer_options
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.reference import ReferenceModel
+from agentgym.types import Sample
+from agentgym.weights.config import WeightsConfig
+from agentgym.weights.select import build_store
+from agentgym.weights.shared_memory import SharedMemoryStore
+
+CPU = TrainerConfig(device="cpu", seq_len=64)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder with a very small model."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        tie_word_embeddings=True,
+        max_position_embeddings=64,
+    )
+    folder = tmp_path_factory.mktemp("policy")
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def samples(count: int = 4) -> list[Sample]:
+    made = []
+    for number in range(count):
+        tokens = tuple((number * 7 + i * 3) % 64 for i in range(12))
+        mask = (0.0,) * 6 + (1.0,) * 6
+        trained = [bool(m) for m in mask]
+        made.append(
+            Sample(
+                sample_id=f"s{number}",
+                token_ids=tokens,
+                loss_mask=mask,
+                logprobs=tuple(-4.2 if t else 0.0 for t in trained),
+                advantages=tuple((1.0 if number % 2 else -1.0) if t else 0.0 for t in trained),
+                versions=tuple(0 if t else -1 for t in trained),
+            )
+        )
+    return made
+
+
+def client(policy: Path, folder: Path, **changes: object) -> TrainerClient:
+    settings: dict[str, object] = {
+        "model_path": str(policy),
+        "trainer": CPU,
+        "optimizer": OptimizerConfig(lr=1e-2),
+        "loss": GrpoConfig(),
+        "total_steps": 10,
+        "folder": str(folder),
+    }
+    return TrainerClient(**(settings | changes))
+
+
+def test_the_processes_get_what_torchrun_would_give_them() -> None:
+    options = trainer_options(TrainerConfig(procs=2, gpus=(3, 5)), None)
+    first, second = (options.environment(rank) for rank in range(2))
+    assert (first["RANK"], second["RANK"], first["WORLD_SIZE"]) == ("0", "1", "2")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"]
+    assert first["CUDA_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "3,5"
+
+
+@pytest.mark.slow
+async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_path: Path) -> None:
+    async with no_child_left(), Runtime(log_dir=tmp_path / "logs"):
+        store = SharedMemoryStore("test", root=tmp_path)
+        trainer = client(
+            policy, tmp_path / "titan", store=store, trainer=TrainerConfig(procs=2, device="cpu", seq_len=64)
+        )
+        await trainer.start()
+        assert len(set(trainer.pids())) == 2
+        await trainer.publish(0)
+        first = dict(await store.get(0))
+        expected = load_file(policy / "model.safetensors")
+        assert {k for k in expected if k != "lm_head.weight"} == {k for k in first if k != "lm_head.weight"}
+        assert all(torch.equal(first[k], expected[k]) for k in first if k in expected)
+
+        metrics = await trainer.step(samples())
+        assert math.isfinite(metrics["train/grad_norm"]) and metrics["train/grad_norm"] > 0
+        await trainer.publish(1)
+        assert any(not torch.equal(first[name], tensor) for name, tensor in await store.get(1))
+        with pytest.raises(ValueError, match="version 1 is stored already"):
+            await trainer.publish(1)
+        assert [s.step for s in await trainer.status()] == [1, 1]
+
+        await trainer.save(str(tmp_path / "checkpoint"))
+        before = await trainer.logprobs(samples())
+        await trainer.step(samples())
+        assert await trainer.logprobs(samples()) != before
+        await trainer.load(str(tmp_path / "checkpoint"))
+        assert await trainer.logprobs(samples()) == before
+        await trainer.export_hf(str(tmp_path / "hf"))
+        exported = load_file(tmp_path / "hf" / "model.safetensors")
+        published = dict(await store.get(1))
+        assert all(torch.equal(exported[name], tensor) for name, tensor in published.items())
+        await trainer.close()
+        await store.close()
+
+
+@pytest.mark.slow
+async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path, tmp_path: Path) -> None:
+    async with Runtime(log_dir=tmp_path / "logs"):
+        trainer = client(policy, tmp_path / "titan")
+        reference = ReferenceModel(model_path=str(policy), trainer=CPU)
+        await asyncio.gather(trainer.start(), reference.start())
+        before = await trainer.logprobs(samples())
+        await trainer.step(samples())
+        assert await reference.forward(samples()) == before != await trainer.logprobs(samples())
+        with pytest.raises(InfraError, match="no weight store"):
+            await trainer.publish(1)
+        await asyncio.gather(trainer.close(), reference.close())
+
+
+@pytest.mark.slow
+async def test_the_death_of_a_trainer_process_names_it_at_once(policy: Path, tmp_path: Path) -> None:
+    async with Runtime(log_dir=tmp_path / "logs"):
+        trainer = client(policy, tmp_path / "titan")
+        await trainer.start()
+        victim = trainer.pids()[0]
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(InfraError, match=rf"process {victim} \(rank 0\) of trainer died"):
+            await asyncio.wait_for(trainer.step(samples()), LONG_S)
+        await trainer.close()
+
+
+@pytest.mark.slow
+async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
+    async with no_child_left(), Runtime(log_dir=tmp_path / "logs"):
+        trainer = client(tmp_path / "nothing", tmp_path / "titan")
+        with pytest.raises(ValueError, match="nothing"):
+            await trainer.start()
+
+
+@pytest.mark.slow
+async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torchstore")
+    async with Runtime(log_dir=tmp_path / "logs") as runtime:
+        store = await build_store(WeightsConfig(store="torchstore"), "trainer-test", runtime=runtime)
+        trainer = client(policy, tmp_path / "titan", store=store)
+        await trainer.start()
+        await trainer.publish(4)
+        read = dict(await store.get(4))
+        expected = load_file(policy / "model.safetensors")
+        assert all(torch.equal(read[name], expected[name]) for name in read)
+        await trainer.close()
+        await store.close()

@@ -1,0 +1,100 @@
+"""What only the vLLM adapter promises: its process ends with ours, and its settings are what ours mean."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from agentgym.generators.config import GeneratorConfig
+from agentgym.types import SamplingParams
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None,
+        reason="vllm is not installed; docs/generators.md says how to get it",
+    ),
+    pytest.mark.filterwarnings("ignore"),  # vllm's own
+]
+
+PROGRAM = """
+import asyncio, sys
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import build_engine
+from agentgym.types import GenerateRequest, SamplingParams
+
+async def main():
+    engine = build_engine(GeneratorConfig(engine="vllm", device="cpu", max_model_len=256), sys.argv[1])
+    await engine.start()
+    request = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=4))
+    print(len((await engine.generate(request)).completion_ids), flush=True)
+    if sys.argv[2] == "close":
+        await engine.close()
+    else:
+        await asyncio.sleep(600)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
+    import psutil
+
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    errors = tmp_path / "errors.txt"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, str(program), str(old_model.folder), how],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "4\n", errors.read_text()
+        children = psutil.Process(process.pid).children(recursive=True)
+        if how == "kill":
+            assert children
+            process.send_signal(signal.SIGKILL)
+        process.wait(timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    if how == "close":
+        assert "Error" not in errors.read_text()
+
+
+def test_settings_keep_their_meaning(old_model):
+    from agentgym.generators.vllm.settings import engine_arguments, sampling_params
+
+    config = GeneratorConfig(
+        dtype="bfloat16", max_batch=7, max_model_len=99, gpu_memory_utilization=0.3, enforce_eager=False
+    )
+    arguments = engine_arguments(config, old_model.folder, gpu=True)
+    assert (arguments.dtype, arguments.max_num_seqs, arguments.max_model_len) == ("bfloat16", 7, 99)
+    assert (arguments.gpu_memory_utilization, arguments.enforce_eager) == (0.3, False)
+    assert arguments.logprobs_mode == "processed_logprobs"
+    assert engine_arguments(config, old_model.folder, gpu=False).enforce_eager
+    params = sampling_params(SamplingParams(max_tokens=5, temperature=0.5, top_p=0.8, top_k=4, seed=-1))
+    assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.5, 0.8, 4, 5)
+    assert params.ignore_eos and params.seed == 2**63 - 1
+
+
+def test_reading_tensors_gives_what_was_written(old_model):
+    import torch
+
+    from agentgym.generators.vllm.worker import read_tensors
+
+    path = old_model.folder / "model.safetensors"
+    read = dict(read_tensors(str(path), torch.device("cpu")))
+    written = dict(old_model.weights())
+    assert read.keys() == written.keys()
+    assert all(torch.equal(read[name], written[name]) for name in written)

@@ -1,0 +1,142 @@
+"""The loop with a fake learner and generator: order, staleness, refills, crashes."""
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from agentgym.rl.config import LoopConfig
+from agentgym.rl.loop import NothingToLearn, Position, TrainingLoop
+from agentgym.types import Episode, Group, Task
+
+
+class FakeGenerator:
+    def __init__(self) -> None:
+        self.version = 0
+
+    async def generate(self, request):
+        raise AssertionError("the rollouts of these tests sample nothing")
+
+    async def update_weights(self, version: int) -> None:
+        await asyncio.sleep(0.001)
+        self.version = version
+
+
+class FakeLearner:
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+        self.published: list[int] = []
+
+    async def step(self, groups, version):
+        self.trained += [group.group_id for group in groups]
+        await asyncio.sleep(0.001)
+        return {}
+
+    async def publish(self, version):
+        self.published.append(version)
+
+
+def endless_tasks(start: int = 0):
+    return (Task(task_id=str(n), prompt=()) for n in itertools.count(start))
+
+
+def run(
+    config, *, rollout=None, position=None, has_signal=lambda group_id: True, slow=lambda group_id: False
+):
+    generator, learner, records = FakeGenerator(), FakeLearner(), []
+    rng = random.Random(0)
+
+    async def play(task, group_id):
+        start = generator.version
+        await asyncio.sleep(0.05 if slow(group_id) else rng.random() / 500)
+        episode = Episode(episode_id=str(group_id), task=task, seed=0)
+        group = Group(group_id=group_id, task=task, start_version=start, episodes=[episode])
+        group.advantages = [1.0 if has_signal(group_id) else 0.0]
+        return group
+
+    async def after_step(record):
+        records.append(record)
+
+    position = position or Position()
+    generator.version = position.step
+    loop = TrainingLoop(
+        config=config,
+        tasks=endless_tasks(position.next_group),
+        rollout=rollout or play,
+        learner=learner,
+        generator=generator,
+        after_step=after_step,
+        position=position,
+    )
+    asyncio.run(asyncio.wait_for(loop.run(), 20))
+    return learner, records
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 3])
+def test_trains_within_the_staleness_bound_though_one_group_in_ten_is_slow(max_staleness):
+    config = LoopConfig(steps=12, groups_per_step=3, max_staleness=max_staleness)
+    learner, records = run(config, slow=lambda group_id: group_id % 10 == 3)
+    staleness = [age for record in records for age in record.staleness]
+    assert max(staleness) <= max_staleness
+    assert (max(staleness) > 0) == (max_staleness > 0)
+    assert len(learner.trained) == 36
+
+
+def test_trains_groups_in_the_order_in_which_they_began():
+    config = LoopConfig(steps=10, groups_per_step=4, max_staleness=2)
+    learner, _ = run(config, slow=lambda group_id: group_id % 7 == 0)
+    assert learner.trained == list(range(40))
+
+
+def test_skips_and_refills_groups_without_signal():
+    config = LoopConfig(steps=6, groups_per_step=4, max_staleness=1)
+    learner, records = run(config, has_signal=lambda group_id: group_id % 3 != 0)
+    assert all(len(record.groups) == 4 for record in records)
+    assert all(group_id % 3 for group_id in learner.trained)
+    skipped = [group.group_id for record in records for group in record.skipped]
+    assert sorted(learner.trained + skipped) == list(range(len(learner.trained) + len(skipped)))
+
+
+def test_ends_with_an_explanation_when_no_group_ever_has_signal():
+    config = LoopConfig(steps=2, groups_per_step=2, max_staleness=0, max_refills=2)
+    with pytest.raises(ExceptionGroup) as ended:
+        run(config, has_signal=lambda group_id: False)
+    [error] = ended.value.exceptions
+    assert isinstance(error, NothingToLearn) and "nothing to learn from" in str(error)
+    assert error.step == 1 and [group.group_id for group in error.groups] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness):
+    config = LoopConfig(steps=12, groups_per_step=4, max_staleness=max_staleness, max_refills=1)
+    _, records = run(config, has_signal=lambda group_id: group_id % 3 == 0)
+    assert any(len(record.groups) < 4 for record in records)
+    assert max(age for record in records for age in record.staleness) <= max_staleness
+    taken = [group.group_id for record in records for group in [*record.groups, *record.skipped]]
+    assert sorted(taken) == list(range(len(taken)))
+
+
+def test_resumes_at_the_first_group_that_was_not_taken():
+    config = LoopConfig(steps=4, groups_per_step=3, max_staleness=2)
+    _, records = run(config)
+    position = Position(step=4, next_group=records[-1].next_group)
+    learner, more = run(LoopConfig(steps=6, groups_per_step=3, max_staleness=2), position=position)
+    assert learner.trained == list(range(12, 18))
+    assert [record.step for record in more] == [5, 6]
+    assert learner.published == [5, 6]
+
+
+def test_forced_staleness_keeps_the_generators_exactly_that_far_behind():
+    config = LoopConfig(steps=8, groups_per_step=2, max_staleness=0, force_staleness=3)
+    _, records = run(config)
+    assert [record.staleness[0] for record in records] == [0, 1, 2, 3, 3, 3, 3, 3]
+
+
+def test_a_crash_in_a_rollout_ends_the_run():
+    async def crash(task, group_id):
+        raise RuntimeError("a bug")
+
+    with pytest.raises(ExceptionGroup) as ended:
+        run(LoopConfig(steps=1, groups_per_step=1), rollout=crash)
+    assert ended.group_contains(RuntimeError, match="a bug")

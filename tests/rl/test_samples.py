@@ -1,0 +1,54 @@
+import pytest
+
+from agentgym.rl.samples import episode_sample, group_samples
+from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
+
+TASK = Task(task_id="t", prompt=())
+
+
+def turn(prompt, completion, *spans):
+    return Turn(
+        prompt_ids=tuple(prompt),
+        completion_ids=tuple(completion),
+        logprobs=tuple(-0.1 * (i + 1) for i in range(len(completion))),
+        versions=tuple(VersionSpan(version=v, start=a, end=b) for v, a, b in spans),
+        finish_reason=FinishReason.STOP,
+    )
+
+
+def two_turns():
+    return Episode(
+        episode_id="e",
+        task=TASK,
+        seed=0,
+        turns=[turn([1, 2], [3, 4], (5, 0, 1), (6, 1, 2)), turn([1, 2, 3, 4, 9], [8], (6, 0, 1))],
+    )
+
+
+def test_every_token_appears_once_with_its_own_mask_logprob_and_version():
+    sample = episode_sample(two_turns(), 0.5)
+    assert sample.token_ids == (1, 2, 3, 4, 9, 8)
+    assert sample.loss_mask == (0, 0, 1, 1, 0, 1)
+    assert sample.logprobs == (0, 0, -0.1, -0.2, 0, -0.1)
+    assert sample.advantages == (0, 0, 0.5, 0.5, 0, 0.5)
+    assert sample.versions == (-1, -1, 5, 6, -1, 6)
+
+
+def test_a_turn_that_rewrites_history_is_caught():
+    episode = two_turns()
+    episode.turns[1] = turn([1, 2, 3, 7, 9], [8], (6, 0, 1))
+    with pytest.raises(AssertionError, match="rewrote its history"):
+        episode_sample(episode, 1.0)
+
+
+def test_two_turns_with_nothing_between_them_are_caught():
+    episode = two_turns()
+    episode.turns[1] = turn([1, 2, 3, 4], [8], (6, 0, 1))
+    with pytest.raises(AssertionError, match="without a word"):
+        episode_sample(episode, 1.0)
+
+
+def test_only_episodes_with_an_advantage_are_trained():
+    group = Group(group_id=0, task=TASK, start_version=0, episodes=[two_turns() for _ in range(3)])
+    group.advantages = [1.0, 0.0, None]
+    assert len(group_samples([group])) == 1

@@ -1,0 +1,187 @@
+"""The hostile suite's own judgement: without evidence nothing is contained, and nothing runs unclaimed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agentgym.sandbox import (
+    Capabilities,
+    CaseResult,
+    GradeRequest,
+    Limits,
+    RunResult,
+    RunStatus,
+    SandboxLost,
+    SandboxUnavailable,
+    Verdict,
+)
+from agentgym_sandboxes.audit import handed_back
+from agentgym_sandboxes.audit.checks import ended, left, reached, refused
+from agentgym_sandboxes.audit.findings import Category, Finding, Outcome, Report
+from agentgym_sandboxes.audit.host import Host
+from agentgym_sandboxes.audit.snippet import Snippet
+from agentgym_sandboxes.audit.suite import SNIPPETS, all_trials
+from agentgym_sandboxes.audit.verify import Examiner, verify
+
+ABLE = Capabilities(
+    backend="fake", detail="", isolated=True, full_python=True, network_off=True, memory_limit=True,
+    process_limit=True, per_call_uid=True, seccomp=True, disk_limit=True,
+)  # fmt: skip
+
+
+def result(stdout: str = "", status: RunStatus = RunStatus.OK) -> RunResult:
+    return RunResult(status=status, exit_code=0, stdout=stdout, stderr="")
+
+
+class FakeSandbox:
+    """Answers snippets with one result, and the next-call check with what a call sees."""
+
+    def __init__(self, answer: RunResult | Exception, able: Capabilities = ABLE) -> None:
+        self.answer = answer
+        self.able = able
+        self.views: list[dict[str, list[object]]] = [{"process": ["agent"], "works": [1]}]
+        self.losses = 0.0
+        self.ran: list[str] = []
+
+    async def probe(self) -> Capabilities:
+        return self.able
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> RunResult:
+        if "seen = {}" in code:
+            view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
+            return result(json.dumps(view))
+        self.ran.append(code)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),))
+
+    def metrics(self) -> dict[str, float]:
+        self.losses += 0.0
+        return {"sandbox/replaced_lost_total": self.losses}
+
+
+SNIPPET = Snippet(
+    name="probe", category=Category.STATE, tries="something", claim="seccomp", check=refused(2), code="pass"
+)
+HELD = result("held: one: EPERM\nheld: two: EPERM\n")
+
+
+async def examined(sandbox: FakeSandbox, snippet: Snippet = SNIPPET) -> Finding:
+    return await Examiner(sandbox, sandbox.able, Host()).examine(snippet)  # type: ignore[arg-type]
+
+
+async def test_what_is_refused_with_evidence_is_contained() -> None:
+    assert (await examined(FakeSandbox(HELD))).outcome is Outcome.CONTAINED
+
+
+@pytest.mark.parametrize(
+    ("stdout", "status", "outcome"),
+    [
+        ("", RunStatus.OK, Outcome.BROKEN),
+        ("held: one: EPERM\n", RunStatus.OK, Outcome.BROKEN),
+        ("held: one: EPERM\nheld: two: EPERM\n", RunStatus.ERROR, Outcome.BROKEN),
+        ("held: one: EPERM\nheld: two: EPERM\nescaped: three: 0\n", RunStatus.OK, Outcome.ESCAPED),
+        ("held: one: EPERM\nunsupported: two: no ctypes\n", RunStatus.OK, Outcome.CONTAINED),
+        ("unsupported: one: x\nunsupported: two: x\n", RunStatus.OK, Outcome.UNSUPPORTED),
+        ("", RunStatus.UNSUPPORTED, Outcome.UNSUPPORTED),
+    ],
+)
+async def test_without_evidence_nothing_is_contained(
+    stdout: str, status: RunStatus, outcome: Outcome
+) -> None:
+    assert (await examined(FakeSandbox(result(stdout, status)))).outcome is outcome
+
+
+async def test_what_is_not_claimed_is_not_run() -> None:
+    for able in (replace(ABLE, seccomp=False), replace(ABLE, isolated=False)):
+        sandbox = FakeSandbox(HELD, able)
+        assert (await examined(sandbox)).outcome is Outcome.NOT_CLAIMED
+        assert sandbox.ran == []
+
+
+async def test_what_the_next_call_finds_is_an_escape() -> None:
+    sandbox = FakeSandbox(HELD)
+    sandbox.views = [{"process": ["agent"], "works": [1]}, {"process": ["agent", "daemon"], "works": [1]}]
+    finding = await examined(sandbox)
+    assert finding.outcome is Outcome.ESCAPED
+    assert "daemon" in finding.detail
+
+
+async def test_a_next_call_that_no_longer_works_is_an_escape() -> None:
+    sandbox = FakeSandbox(HELD)
+    sandbox.views = [{"works": [1, 2]}, {"works": [1]}]
+    assert (await examined(sandbox)).outcome is Outcome.ESCAPED
+
+
+async def test_what_takes_its_sandbox_with_it_escapes() -> None:
+    assert (await examined(FakeSandbox(SandboxLost("gone")))).outcome is Outcome.ESCAPED
+
+    class Retrying(FakeSandbox):
+        def metrics(self) -> dict[str, float]:
+            self.losses += 1  # between two looks one container was lost, and the call was made again
+            return super().metrics()
+
+    assert (await examined(Retrying(HELD))).outcome is Outcome.ESCAPED
+
+
+async def test_a_sandbox_that_is_not_there_says_nothing_about_the_snippet() -> None:
+    assert (await examined(FakeSandbox(SandboxUnavailable("full")))).outcome is Outcome.BROKEN
+
+
+async def test_a_blame_is_not_passed_on_to_the_next_trial() -> None:
+    sandbox = FakeSandbox(HELD)
+    clean: dict[str, list[object]] = {"process": ["agent"]}
+    dirty: dict[str, list[object]] = {"process": ["agent", "daemon"]}
+    sandbox.views = [clean, dirty, dirty, dirty]
+    examiner = Examiner(sandbox, ABLE, Host())  # type: ignore[arg-type]
+    assert (await examiner.examine(SNIPPET)).outcome is Outcome.ESCAPED
+    assert (await examiner.examine(SNIPPET)).outcome is Outcome.CONTAINED
+
+
+def test_counts_and_ends_need_evidence_too() -> None:
+    assert reached(5)(result("reached: forks: 5\n")).outcome is Outcome.CONTAINED
+    assert reached(5)(result("reached: forks: 6\n")).outcome is Outcome.ESCAPED
+    assert reached(5)(result("")).outcome is Outcome.BROKEN
+    assert reached(5)(result("reached: forks: 0\n")).outcome is Outcome.BROKEN
+    end = ended(RunStatus.TIMEOUT, after="fork")
+    assert end(result("made: fork: \n", RunStatus.TIMEOUT)).outcome is Outcome.CONTAINED
+    assert end(result("", RunStatus.TIMEOUT)).outcome is Outcome.BROKEN
+    assert end(result("made: fork: \n")).outcome is Outcome.ESCAPED
+    assert left("file")(result("made: file: \n")).outcome is Outcome.CONTAINED
+    assert left("file")(result("made: other: \n")).outcome is Outcome.BROKEN
+
+
+async def test_odd_results_that_are_judged_right_are_an_escape() -> None:
+    """The check has been seen to fail: this sandbox believes everything."""
+    scene = next(trial for trial in handed_back.SNIPPETS if trial.name == "odd_results")
+    with Host() as host:
+        judgement = await scene.attempt(FakeSandbox(HELD), host)  # type: ignore[arg-type]
+    assert judgement.outcome is Outcome.ESCAPED
+
+
+async def test_the_report_tells_what_was_found_as_it_is_found() -> None:
+    seen: list[Finding] = []
+    sandbox = FakeSandbox(result("", RunStatus.UNSUPPORTED))
+    report = await verify(sandbox, only=["unshare", "mounts"], on_finding=seen.append)  # type: ignore[arg-type]
+    assert [finding.name for finding in seen] == ["unshare", "mounts"]
+    assert report.counts() == {Outcome.UNSUPPORTED: 2} == report.counts(Category.SURFACE)
+    assert report.holds
+    assert not Report(capabilities=ABLE, findings=(), wall_s=0.0).holds
+    with pytest.raises(ValueError, match="no trial and no category 'none'"):
+        await verify(sandbox, only=["none"])  # type: ignore[arg-type]
+
+
+def test_there_are_enough_snippets_and_each_has_a_name_of_its_own() -> None:
+    names = [trial.name for trial in all_trials()]
+    assert len(set(names)) == len(names)
+    assert len(SNIPPETS) >= 150
+    codes = [trial.code for trial in SNIPPETS if isinstance(trial, Snippet)]
+    assert len(set(codes)) == len(codes)
+    assert {trial.category for trial in all_trials()} == set(Category)
+    assert all(trial.tries and "\n" not in trial.tries for trial in all_trials())

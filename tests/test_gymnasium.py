@@ -1,0 +1,230 @@
+"""Every environment is a clean `gymnasium.Env`, and a vector environment that gives the same episodes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gymnasium")
+import gymnasium
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+
+from agentgym.errors import UserError
+from agentgym.gymnasium import AnyText, TextEnv, TextVectorEnv, register_gymnasium
+from agentgym.hooks import PluginRegistry, hookimpl
+from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
+from agentgym.sandbox import CaseResult, GradeRequest, RunStatus, Verdict
+from agentgym.types import SandboxSpec
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    assert [t.name for t in threading.enumerate() if t.name.startswith("agentgym")] == []
+
+
+@pytest.fixture
+def ids() -> list[str]:
+    return register_gymnasium()
+
+
+def right_answer(env: TextEnv) -> str:
+    (episode,) = env._table.episodes
+    assert episode._context is not None
+    return f"#### {episode._context.task.answer}"
+
+
+def test_every_installed_environment_is_registered_with_its_version(ids: list[str]) -> None:
+    assert "agentgym/math-v1" in ids
+    assert len(ids) == len(PluginRegistry.discover().names("environments"))
+    assert register_gymnasium() == ids  # again is fine
+    assert all(gymnasium.spec(name).id == name for name in ids)
+
+
+def test_check_env_has_nothing_to_say(ids: list[str]) -> None:
+    env = gymnasium.make("agentgym/math-v1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(env.unwrapped)
+    env.close()
+    assert [str(warning.message) for warning in caught] == []
+
+
+def test_an_episode_is_played_and_scored(ids: list[str]) -> None:
+    env = gymnasium.make("agentgym/math-v1", render_mode="ansi")
+    text, info = env.reset(seed=3)
+    assert "####" in text and info["task_id"].startswith("math/")
+    answer = right_answer(env.unwrapped)  # type: ignore[arg-type]
+    after, reward, terminated, truncated, info = env.step(answer)
+    assert (after, reward, terminated, truncated) == ("", 1.0, True, False)
+    assert info["success"] is True and info["rewards"] == {"success": 1.0}
+    assert answer in str(env.render())
+    env.close()
+    env.close()
+
+
+def test_a_second_turn_and_rewards_of_ones_own() -> None:
+    env = TextEnv(name="math", options={"tries": 2}, rewards={"success": 1.0, "format": 0.5})
+    env.reset(seed=0)
+    after, reward, terminated, truncated, _ = env.step("#### 123456789")
+    assert "Try again" in after and (reward, terminated, truncated) == (0.0, False, False)
+    _, reward, terminated, _, _ = env.step(right_answer(env))
+    assert (reward, terminated) == (1.5, True)
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step("again")
+    env.close()
+
+
+def test_the_turn_limit_truncates() -> None:
+    env = TextEnv(name="math", options={"tries": 2}, max_turns=1)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, _ = env.step("no")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    env.close()
+
+
+def test_the_same_seed_gives_the_same_task_and_others_follow_from_it() -> None:
+    env = TextEnv(name="math")
+    first = [env.reset(seed=5)[0], *(env.reset()[0] for _ in range(4))]
+    again = [env.reset(seed=5)[0], *(env.reset()[0] for _ in range(4))]
+    assert first == again and len(set(first)) > 3
+    env.close()
+
+
+@pytest.mark.parametrize("action", ["", "\x00", "¿🦀?", "\ud800", "#### " + "9" * 10_000, "\\boxed{" * 1000])
+def test_no_action_raises(action: str) -> None:
+    env = TextEnv(name="math")
+    env.reset(seed=0)
+    assert env.step(action)[1] == 0.0
+    env.close()
+
+
+def test_the_space_holds_every_text_and_samples_some() -> None:
+    space, same = AnyText(seed=1), AnyText(seed=1)
+    samples = [space.sample() for _ in range(50)]
+    assert samples == [same.sample() for _ in range(50)] and len(set(samples)) > 40
+    assert all(s in space for s in [*samples, "", "日本"]) and 5 not in space
+    assert space == same and space != gymnasium.spaces.Text(5)
+
+
+def make_vector(num_envs: int, **config: Any) -> TextVectorEnv:
+    register_gymnasium()
+    env = gymnasium.make_vec("agentgym/math-v1", num_envs=num_envs, **config)
+    assert isinstance(env.unwrapped, TextVectorEnv)
+    return env.unwrapped
+
+
+def test_the_vector_environment_plays_what_single_ones_play() -> None:
+    vector = make_vector(6)
+    texts, infos = vector.reset(seed=10)
+    singles = [TextEnv(name="math") for _ in range(6)]
+    expected = [env.reset(seed=10 + i) for i, env in enumerate(singles)]
+    assert list(texts) == [text for text, _ in expected]
+    assert list(infos["task_id"]) == [info["task_id"] for _, info in expected]
+    answers = [right_answer(env) if i % 2 else "#### 123456789" for i, env in enumerate(singles)]
+    texts, rewards, terminated, truncated, _ = vector.step(answers)
+    assert rewards.tolist() == [0.0, 1.0] * 3 and rewards.dtype == np.float64
+    assert terminated.all() and not truncated.any() and texts == ("",) * 6
+    assert texts in vector.observation_space
+    for env in (*singles, vector):
+        env.close()  # type: ignore[attr-defined]
+
+
+def test_finished_episodes_of_a_vector_wait_for_their_reset() -> None:
+    vector = make_vector(3, options={"tries": 2})
+    vector.reset(seed=0)
+    answer = f"#### {vector._table.episodes[1]._context.task.answer}"  # type: ignore[union-attr]
+    _, rewards, terminated, _, _ = vector.step(["no", answer, "no"])
+    assert rewards.tolist() == [0, 1, 0] and terminated.tolist() == [False, True, False]
+    texts, rewards, terminated, _, _ = vector.step(["no", "ignored", "no"])
+    assert rewards.tolist() == [0, 0, 0] and terminated.tolist() == [True, False, True]
+    mask = np.array([False, True, False])
+    texts, _ = vector.reset(options={"reset_mask": mask})
+    assert "####" in texts[1]
+    assert vector.step(["", "no", ""])[2].tolist() == [False, False, False]
+    vector.close()
+
+
+def test_gymnasiums_own_vector_environments_take_it_too(ids: list[str]) -> None:
+    vector = gymnasium.make_vec("agentgym/math-v1", num_envs=2, vectorization_mode="sync")
+    texts, _ = vector.reset(seed=0)
+    assert len(texts) == 2 and vector.step(["a", "b"])[1].tolist() == [0.0, 0.0]
+    vector.close()
+
+
+class PassingSandbox:
+    """A sandbox that finds every solution right."""
+
+    name = "passing"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def supports(self, spec: SandboxSpec) -> bool:
+        return True
+
+    async def probe(self) -> None:
+        self.log.append("probe")
+
+    async def start(self) -> PassingSandbox:
+        self.log.append("start")
+        return self
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),) * len(request.cases))
+
+    async def close(self) -> None:
+        self.log.append("close")
+
+
+async def test_an_environment_that_runs_code_gets_the_sandbox_that_is_named() -> None:
+    sandbox = PassingSandbox()
+
+    class Plugin:
+        @hookimpl
+        def sandboxes(self) -> dict[str, Any]:
+            return {"passing": lambda options: sandbox}
+
+    registry = PluginRegistry.discover()
+    registry.register(Plugin(), "passing")
+    game = await TextGame.start(registry, TextGameConfig(name="code_exec", sandbox="passing"))
+    episode = TextEpisode(game)
+    _, info = await episode.reset(seed=0)
+    entry = str(game.task(0).answer["entry"])  # type: ignore[index,call-overload]
+    after = await episode.step(f"```python\ndef {entry}(*given):\n    return 0\n```")
+    assert after.terminated and after.reward == 1.0 and after.info["success"] is True
+    assert info["task_id"] == game.task(0).task_id
+    await game.close()
+    assert sandbox.log == ["probe", "start", "close"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "maths"},
+        {"name": "math", "rewards": {"sucess": 1.0}},
+        {"name": "code_exec", "sandbox": "dokcer"},
+    ],
+)
+def test_unknown_names_are_the_users_mistake_and_leave_nothing(config: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="Did you mean"):
+        TextEnv(**config)
+
+
+def test_a_face_that_nobody_closed_lets_the_process_end_in_silence() -> None:
+    code = (
+        "import logging; logging.disable(logging.WARNING)\n"  # what other plugins say is not the matter
+        "from agentgym.gymnasium import TextEnv\n"
+        "env = TextEnv(name='math'); env.reset(seed=0); env.step('1')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

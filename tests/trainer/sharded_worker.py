@@ -1,0 +1,65 @@
+"""One rank of a sharded trainer: three steps, then what the test compares, as JSON on standard output.
+
+Arguments: model folder, tensor parallel size, work folder. RANK, WORLD_SIZE and MASTER_* as torchrun sets them.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import draw_samples  # type: ignore[import-not-found]
+
+from agentgym.rl.config import GrpoConfig
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.engine import TitanEngine
+
+KEPT = (
+    "train/loss",
+    "train/grad_norm",
+    "train/entropy",
+    "train/clip_share",
+    "train/kl_ref",
+    "train/mismatch_max",
+)
+
+
+def main(model_path: str, tensor_parallel: str, folder: str) -> None:
+    engine = TitanEngine(
+        model_path=model_path,
+        trainer=TrainerConfig(
+            procs=int(os.environ["WORLD_SIZE"]),
+            tensor_parallel=int(tensor_parallel),
+            seq_len=128,
+            rows_per_microbatch=1,
+            logprob_chunk=16,
+            device="cpu",
+        ),
+        optimizer=OptimizerConfig(lr=1e-2),
+        loss=GrpoConfig(kl_coef=0.1, aggregation="sequence_mean"),
+        total_steps=20,
+        folder=folder,
+    )
+    samples = draw_samples(9)
+    steps = [engine.train_step(samples) for _ in range(3)]
+    engine.save(f"{folder}/checkpoint")
+    engine.export_hf(f"{folder}/exported")
+    logprobs = engine.logprobs(samples)
+    engine.train_step(samples)
+    engine.load(f"{folder}/checkpoint")
+    result = {
+        "steps": [{name: step[name] for name in KEPT} for step in steps],
+        "logprobs": logprobs,
+        "restored": engine.logprobs(samples) == logprobs and engine.step == 3,
+        "weights": {name: float(weight.double().abs().sum()) for name, weight in engine.hf_weights()},
+        "rank": torch.distributed.get_rank() if torch.distributed.is_initialized() else 0,
+    }
+    engine.close()
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,336 @@
+"""The engine in one process, against transformers and against plain sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from agentgym.errors import UserError
+from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.trainer.config import OptimizerConfig
+from agentgym.trainer.engine import TitanEngine
+from agentgym.types import Sample
+
+MakeEngine = Callable[..., TitanEngine]
+MakeModel = Callable[..., str]
+MakeSamples = Callable[..., list[Sample]]
+
+
+def transformers_model(path: str) -> Module:
+    from transformers import AutoModelForCausalLM
+
+    model: Module = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval()
+
+
+def transformers_logprobs(model: Module, sample: Sample) -> Tensor:
+    """Of every token after the first, [L - 1], the sample alone in its batch."""
+    token_ids = torch.tensor(sample.token_ids)
+    return torch.log_softmax(model(token_ids[None]).logits[0], -1)[:-1].gather(1, token_ids[1:, None])[:, 0]
+
+
+def weights_of(engine: TitanEngine) -> dict[str, Tensor]:
+    return {name: weight.clone() for name, weight in engine.hf_weights()}
+
+
+def assert_logprobs_equal(engine: TitanEngine, path: str, samples: Sequence[Sample]) -> None:
+    model = transformers_model(path)
+    for sample, found in zip(samples, engine.logprobs(samples), strict=True):
+        assert len(found) == len(sample.token_ids)
+        assert found[0] == 0.0
+        with torch.no_grad():
+            expected = transformers_logprobs(model, sample)
+        assert found[1:] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logprobs_of_packed_samples_equal_those_of_each_alone(
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool, make_model: MakeModel
+) -> None:
+    """Several documents share a row here, so a leak of attention or a shifted position would show."""
+    path = make_model(tmp_path / "model", tied=tied)
+    assert_logprobs_equal(make_engine(path=path, logprob_chunk=7), path, samples)
+
+
+def test_one_document_a_row_needs_no_mask_and_gives_the_same(
+    make_engine: MakeEngine, model_path: str, make_samples: MakeSamples
+) -> None:
+    assert_logprobs_equal(make_engine(seq_len=60), model_path, make_samples(2, longest=59))
+
+
+def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
+    make_engine: MakeEngine, model_path: str, samples: list[Sample]
+) -> None:
+    model = transformers_model(model_path)
+    total = sum(s.num_trained_tokens for s in samples)
+    loss = torch.zeros(())
+    for sample in samples:
+        mask = torch.tensor(sample.loss_mask[1:])
+        loss = loss - (transformers_logprobs(model, sample) * mask).sum() / total
+    loss.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    engine = make_engine(loss=SftConfig())
+    metrics = engine.train_step(samples)
+    assert metrics["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert metrics["train/grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert metrics["train/trained_tokens"] == total
+    assert metrics["train/tokens"] == sum(len(s.token_ids) for s in samples)
+
+
+def test_microbatches_change_nothing_but_rounding(make_engine: MakeEngine, make_samples: MakeSamples) -> None:
+    """The gradient is divided by the trained tokens of the whole batch, not averaged over parts."""
+    samples = make_samples(24, seed=3)
+    steps = []
+    for rows in (1, 3, 100):
+        engine = make_engine(rows_per_microbatch=rows)
+        steps.append(engine.train_step(samples))
+    for step in steps[1:]:
+        assert step["train/loss"] == pytest.approx(steps[0]["train/loss"], abs=1e-6)
+        assert step["train/grad_norm"] == pytest.approx(steps[0]["train/grad_norm"], abs=1e-5)
+
+
+def test_the_gradient_is_clipped_to_the_configured_norm(
+    make_engine: MakeEngine, samples: list[Sample]
+) -> None:
+    """Adam hides a gradient's size, so the clipped gradient itself is looked at, not the step."""
+    engine = make_engine(optimizer=OptimizerConfig(lr=0.0, max_grad_norm=1e-3))
+    engine.forward_backward(samples)
+    parameters = [p for p in engine._model.parameters() if p.grad is not None]
+    seen: list[float] = []
+
+    def record(*_: object) -> None:
+        seen.append(float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])))
+
+    engine._built.optimizers.optimizers[0].register_step_pre_hook(record)
+    metrics = engine.optimizer_step()
+    assert metrics["train/grad_norm"] > 1e-2
+    assert seen == pytest.approx([1e-3], rel=1e-3)
+
+
+def test_a_learning_rate_of_zero_leaves_weights_bit_equal(
+    make_engine: MakeEngine, samples: list[Sample]
+) -> None:
+    engine = make_engine(lr=0.0)
+    before = weights_of(engine)
+    engine.train_step(samples)
+    assert all(torch.equal(weight, before[name]) for name, weight in engine.hf_weights())
+
+
+def test_zero_advantage_gives_zero_gradient(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    flat = [replace(s, advantages=(0.0,) * len(s.token_ids)) for s in samples]
+    assert make_engine().train_step(flat)["train/grad_norm"] == 0.0
+
+
+def test_what_stands_at_masked_tokens_never_changes_the_loss(
+    make_engine: MakeEngine, samples: list[Sample]
+) -> None:
+    def scribble(column: Sequence[float], mask: Sequence[float]) -> tuple[float, ...]:
+        return tuple(value if m else -3.0 for value, m in zip(column, mask, strict=True))
+
+    scribbled = [
+        replace(
+            s,
+            logprobs=scribble(s.logprobs, s.loss_mask),
+            advantages=scribble(s.advantages, s.loss_mask),
+            ref_logprobs=scribble(s.ref_logprobs, s.loss_mask),
+        )
+        for s in samples
+    ]
+    engine = make_engine(loss=GrpoConfig(kl_coef=0.1), lr=0.0)
+    clean, dirty = engine.train_step(samples), engine.train_step(scribbled)
+    assert {k: v for k, v in clean.items() if "time" not in k} == {
+        k: v for k, v in dirty.items() if "time" not in k
+    }
+
+
+def test_an_end_token_with_the_padding_id_is_trained(make_engine: MakeEngine) -> None:
+    sample = Sample(
+        sample_id="ends-with-0",
+        token_ids=(3, 4, 0),
+        loss_mask=(0.0, 0.0, 1.0),
+        logprobs=(0.0, 0.0, -1.0),
+        advantages=(0.0, 0.0, 1.0),
+        versions=(-1, -1, 0),
+    )
+    engine = make_engine(loss=SftConfig(), lr=0.0)
+    metrics = engine.train_step([sample])
+    assert metrics["train/trained_tokens"] == 1
+    assert metrics["train/loss"] == pytest.approx(-engine.logprobs([sample])[0][2], abs=1e-6)
+
+
+def test_samples_scored_by_the_trainer_itself_show_no_mismatch(
+    make_engine: MakeEngine, samples: list[Sample]
+) -> None:
+    engine = make_engine(lr=0.0)
+    engine.version = 4
+    own = [
+        replace(
+            s,
+            logprobs=tuple(p * m for p, m in zip(logprobs, s.loss_mask, strict=True)),
+            versions=tuple(4 if m else -1 for m in s.loss_mask),
+        )
+        for s, logprobs in zip(samples, engine.logprobs(samples), strict=True)
+    ]
+    metrics = engine.train_step(own)
+    assert metrics["train/mismatch_fresh_max"] < 1e-5
+    assert metrics["train/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["train/clip_share"] == 0.0
+    engine.version = 5
+    assert "train/mismatch_fresh_max" not in engine.train_step(own)
+
+
+def test_supervised_training_learns_its_samples(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    engine = make_engine(loss=SftConfig())
+    losses = [engine.train_step(samples)["train/loss"] for _ in range(15)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert engine.step == 15
+
+
+def test_grpo_moves_probability_towards_positive_advantages(
+    make_engine: MakeEngine, samples: list[Sample]
+) -> None:
+    engine = make_engine(lr=1e-3)
+    own = [
+        replace(s, logprobs=tuple(p * m for p, m in zip(lp, s.loss_mask, strict=True)))
+        for s, lp in zip(samples, engine.logprobs(samples), strict=True)
+    ]
+
+    def score() -> float:
+        return sum(
+            p * a
+            for s, lp in zip(own, engine.logprobs(own), strict=True)
+            for p, a in zip(lp, s.advantages, strict=True)
+        )
+
+    before = score()
+    engine.train_step(own)
+    assert score() > before
+
+
+def test_the_learning_rate_warms_up_and_decays(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    engine = make_engine(optimizer=OptimizerConfig(lr=1e-3, warmup_steps=4, decay_ratio=0.5))
+    rates = [engine.train_step(samples[:1])["train/lr"] for _ in range(20)]
+    assert rates[:5] == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])
+    assert 0 < rates[-1] < rates[-2] < 1e-3
+
+
+def test_a_gradient_that_is_not_finite_is_refused_and_weights_stay(
+    make_engine: MakeEngine, samples: list[Sample]
+) -> None:
+    engine = make_engine()
+    before = weights_of(engine)
+    broken = [
+        replace(s, advantages=tuple(float("inf") * m if m else 0.0 for m in s.loss_mask)) for s in samples
+    ]
+    with pytest.raises(RuntimeError, match="gradient norm of step 1 is"):
+        engine.train_step(broken)
+    assert all(torch.equal(weight, before[name]) for name, weight in engine.hf_weights())
+    assert engine.step == 0
+
+
+def test_a_batch_that_trains_nothing_is_refused(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    masked = [replace(s, loss_mask=(0.0,) * len(s.token_ids)) for s in samples]
+    with pytest.raises(ValueError, match="none of the 9 samples has a token to train"):
+        make_engine().train_step(masked)
+
+
+def test_a_kl_term_without_a_reference_is_refused(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    with pytest.raises(ValueError, match="run a reference model"):
+        make_engine(loss=GrpoConfig(kl_coef=0.1)).train_step([replace(s, ref_logprobs=()) for s in samples])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        ({"seq_len": 512}, "the model knows 256 positions"),
+        ({"attention": "flex"}, "can't train on a CPU"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    make_engine: MakeEngine, trainer: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        make_engine(**trainer)
+
+
+def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(
+    model_path: str, tmp_path: Path, make_engine: MakeEngine
+) -> None:
+    from agentgym.trainer.config import TrainerConfig
+
+    def fresh(seed: int) -> dict[str, Tensor]:
+        engine = TitanEngine(
+            model_path=model_path,
+            trainer=TrainerConfig(seq_len=128, device="cpu", seed=seed),
+            optimizer=OptimizerConfig(),
+            loss=SftConfig(),
+            total_steps=1,
+            folder=str(tmp_path),
+            random_weights=True,
+        )
+        return weights_of(engine)
+
+    stored = weights_of(make_engine())
+    first, again, other = fresh(1), fresh(1), fresh(2)
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert first.keys() == stored.keys()
+    assert torch.equal(first[name], again[name])
+    assert not torch.equal(first[name], other[name])
+    assert not torch.equal(first[name], stored[name])
+
+
+def test_weights_come_out_as_they_went_in(make_engine: MakeEngine, model_path: str) -> None:
+    from safetensors.torch import load_file
+
+    stored = load_file(Path(model_path) / "model.safetensors")
+    found = weights_of(make_engine())
+    assert found.keys() == stored.keys()
+    assert "lm_head.weight" not in found
+    assert found["model.embed_tokens.weight"].shape == (96, 32)
+    assert all(torch.equal(found[name], stored[name]) for name in stored)
+
+
+def test_bfloat16_weights_on_disk_are_trained_in_float32(
+    make_engine: MakeEngine, tmp_path: Path, make_model: MakeModel, make_samples: MakeSamples
+) -> None:
+    path = make_model(tmp_path / "model", dtype=torch.bfloat16)
+    engine = make_engine(path=path)
+    assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
+    assert_logprobs_equal(engine, path, make_samples(3))
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_activation_checkpoints_change_nothing(
+    make_engine: MakeEngine, samples: list[Sample], recompute: str
+) -> None:
+    plain = make_engine().train_step(samples)
+    step = make_engine(activation_checkpoint=recompute).train_step(samples)
+    assert step["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-6)
+    assert step["train/grad_norm"] == pytest.approx(plain["train/grad_norm"], abs=1e-5)
+
+
+def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    """One process that shards with itself, because the sharding is what casts."""
+    exact = make_engine().logprobs(samples)
+    engine = make_engine(dtype="bfloat16")
+    rounded = engine.logprobs(samples)
+    distances = [abs(a - b) for x, y in zip(exact, rounded, strict=True) for a, b in zip(x, y, strict=True)]
+    assert 0 < sum(distances) / len(distances) < 0.05
+    assert engine.train_step(samples)["train/grad_norm"] > 0
+    assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
+
+
+def test_processes_that_are_not_there_are_asked_for(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UserError, match="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"):
+        make_engine(procs=2)

@@ -1,0 +1,43 @@
+"""The same engine on one GPU: flex attention, bfloat16 products and selective activation checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentgym.trainer.engine import TitanEngine
+from agentgym.types import Sample
+
+pytestmark = pytest.mark.gpu
+MakeEngine = Callable[..., TitanEngine]
+
+
+def test_float32_on_the_gpu_equals_the_cpu(make_engine: MakeEngine, samples: list[Sample]) -> None:
+    cpu = make_engine().train_step(samples)
+    gpu = make_engine(device="cuda", attention="sdpa").train_step(samples)
+    assert gpu["train/loss"] == pytest.approx(cpu["train/loss"], abs=1e-4)
+    assert gpu["train/grad_norm"] == pytest.approx(cpu["train/grad_norm"], rel=1e-3)
+
+
+@pytest.mark.timeout(600)
+def test_flex_attention_in_bfloat16_is_near_the_cpu_and_resumes(
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
+) -> None:
+    cpu = make_engine().logprobs(samples)
+    engine = make_engine(
+        device="cuda",
+        attention="flex",
+        dtype="bfloat16",
+        activation_checkpoint="selective",
+        rows_per_microbatch=1,
+    )
+    gpu = engine.logprobs(samples)
+    distances = [abs(a - b) for x, y in zip(cpu, gpu, strict=True) for a, b in zip(x, y, strict=True)]
+    assert sum(distances) / len(distances) < 0.05
+    engine.train_step(samples)
+    engine.save(str(tmp_path / "step-1"))
+    after = engine.train_step(samples)["train/loss"]
+    engine.load(str(tmp_path / "step-1"))
+    assert engine.train_step(samples)["train/loss"] == pytest.approx(after, abs=1e-3)

@@ -1,0 +1,43 @@
+"""torchtitan can be imported where there is neither a GPU nor triton, and nothing of that shows afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+PROGRAM = """
+import importlib.abc, sys
+
+class NoTriton(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "triton":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoTriton())
+from agentgym.trainer import titan
+import torch
+from torch.utils._triton import has_triton_package
+assert "triton" not in sys.modules and not has_triton_package()
+titan.set_device("cpu")
+import torchtitan.distributed.utils as utils
+assert utils.device_type == "cpu" and utils.device_module is torch.cpu
+"""
+
+
+@pytest.mark.slow
+def test_torchtitan_imports_without_triton_and_leaves_no_stand_in() -> None:
+    result = subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU to be refused")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    from agentgym.errors import UserError
+    from agentgym.trainer.parallel import choose_device
+
+    assert choose_device("auto") == "cpu"
+    with pytest.raises(UserError, match="torch sees no GPU"):
+        choose_device("cuda")

@@ -1,0 +1,76 @@
+"""TorchStore as a weight store gives what shared memory gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentgym.actors.runtime import Actor, Runtime, endpoint
+from agentgym.weights.config import WeightsConfig
+from agentgym.weights.select import build_store, process_imports
+from agentgym.weights.shared_memory import SharedMemoryStore
+
+pytest.importorskip("torchstore")
+
+
+def test_the_patch_changes_a_class_that_mixes_kinds_and_no_other() -> None:
+    from monarch.actor import endpoint as monarch_endpoint
+
+    from agentgym.weights.torchstore_patch import endpoint_kinds, make_endpoints_async
+
+    class Mixed(Actor):
+        @monarch_endpoint
+        def double(self, number: int) -> int:
+            return 2 * number
+
+        @monarch_endpoint
+        async def triple(self, number: int) -> int:
+            return 3 * number
+
+    class Uniform(Actor):
+        @endpoint
+        async def triple(self, number: int) -> int:
+            return 3 * number
+
+    before = Uniform.triple
+    assert endpoint_kinds(Mixed) == {True, False}
+    assert make_endpoints_async(Mixed) and not make_endpoints_async(Uniform)
+    assert endpoint_kinds(Mixed) == {True} and Uniform.triple is before
+    assert not make_endpoints_async(Mixed), "a second time there is nothing to do"
+
+
+@pytest.mark.slow
+async def test_both_stores_give_bit_equal_weights_and_the_same_errors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = {
+        "model.embed": torch.randn(300, 64),
+        "half": torch.randn(5).to(torch.bfloat16),
+        "strided": torch.randn(4, 6).t(),
+        "scalar": torch.tensor(2.0),
+    }
+    async with Runtime(log_dir=tmp_path) as runtime:
+        theirs = await build_store(WeightsConfig(store="torchstore"), "a run", runtime=runtime)
+        ours = await build_store(WeightsConfig(), "a run", runtime=runtime)
+        assert isinstance(ours, SharedMemoryStore) and process_imports(ours) == () != process_imports(theirs)
+        try:
+            for store in (ours, theirs):
+                for version in range(4):
+                    await store.put(version, ((name, tensor + version) for name, tensor in weights.items()))
+                assert await store.versions() == [2, 3], "weights.keep is 2"
+                with pytest.raises(ValueError, match="version 3 is stored already"):
+                    await store.put(3, weights.items())
+                with pytest.raises(KeyError, match=r"no weights of version 0; the store holds \[2, 3\]"):
+                    await store.get(0)
+                read = dict(await store.get(3))
+                assert list(read) == list(weights)
+                for name, tensor in weights.items():
+                    assert read[name].dtype == tensor.dtype
+                    assert torch.equal(read[name], tensor + 3), name
+                await store.delete(3)
+                await store.delete(3)
+                assert await store.versions() == [2]
+        finally:
+            await theirs.close()
+            await ours.close()
