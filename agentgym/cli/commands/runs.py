@@ -16,7 +16,7 @@ from agentgym.runs.report import number
 DESCRIPTION = "List the runs in a folder, the oldest first, with their state and last figures."
 EXAMPLES = """
 agentgym runs
-agentgym runs --runs-dir /data/runs --json
+agentgym runs --json
 """
 TAKES_OVERRIDES = False
 HEADER = ("run", "status", "step", "reward", "success", "held-out", "sandbox", "changed", "reason")
