@@ -1,4 +1,4 @@
-"""The live view of a run in a terminal: figures, where the time goes, how long it will take."""
+"""The live view of a run in a terminal: figures, where the time goes, the time left."""
 
 from __future__ import annotations
 

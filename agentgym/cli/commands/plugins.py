@@ -1,4 +1,4 @@
-"""`agentgym plugins`: what is installed and, when asked, whether it works."""
+"""`agentgym plugins`: what is installed, and whether it works."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from agentgym.hooks import PluginRecord, PluginStatus
 
 DESCRIPTION = """
 List the plugins: environments, rewards, sandboxes and metric sinks, our own and those of other packages.
-The plain list imports none of them. --check imports each and shows what it provides, or why it fails; it ends
-with exit code 1 when one fails.
+Without options none of them is imported. --check imports each and shows what it provides, or why it fails; the exit
+code is 1 when one fails.
 """
 EXAMPLES = """
 agentgym plugins
@@ -24,7 +24,7 @@ TAKES_OVERRIDES = False
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help="import every plugin")
-    parser.add_argument("--trace", metavar="NAME", help="the whole traceback of a plugin that failed")
+    parser.add_argument("--trace", metavar="NAME", help="the full traceback of a plugin that failed")
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         if record.trace:
             shell.say(f"  agentgym plugins --trace {record.name} shows where")
     if not arguments.check:
-        shell.say("\nNone was imported; --check imports them and shows what they provide.")
+        shell.say("\nNone was imported; --check imports each and shows what it provides.")
     return 1 if failed else 0
 
 
