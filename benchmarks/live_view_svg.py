@@ -1,7 +1,7 @@
 """Draws the live view of a run, as it was after one of its steps, into docs/live.svg.
 
-    agentgym train --env code_exec --name code_exec
-    python benchmarks/live_view_svg.py runs/code_exec --step 42
+agentgym train --env code_exec --name code_exec
+python benchmarks/live_view_svg.py runs/code_exec --step 42
 """
 
 from __future__ import annotations
