@@ -213,7 +213,7 @@ async def test_a_closed_session_closes_its_connections(docker: DockerBackend) ->
     async with server:
         async with docker.session(network=(host,)) as session:
             await session.run(HOSTILE)
-            connect = f"CONNECT {host} HTTP/1.1\r\n\r\n".encode()
+            connect = f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
             code = f"held = socket.create_connection(('127.0.0.1', port)); held.sendall({connect!r})"
             assert (await session.run(code)).status is RunStatus.OK
             assert "200" in (await session.run("print(held.recv(100))")).stdout

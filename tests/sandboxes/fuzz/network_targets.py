@@ -14,10 +14,9 @@ from agentgym.errors import UserError
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address, canonical_host, is_public, split_port
-from agentgym_sandboxes.network.http_body import copy_body
-from agentgym_sandboxes.network.http_head import BadRequest, read_head
-from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
-from agentgym_sandboxes.network.streams import Input
+from agentgym_sandboxes.network.limits import ProxyLimits
+from agentgym_sandboxes.network.proxy import Proxy
+from agentgym_sandboxes.network.request import BadRequest, ClientRequest
 from fuzz import mutation
 from fuzz.running import Target
 
@@ -60,14 +59,14 @@ def random_request(random: Random) -> bytes:
     return head.encode("latin-1", "replace") + body
 
 
-def heads(random: Random) -> None:
+async def heads(random: Random) -> None:
     """What is forwarded is one request, to the host that was checked, in a form that can be read in one way."""
     data = random_request(random)
     if random.random() < 0.5:
         data = mutation.spoil(random, data)
     data = data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
     try:
-        head = read_head(data)
+        head = await ClientRequest(Canned(mutation.pieces(random, data))).read_head()
     except BadRequest as error:
         assert 400 <= error.status < 600 and len(str(error)) < 400
         return
@@ -84,7 +83,8 @@ def heads(random: Random) -> None:
     assert [split_port(value, 80) for value in fields.get_all("host", [])] == [(head.host, head.port)]
     assert [value.lower() for value in fields.get_all("connection", [])] == ["close"]
     lengths, codings = fields.get_all("content-length", []), fields.get_all("transfer-encoding", [])
-    assert [lengths, codings] in ([[], []], [[str(head.body_bytes)], []], [[], ["chunked"]])
+    assert len(lengths) + len(codings) <= 1 and all(re.fullmatch("[0-9]+", length) for length in lengths)
+    assert codings in ([], ["chunked"])
     assert not any(name.lower().startswith("proxy-") or name.lower() == "upgrade" for name in fields)
 
 
@@ -193,10 +193,11 @@ async def bodies(random: Random) -> None:
     async def send(piece: bytes) -> None:
         sent.append(piece)
 
+    head = b"POST http://a/ HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    request = ClientRequest(Canned(mutation.pieces(random, head + spoiled + b"GET http://evil.example/")))
+    await request.read_head()
     try:
-        await copy_body(
-            Input(Canned(mutation.pieces(random, spoiled + b"GET http://evil.example/"))), send, None
-        )
+        await request.copy_body(send)
     except (BadRequest, EOFError):
         return
     out, body = b"".join(sent), b""
