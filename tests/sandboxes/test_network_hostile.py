@@ -29,8 +29,8 @@ from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address
 from agentgym_sandboxes.network.limits import ProxyLimits
-from agentgym_sandboxes.network.request import BadRequest, ClientRequest
 from agentgym_sandboxes.network.proxy import Proxy
+from agentgym_sandboxes.network.request import BadRequest, ClientRequest
 
 
 async def test_a_long_name_in_other_letters_costs_no_time() -> None:

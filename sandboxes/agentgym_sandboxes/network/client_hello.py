@@ -8,7 +8,7 @@ MAX_HELLO_BYTES = 32 * 1024
 MAX_RECORDS = 8  # usually one or two; a thousand small ones would be parsed again with every piece
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _SERVER_NAME = 0
-_ENCRYPTED = (*range(0xFE08, 0xFE0E), 0xFFCE)  # encrypted client hello, in its drafts and as published; ESNI before that
+_ENCRYPTED = (*range(0xFE08, 0xFE0E), 0xFFCE)  # encrypted client hello, drafts and final; ESNI before that
 
 
 class NotTls(ValueError):
