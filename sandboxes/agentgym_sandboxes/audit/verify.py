@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxDirty, SandboxLost
-from agentgym_sandboxes.audit.aftermath import NextCall
 from agentgym_sandboxes.audit.findings import Finding, Judgement, Outcome, Report, broken, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Trial
+from agentgym_sandboxes.audit.next_call import NextCall
 from agentgym_sandboxes.audit.suite import all_trials
+from agentgym_sandboxes.audit.trial import Trial
 
 LOSSES = ("replaced_dirty_total", "replaced_backstop_total", "replaced_lost_total", "replaced_ping_total")
 

@@ -16,7 +16,7 @@ from agentgym_sandboxes.commands.action import Request, add_sandbox_argument
 
 if TYPE_CHECKING:
     from agentgym_sandboxes.audit.findings import Category, Finding, Report
-    from agentgym_sandboxes.audit.snippet import Trial
+    from agentgym_sandboxes.audit.trial import Trial
 
 SUMMARY = "attack it with the hostile suite, and show what held"
 DESCRIPTION = """

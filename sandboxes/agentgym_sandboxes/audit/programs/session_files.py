@@ -10,10 +10,10 @@ import tarfile
 from collections.abc import Awaitable, Callable
 
 from agentgym.sandbox import FileRefused, Limits, RunStatus, SandboxBackend, Session
-from agentgym_sandboxes.audit.checks import told
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Scene
+from agentgym_sandboxes.audit.programs.checks import told
+from agentgym_sandboxes.audit.trial import Scene
 
 LIMITS = Limits(wall_s=30.0, cpu_s=10, memory_mib=256)
 Act = Callable[[Session], Awaitable[Judgement]]
@@ -358,36 +358,22 @@ print("planted" in globals(), hasattr(builtins, "planted"), "PLANTED" in os.envi
     return contained("no name, no variable and no file was left")
 
 
+# fmt: off
 SCENES = (
-    in_session(
-        "read_outside",
-        "asks for files outside of the work folder, by ways up and absolute paths",
-        _read_outside,
-    ),
+    in_session("read_outside", "asks for files outside of the work folder, by ways up and absolute paths",
+        _read_outside),
     in_session("read_links", "puts links where a file is asked for", _read_links),
-    in_session(
-        "read_specials",
-        "puts a fifo, a socket, a folder or a device where a file is asked for",
-        _read_specials,
-    ),
+    in_session("read_specials", "puts a fifo, a socket, a folder or a device where a file is asked for",
+        _read_specials),
     in_session("read_oversized", "puts a file there that is larger than asked for", _read_oversized),
     in_session("swapped_file", "swaps a file for a link while it is read", _growing_file),
     in_session("write_through_links", "has files written through its links, and outside", _write_through),
     in_session("strange_listing", "has a long and strange folder listed", _many_names),
-    in_session(
-        "bad_archives",
-        "has archives restored that lead outside, hold links and devices, or lie",
-        _bad_restores,
-    ),
+    in_session("bad_archives", "has archives restored that lead outside, hold links and devices, or lie",
+        _bad_restores),
     in_session("packed_bomb", "has an archive restored that unpacks to 200 MiB", _packed_bomb),
-    in_session(
-        "bad_snapshot",
-        "fills the work folder with links, fifos and closed folders, then has it saved",
-        _bad_snapshot,
-    ),
-    in_session(
-        "after_a_reset",
-        "leaves names, variables, files and a daemon for after the reset",
-        _reset_leaves_nothing,
-    ),
+    in_session("bad_snapshot", "fills the work folder with links, fifos and closed folders, then has it saved",
+        _bad_snapshot),
+    in_session("after_a_reset", "leaves names, variables, files and a daemon for after the reset",
+        _reset_leaves_nothing),
 )

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from agentgym.sandbox import Limits, SandboxBackend
-from agentgym_sandboxes.audit.checks import first_look, left, refused, told
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.prelude import program
-from agentgym_sandboxes.audit.snippet import Claim, Scene, Snippet
+from agentgym_sandboxes.audit.programs.checks import first_look, left, refused, told
+from agentgym_sandboxes.audit.programs.prelude import program
+from agentgym_sandboxes.audit.trial import Claim, Scene, Snippet
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256)
 
@@ -56,12 +56,9 @@ say("drew", random.random(), "%s %s %s" % (secrets.token_hex(8), uuid.uuid4(), o
     return contained("all numbers differ")
 
 
+# fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    _leaves(
-        "files_everywhere",
-        "leaves a file and a folder in every place that it may write to",
-        "files",
-        """
+    _leaves("files_everywhere", "leaves a file and a folder in every place that it may write to", "files", """
         made = []
         for folder, folders, _ in os.walk("/"):
             if folder.startswith(("/proc", "/sys")):
@@ -75,12 +72,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                 pass
         open("here", "w").close()
         say("made", "files", made)
-    """,
-    ),
-    _leaves(
-        "hidden_files",
-        "leaves files whose names begin with a dot, at home and in its configuration",
-        "files",
+    """),
+    _leaves("hidden_files", "leaves files whose names begin with a dot, at home and in its configuration", "files",
         """
         home = os.path.expanduser("~")
         for name in (".bashrc", ".profile", ".pythonrc", ".config/x", ".cache/x", ".local/lib/python3.11/site-packages/x.pth"):
@@ -91,13 +84,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                 except OSError:
                     pass
         say("made", "files")
-    """,
-    ),
-    _leaves(
-        "files_open_to_all",
-        "makes its own folders and files everyone's",
-        "files",
-        """
+    """),
+    _leaves("files_open_to_all", "makes its own folders and files everyone's", "files", """
         os.chmod(".", 0o1777)
         os.umask(0)
         for folder in (".", "/tmp"):
@@ -105,63 +93,30 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             open(folder + "/all/file", "w").close()
             os.chmod(folder + "/all/file", 0o666)
         say("made", "files")
-    """,
-    ),
-    _tries(
-        "shared_memory",
-        "System V shared memory, which lasts until it is removed",
-        1,
-        """
+    """),
+    _tries("shared_memory", "System V shared memory, which lasts until it is removed", 1, """
         call("shmget", (29, 194), 0x1234, 4096, 0o1666)
-    """,
-        "seccomp",
-    ),
-    _tries(
-        "message_queues",
-        "System V messages, which last until they are removed",
-        1,
-        """
+    """, "seccomp"),
+    _tries("message_queues", "System V messages, which last until they are removed", 1, """
         call("msgget", (68, 186), 0x1234, 0o1666)
-    """,
-        "seccomp",
-    ),
-    _tries(
-        "semaphores",
-        "System V semaphores, which last until they are removed",
-        1,
-        """
+    """, "seccomp"),
+    _tries("semaphores", "System V semaphores, which last until they are removed", 1, """
         call("semget", (64, 190), 0x1234, 1, 0o1666)
-    """,
-        "seccomp",
-    ),
-    _tries(
-        "posix_message_queue",
-        "a POSIX message queue, by its system call and as a file",
-        2,
-        """
+    """, "seccomp"),
+    _tries("posix_message_queue", "a POSIX message queue, by its system call and as a file", 2, """
         call("mq_open", (240, 180), b"left", 0o102, 0o666, 0)
         for path in ("/dev/mqueue/left",):
             attempt(path, lambda: open(path, "w"))
-    """,
-    ),
-    _leaves(
-        "posix_shared_memory",
-        "POSIX shared memory, wherever the machine keeps it",
-        "tried",
-        """
+    """),
+    _leaves("posix_shared_memory", "POSIX shared memory, wherever the machine keeps it", "tried", """
         import _posixshmem
         try:
             _posixshmem.shm_open("/left", os.O_CREAT | os.O_RDWR, mode=0o666)
         except OSError as error:
             held("shm_open", errno.errorcode[error.errno])
         say("made", "tried")
-    """,
-    ),
-    _leaves(
-        "abstract_socket",
-        "a daemon that keeps a socket without a file",
-        "socket",
-        """
+    """),
+    _leaves("abstract_socket", "a daemon that keeps a socket without a file", "socket", """
         import socket, time
         read, write = os.pipe()
         if not os.fork():
@@ -175,13 +130,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os._exit(0)
         os.read(read, 1)
         say("made", "socket")
-    """,
-    ),
-    _leaves(
-        "listening_port",
-        "a daemon that keeps a port",
-        "port",
-        """
+    """),
+    _leaves("listening_port", "a daemon that keeps a port", "port", """
         import socket, time
         sock = socket.socket(socket.AF_INET)
         sock.bind(("127.0.0.1", 47118))
@@ -192,13 +142,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             time.sleep(4)
             os._exit(0)
         say("made", "port")
-    """,
-    ),
-    _leaves(
-        "file_lock",
-        "a daemon that locks a file that all share",
-        "lock",
-        """
+    """),
+    _leaves("file_lock", "a daemon that locks a file that all share", "lock", """
         import fcntl, time
         file = open("/etc/passwd")
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -208,37 +153,22 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             time.sleep(4)
             os._exit(0)
         say("made", "lock")
-    """,
-    ),
-    _leaves(
-        "patched_builtins",
-        "replaces builtins",
-        "patches",
-        """
+    """),
+    _leaves("patched_builtins", "replaces builtins", "patches", """
         import builtins
         builtins.planted = True
         builtins.isinstance = lambda *a: True
         say("made", "patches")
-    """,
-    ),
-    _leaves(
-        "patched_modules",
-        "replaces functions of modules that are shared already",
-        "patches",
-        """
+    """),
+    _leaves("patched_modules", "replaces functions of modules that are shared already", "patches", """
         import json, math, re, time
         json.dumps = lambda *a, **k: "{}"
         math.sqrt = lambda x: 0
         re.sub = lambda *a: ""
         time.time = None
         say("made", "patches")
-    """,
-    ),
-    _leaves(
-        "import_hooks",
-        "puts itself into every later import",
-        "hooks",
-        """
+    """),
+    _leaves("import_hooks", "puts itself into every later import", "hooks", """
         import sys
         class Hook:
             def find_spec(self, name, path=None, target=None):
@@ -247,13 +177,9 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         sys.path.insert(0, "/tmp")
         sys.modules["__main__"].planted = True
         say("made", "hooks")
-    """,
-    ),
-    _leaves(
-        "settings_of_modules",
-        "changes settings that modules keep: precision, locale, recursion, tracing",
-        "settings",
-        """
+    """),
+    _leaves("settings_of_modules", "changes settings that modules keep: precision, locale, recursion, tracing",
+        "settings", """
         import decimal, sys
         decimal.getcontext().prec = 3
         decimal.DefaultContext.prec = 3
@@ -262,35 +188,20 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         sys.setprofile(lambda *a: None)
         say("made", "settings")
         sys.setprofile(None)
-    """,
-    ),
-    _leaves(
-        "environment",
-        "changes the environment",
-        "variables",
-        """
+    """),
+    _leaves("environment", "changes the environment", "variables", """
         os.environ["PLANTED"] = "1"
         os.environ["PATH"] = "/tmp"
         os.environ["PYTHONSTARTUP"] = "/tmp/x.py"
         os.environ["LD_PRELOAD"] = "/tmp/x.so"
         say("made", "variables")
-    """,
-    ),
-    _leaves(
-        "folder_and_mask",
-        "changes the current folder and the mask for new files",
-        "changes",
-        """
+    """),
+    _leaves("folder_and_mask", "changes the current folder and the mask for new files", "changes", """
         os.chdir("/tmp")
         os.umask(0)
         say("made", "changes")
-    """,
-    ),
-    _leaves(
-        "lowered_limits",
-        "lowers limits, so that whoever inherits them can't work",
-        "limits",
-        """
+    """),
+    _leaves("lowered_limits", "lowers limits, so that whoever inherits them can't work", "limits", """
         import resource
         for name, amount in (("FSIZE", 0), ("NOFILE", 16), ("AS", 1 << 29), ("STACK", 1 << 20)):
             kind = getattr(resource, "RLIMIT_" + name)
@@ -298,13 +209,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             amount = amount if hard < 0 else min(amount, hard)
             resource.setrlimit(kind, (amount, hard))
         say("made", "limits")
-    """,
-    ),
-    _leaves(
-        "signals_and_timers",
-        "sets handlers, blocks signals, and starts timers",
-        "timers",
-        """
+    """),
+    _leaves("signals_and_timers", "sets handlers, blocks signals, and starts timers", "timers", """
         import signal
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -312,23 +218,13 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_VIRTUAL, 1000)
         say("made", "timers")
-    """,
-    ),
-    _leaves(
-        "open_descriptors",
-        "leaves descriptors open",
-        "descriptors",
-        """
+    """),
+    _leaves("open_descriptors", "leaves descriptors open", "descriptors", """
         kept = [os.dup(os.open("/dev/null", os.O_RDONLY)) for _ in range(6)]
         for fd in kept:
             os.set_inheritable(fd, True)
         say("made", "descriptors")
-    """,
-    ),
-    Scene(
-        name="shared_chance",
-        category=Category.STATE,
-        tries="draws random numbers that another call draws too",
-        act=_same_chance,
-    ),
+    """),
+    Scene("shared_chance", "draws random numbers that another call draws too", _same_chance,
+        category=Category.STATE),
 )

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable
 
 from agentgym.sandbox import CallCase, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend
-from agentgym_sandboxes.audit.checks import Check, evidence, first_look, told
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.prelude import program
-from agentgym_sandboxes.audit.snippet import Scene, Snippet
+from agentgym_sandboxes.audit.programs.checks import Check, evidence, first_look, told
+from agentgym_sandboxes.audit.programs.prelude import program
+from agentgym_sandboxes.audit.trial import Scene, Snippet
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256)
 ALL_BYTES = bytes(range(256))
@@ -167,38 +167,21 @@ async def _odd_results(backend: SandboxBackend, host: Host) -> Judgement:
     return contained(f"{tried} odd results failed as they should") if tried else broken("none was tried")
 
 
+# fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    _hands_back(
-        "every_byte",
-        "prints all 256 bytes, invalid UTF-8 and NULs among them, on both streams",
+    _hands_back("every_byte", "prints all 256 bytes, invalid UTF-8 and NULs among them, on both streams",
         "data = bytes(range(256))\nos.write(1, data)\nos.write(2, data[::-1])\n",
-        _exactly(ALL_BYTES, ALL_BYTES[::-1]),
-    ),
-    _hands_back(
-        "terminal_controls",
-        "prints what would rewrite the screen or the title of a terminal",
-        r"""
+        _exactly(ALL_BYTES, ALL_BYTES[::-1])),
+    _hands_back("terminal_controls", "prints what would rewrite the screen or the title of a terminal", r"""
         os.write(1, b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n")
-        """,
-        _exactly(b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n"),
-    ),
-    _hands_back(
-        "lone_surrogates",
-        "prints text that is no Unicode",
+    """, _exactly(b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n")),
+    _hands_back("lone_surrogates", "prints text that is no Unicode",
         "import sys\nprint('\\ud800 \\udfff')\nsys.stderr.write('\\udc80')\nsys.stdout.flush()\nos._exit(3)\n",
-        _reads_as(3),
-    ),
-    _hands_back(
-        "cut_character",
-        "fills the output so that the limit falls into the middle of a character",
-        "os.write(1, b'x' + '\\u20ac'.encode() * 3000)\n",
-        _kept(4096),
-        Limits(wall_s=3.0, cpu_s=3, memory_mib=256, output_bytes=4096),
-    ),
-    _hands_back(
-        "frames_on_stdout",
-        "prints messages of the agent's own protocol",
-        """
+        _reads_as(3)),
+    _hands_back("cut_character", "fills the output so that the limit falls into the middle of a character",
+        "os.write(1, b'x' + '\\u20ac'.encode() * 3000)\n", _kept(4096),
+        Limits(wall_s=3.0, cpu_s=3, memory_mib=256, output_bytes=4096)),
+    _hands_back("frames_on_stdout", "prints messages of the agent's own protocol", """
         import json, struct
         head = json.dumps({"id": 1, "reason": None, "exits": {"program": 0}, "truncated": False, "cpu_s": 0, "memory_mib": 0,
                            "wall_s": 0, "names": ["stdout"], "sizes": [3]}).encode()
@@ -209,7 +192,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os.write(fd, b"XX")
         os.write(2, frame + stream)
         os._exit(9)
-        """,
+    """,
         lambda result: (
             first_look(result)
             or (
@@ -217,12 +200,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                 if result.exit_code == 9 and result.stdout == "beginXX" and b"bad" in result.stderr_bytes
                 else escaped(f"the answer is {told(result)}")
             )
-        ),
-    ),
-    _hands_back(
-        "every_descriptor",
-        "writes answers of its own to every descriptor that it can find",
-        """
+        )),
+    _hands_back("every_descriptor", "writes answers of its own to every descriptor that it can find", """
         say("made", "begin")
         lines = (b'["ok"]\\n', b'["memory"]\\n', b'["disk"]\\n', b'["dirty"]\\n', b'["no_process"]\\n', b'{"reason": "dirty"}\\n', b"FORGED-ANSWER\\n",
                  bytes(range(256)) * 20 + b"\\n", b"[" * 100000 + b"\\n")
@@ -233,7 +212,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     os.write(fd, line)
                 except OSError:
                     pass
-        """,
+    """,
         _as_a_program_could(
             RunStatus.OK,
             RunStatus.ERROR,
@@ -241,12 +220,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             RunStatus.DISK_LIMIT,
             RunStatus.PROCESS_LIMIT,
             RunStatus.OUTPUT_LIMIT,
-        ),
-    ),
-    _hands_back(
-        "notes_without_end",
-        "floods every descriptor but its output",
-        """
+        )),
+    _hands_back("notes_without_end", "floods every descriptor but its output", """
         say("made", "begin")
         for fd in range(3, 64):
             try:
@@ -254,55 +229,25 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     os.write(fd, b"FORGED-ANSWER" * 1000)
             except OSError:
                 pass
-        """,
-        _as_a_program_could(RunStatus.OK, RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.OUTPUT_LIMIT),
-    ),
-    _hands_back(
-        "dead_by_signal",
-        "dies by a signal after it has said that all is well",
-        "os.write(1, b'PASSED\\n')\nos.kill(os.getpid(), 9)\n",
-        _ended_by(9),
-    ),
-    _hands_back(
-        "crash_in_c",
-        "crashes the interpreter itself",
-        "import ctypes\nos.write(1, b'PASSED\\n')\nctypes.string_at(1)\n",
-        _ended_by(11),
-    ),
-    _hands_back(
-        "exit_code_past_a_byte",
-        "ends with exit codes that wrap around to 0",
-        "import sys\nos.write(1, b'x')\nsys.exit(-1)\n",
-        _exactly(b"x", exit_code=255),
-    ),
-    _hands_back(
-        "no_output_at_all",
-        "closes its output before it fails, so that nothing tells why",
-        "os.close(1)\nos.close(2)\nraise SystemExit(5)\n",
-        _reads_as(5),
-    ),
-    _hands_back(
-        "exception_that_lies",
-        "raises what says nothing, raises again when it is printed, or claims to be an exit",
-        """
+    """, _as_a_program_could(RunStatus.OK, RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.OUTPUT_LIMIT)),
+    _hands_back("dead_by_signal", "dies by a signal after it has said that all is well",
+        "os.write(1, b'PASSED\\n')\nos.kill(os.getpid(), 9)\n", _ended_by(9)),
+    _hands_back("crash_in_c", "crashes the interpreter itself",
+        "import ctypes\nos.write(1, b'PASSED\\n')\nctypes.string_at(1)\n", _ended_by(11)),
+    _hands_back("exit_code_past_a_byte", "ends with exit codes that wrap around to 0",
+        "import sys\nos.write(1, b'x')\nsys.exit(-1)\n", _exactly(b"x", exit_code=255)),
+    _hands_back("no_output_at_all", "closes its output before it fails, so that nothing tells why",
+        "os.close(1)\nos.close(2)\nraise SystemExit(5)\n", _reads_as(5)),
+    _hands_back("exception_that_lies",
+        "raises what says nothing, raises again when it is printed, or claims to be an exit", """
         class Liar(BaseException):
             def __str__(self):
                 raise SystemExit(0)
             __repr__ = __str__
         raise Liar()
-        """,
-        _reads_as(1),
-    ),
-    Scene(
-        name="output_of_another_call",
-        category=Category.HANDED_BACK,
-        tries="writes into the output of the call after it and of the one beside it",
-        act=_late_writer,
-    ),
-    Scene(
-        name="odd_results",
-        category=Category.HANDED_BACK,
-        tries="returns values that are too deep, too wide, too long or endless from a graded function",
-        act=_odd_results,
-    ),
+    """, _reads_as(1)),
+    Scene("output_of_another_call", "writes into the output of the call after it and of the one beside it",
+        _late_writer, category=Category.HANDED_BACK),
+    Scene("odd_results", "returns values that are too deep, too wide, too long or endless from a graded function",
+        _odd_results, category=Category.HANDED_BACK),
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, Outcome
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.prelude import program
+from agentgym_sandboxes.audit.programs.prelude import program
 
 Claim: TypeAlias = Literal[
     "isolated",
@@ -48,7 +48,7 @@ class Trial(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Snippet:
     """A hostile program. `check` judges what it did; what it left is judged by the next-call check.
 
@@ -59,10 +59,11 @@ class Snippet:
     """
 
     name: str
-    category: Category
     tries: str
-    code: str
     check: Callable[[RunResult], Judgement]
+    code: str
+    _: KW_ONLY
+    category: Category
     claim: Claim = "isolated"
     limits: Limits = LIMITS
     stdin: str = ""
@@ -79,14 +80,15 @@ class Snippet:
         return judgement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Scene:
     """A trial of several calls, of a session, or of a grade."""
 
     name: str
-    category: Category
     tries: str
     act: Callable[[SandboxBackend, Host], Awaitable[Judgement]]
+    _: KW_ONLY
+    category: Category
     claim: Claim = "isolated"
 
     async def attempt(self, backend: SandboxBackend, host: Host) -> Judgement:

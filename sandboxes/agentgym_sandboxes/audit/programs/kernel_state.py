@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from agentgym.sandbox import Limits, RunStatus, SandboxBackend
-from agentgym_sandboxes.audit.checks import first_look, reached, refused, told
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.prelude import program
-from agentgym_sandboxes.audit.snippet import Claim, Scene, Snippet
+from agentgym_sandboxes.audit.programs.checks import first_look, reached, refused, told
+from agentgym_sandboxes.audit.programs.prelude import program
+from agentgym_sandboxes.audit.trial import Claim, Scene, Snippet
 
 LIMITS = Limits(wall_s=8.0, cpu_s=4, memory_mib=256)
 
@@ -51,67 +53,46 @@ print("bound", len(open("/proc/net/tcp").readlines()) - 1)
     return contained("the next call could use it")
 
 
+_program = partial(Snippet, category=Category.RESOURCES, claim="per_call_uid", limits=LIMITS)
+
+# fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    Scene(
-        name="used_port",
-        category=Category.STATE,
-        tries="closes a connection whose port nobody can use for a minute then",
-        act=_used_port,
-    ),
-    Snippet(
-        name="waiting_connections",
-        category=Category.RESOURCES,
-        tries="connects to itself as often as it can and accepts nothing, which no limit of memory counts",
-        claim="per_call_uid",
-        limits=LIMITS,
-        check=reached(at_most=100, at_least=2),
-        code="""
-            import socket
-            listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
-            made = 0
-            try:
-                while made < 2000:
-                    client = socket.socket()
-                    client.settimeout(0.3)
-                    client.connect(listening.getsockname())
-                    client.close()
-                    made += 1
-            except TimeoutError:
-                pass
-            say("reached", "connections", made)
-        """,
-    ),
-    _tries(
-        "flow_labels",
-        Category.STATE,
-        "leaves labels of IPv6 flows, which hold any address for a minute, for all to read",
-        1,
-        """
+    Scene("used_port", "closes a connection whose port nobody can use for a minute then", _used_port,
+        category=Category.STATE),
+    _program("waiting_connections",
+        "connects to itself as often as it can and accepts nothing, which no limit of memory counts",
+        reached(at_most=100, at_least=2), """
+        import socket
+        listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        made = 0
+        try:
+            while made < 2000:
+                client = socket.socket()
+                client.settimeout(0.3)
+                client.connect(listening.getsockname())
+                client.close()
+                made += 1
+        except TimeoutError:
+            pass
+        say("reached", "connections", made)
+    """),
+    _tries("flow_labels", Category.STATE,
+        "leaves labels of IPv6 flows, which hold any address for a minute, for all to read", 1, """
         import socket, struct
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         label = socket.inet_pton(socket.AF_INET6, "::1") + struct.pack("!I", 0x12345)
         label += struct.pack("=BBHHHI", 0, 255, 1, 60, 60, 0)
         attempt("label", lambda: sock.setsockopt(41, 32, label))
-    """,
-    ),
-    _tries(
-        "socket_programs",
-        Category.RESOURCES,
-        "loads programs into sockets: machine code in the kernel, which no limit of memory counts",
-        4,
-        """
+    """),
+    _tries("socket_programs", Category.RESOURCES,
+        "loads programs into sockets: machine code in the kernel, which no limit of memory counts", 4, """
         import socket
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         for option in (26, 50, 51, 52):
             call("option %d" % option, (54, 208), sock.fileno(), 1, option, b"", 0)
-    """,
-    ),
-    _tries(
-        "upper_halves",
-        Category.SURFACE,
-        "asks with numbers whose upper halves a filter sees and the kernel drops",
-        6,
-        """
+    """),
+    _tries("upper_halves", Category.SURFACE,
+        "asks with numbers whose upper halves a filter sees and the kernel drops", 6, """
         import socket
         above = 1 << 32
         one = b"\\x01\\x00\\x00\\x00"
@@ -119,25 +100,15 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         for level, option in ((1, 7 | above), (1 | above, 7), (1, 26 | above), (41 | above, 32), (41, 32 | above)):
             call("option %d of %d" % (option, level), (54, 208), sock.fileno(), level, option, one, 4)
         call("socket", (41, 198), 16 | above, 3, 0)
-    """,
-    ),
-    _tries(
-        "odd_protocols",
-        Category.SURFACE,
-        "sockets of allowed families with other protocols: ICMP, SCTP, UDP-Lite, L2TP, SMC, multipath TCP",
-        12,
-        """
+    """),
+    _tries("odd_protocols", Category.SURFACE,
+        "sockets of allowed families with other protocols: ICMP, SCTP, UDP-Lite, L2TP, SMC, multipath TCP", 12, """
         for family in (2, 10):
             for kind, protocol in ((1, 132), (2, 136), (2, 115), (1, 256), (1, 262), (2, 1 if family == 2 else 58)):
                 call("%d %d" % (family, protocol), (41, 198), family, kind, protocol)
-    """,
-    ),
-    _tries(
-        "wait_for_disks",
-        Category.RESOURCES,
-        "has all disks of the host written, and can't be killed until they are",
-        6,
-        """
+    """),
+    _tries("wait_for_disks", Category.RESOURCES,
+        "has all disks of the host written, and can't be killed until they are", 6, """
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         for name, arguments in (("sync", ()), ("syncfs", (9999,)), ("fsync", (9999,)), ("fdatasync", (9999,)),
@@ -148,16 +119,9 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                 held(name, "has no answer")
             else:
                 escaped(name, errno.errorcode[ctypes.get_errno()] + " of the kernel")
-    """,
-    ),
-    _tries(
-        "huge_pages",
-        Category.RESOURCES,
-        "takes huge pages, a stock of the host's that no limit counts",
-        2,
-        """
+    """),
+    _tries("huge_pages", Category.RESOURCES, "takes huge pages, a stock of the host's that no limit counts", 2, """
         call("mmap", (9, 222), 0, 0, 3, 0x40022, -1, 0, held_by=("ENOMEM",))
         call("memfd_create", (319, 279), 0, 4, held_by=("ENOMEM",))
-    """,
-    ),
+    """),
 )

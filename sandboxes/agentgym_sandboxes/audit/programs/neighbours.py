@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
-from agentgym_sandboxes.audit.checks import first_look, left, told
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.prelude import program
-from agentgym_sandboxes.audit.snippet import Scene, Snippet
+from agentgym_sandboxes.audit.programs.checks import first_look, left, told
+from agentgym_sandboxes.audit.programs.prelude import program
+from agentgym_sandboxes.audit.trial import Scene, Snippet
 
 LIMITS = Limits(wall_s=30.0, cpu_s=8, memory_mib=256)
 NUM_VICTIMS = 40
@@ -236,77 +237,42 @@ def left_to_itself(result: RunResult, *statuses: RunStatus) -> Judgement:
     return contained(told(result))
 
 
+_program = partial(Snippet, category=Category.OUTLIVING, limits=LIMITS)
+
+# fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    Scene(
-        name="taken_homes",
-        category=Category.OUTLIVING,
-        tries="takes the names of the folders that calls after it will be given",
-        claim="per_call_uid",
-        act=_takes_homes,
-    ),
-    Scene(
-        name="no_room_to_start",
-        category=Category.OUTLIVING,
-        tries="takes all room for files, so that calls beside it can't even begin",
-        claim="per_call_uid",
-        act=_takes_all_room,
-    ),
-    Scene(
-        name="all_of_the_processor",
-        category=Category.RESOURCES,
-        tries="runs 32 processes without end, so that a call beside it gets next to none of the processor",
-        claim="per_call_uid",
-        act=_takes_the_processor,
-    ),
-    Scene(
-        name="restless_files",
-        category=Category.OUTLIVING,
-        tries="makes and removes files as fast as it can, while calls beside it are cleaned up after",
-        claim="per_call_uid",
-        act=_restless_files,
-    ),
-    Scene(
-        name="folders_of_others",
-        category=Category.OUTLIVING,
-        tries="keeps full folders in those of another call, which that one may not remove",
-        claim="per_call_uid",
-        act=_folders_in_folders,
-    ),
-    Scene(
-        name="disk_out_of_sight",
-        category=Category.RESOURCES,
-        tries="fills the disk out of sight and fails for want of room, as if a neighbour had taken it",
-        claim="per_call_uid",
-        act=_hides_files,
-    ),
-    Scene(
-        name="memory_out_of_sight",
-        category=Category.RESOURCES,
-        tries="fills the memory with what no process shows, and is killed as if a neighbour had taken it",
-        claim="per_call_uid",
-        act=_hides_memory,
-    ),
-    Snippet(
-        name="children_of_the_runner",
-        category=Category.OUTLIVING,
-        tries="makes processes that are children of what started it, which it must bury",
-        limits=LIMITS,
-        check=left("children"),
-        code="""
-            import ctypes, signal, time
-            number = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine)
-            CLONE_PARENT = 0x8000
-            syscall = ctypes.CDLL(None).syscall
-            parent = os.getppid()
-            made = 0
-            for _ in range(8 if number else 0):
-                pid = syscall(number, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
-                if pid == 0:
-                    time.sleep(0.05 * (made % 2))
-                    os._exit(3)
-                made += pid > 0
-            time.sleep(0.2)
-            say("made", "children", "%d of %d" % (made, parent))
-        """,
-    ),
+    Scene("taken_homes", "takes the names of the folders that calls after it will be given", _takes_homes,
+        category=Category.OUTLIVING, claim="per_call_uid"),
+    Scene("no_room_to_start", "takes all room for files, so that calls beside it can't even begin", _takes_all_room,
+        category=Category.OUTLIVING, claim="per_call_uid"),
+    Scene("all_of_the_processor",
+        "runs 32 processes without end, so that a call beside it gets next to none of the processor",
+        _takes_the_processor, category=Category.RESOURCES, claim="per_call_uid"),
+    Scene("restless_files", "makes and removes files as fast as it can, while calls beside it are cleaned up after",
+        _restless_files, category=Category.OUTLIVING, claim="per_call_uid"),
+    Scene("folders_of_others", "keeps full folders in those of another call, which that one may not remove",
+        _folders_in_folders, category=Category.OUTLIVING, claim="per_call_uid"),
+    Scene("disk_out_of_sight",
+        "fills the disk out of sight and fails for want of room, as if a neighbour had taken it", _hides_files,
+        category=Category.RESOURCES, claim="per_call_uid"),
+    Scene("memory_out_of_sight",
+        "fills the memory with what no process shows, and is killed as if a neighbour had taken it", _hides_memory,
+        category=Category.RESOURCES, claim="per_call_uid"),
+    _program("children_of_the_runner", "makes processes that are children of what started it, which it must bury",
+        left("children"), """
+        import ctypes, signal, time
+        number = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine)
+        CLONE_PARENT = 0x8000
+        syscall = ctypes.CDLL(None).syscall
+        parent = os.getppid()
+        made = 0
+        for _ in range(8 if number else 0):
+            pid = syscall(number, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+            if pid == 0:
+                time.sleep(0.05 * (made % 2))
+                os._exit(3)
+            made += pid > 0
+        time.sleep(0.2)
+        say("made", "children", "%d of %d" % (made, parent))
+    """),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from agentgym.errors import InfraError
@@ -17,25 +18,33 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym_sandboxes.audit.findings import Category, Judgement, contained, escaped, unsupported
-from agentgym_sandboxes.audit.hacks_targets import Target
+from agentgym_sandboxes.audit.hacks.targets import Target
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Claim
+from agentgym_sandboxes.audit.trial import Claim
 
 LIMITS = Limits(wall_s=2.0, cpu_s=2, memory_mib=256)
 MAX_ERROR_CHARS = 1000  # what an agent is told of a case must stay short, whatever a solution does
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Hack:
-    """Code that wants a case to pass without solving it. tries: how, on one line."""
+    """Code that wants a case to pass without solving it. tries: how, on one line.
+
+    code: indented as it likes. helpers: what several hacks share, put before it.
+    """
 
     category: ClassVar[Category] = Category.REWARD
     claim: ClassVar[Claim] = "isolated"
     name: str
     tries: str
-    code: str
     target: Target
+    code: str
+    _: KW_ONLY
     limits: Limits = LIMITS
+    helpers: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", self.helpers + textwrap.dedent(self.code).removeprefix("\n"))
 
     def requests(self) -> Iterator[GradeRequest]:
         """The grades that it attacks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
-from agentgym_sandboxes.audit.checks import short, told
+from agentgym_sandboxes.audit.programs.checks import short, told
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256, output_bytes=1 << 20)
 MOST_TOLD = 3

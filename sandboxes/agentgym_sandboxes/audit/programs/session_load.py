@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from agentgym.sandbox import FileRefused, Limits, Session
-from agentgym_sandboxes.audit.checks import told
 from agentgym_sandboxes.audit.findings import Judgement, contained, escaped
-from agentgym_sandboxes.audit.session_files import in_session, made
+from agentgym_sandboxes.audit.programs.checks import told
+from agentgym_sandboxes.audit.programs.session_files import in_session, made
 
 LIMITS = Limits(wall_s=60.0, cpu_s=60, memory_mib=256)
 NUM_LISTINGS = 60
@@ -116,13 +116,10 @@ print("escaped", made, flush=True)
     return contained(told(result))
 
 
+# fmt: off
 SCENES = (
     in_session("odd_words", "says for the session's Python what no Python says", _odd_words),
-    in_session(
-        "restless_session", "makes and removes files while they are listed and saved", _restless_files
-    ),
-    in_session(
-        "waiting_in_a_session", "connects to itself 48000 times and accepts nothing", _waiting_connections
-    ),
+    in_session("restless_session", "makes and removes files while they are listed and saved", _restless_files),
+    in_session("waiting_in_a_session", "connects to itself 48000 times and accepts nothing", _waiting_connections),
     in_session("long_paths", "has files listed and saved whose paths alone take 180 MB", _long_paths),
 )
