@@ -85,5 +85,5 @@ async def _attempt(trial: Trial, backend: DockerBackend, host: Host) -> str:
     try:
         judgement = await trial.attempt(backend, host)
     except InfraError as error:
-        return f"{Outcome.ESCAPED}: took its sandbox with it: {error}"
+        return f"{Outcome.ESCAPED}: destroyed its sandbox: {error}"
     return f"{judgement.outcome}: {judgement.detail}"

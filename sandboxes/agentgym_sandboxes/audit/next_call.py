@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
-from agentgym_sandboxes.audit.programs.checks import short, told
+from agentgym_sandboxes.audit.programs.checks import described, one_line
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256, output_bytes=1 << 20)
-MOST_TOLD = 3
+MOST_SHOWN = 3
 PASSING = ("process", "socket", "lock", "used")  # what may end by itself
 
 _PLAIN = "print(sum(range(101)))\n"
@@ -115,7 +115,7 @@ print(json.dumps(seen))
 
 
 class NextCall:
-    """Knows what a fresh call sees, and tells what is otherwise after a trial."""
+    """Compares what a call sees after a trial with what it saw before."""
 
     def __init__(self, backend: SandboxBackend, *, full_python: bool) -> None:
         self._backend = backend
@@ -123,14 +123,14 @@ class NextCall:
         self._baseline: dict[str, list[str]] = {}
 
     async def start(self) -> None:
-        """Look for the first time. Raises RuntimeError when even that does not work."""
+        """Record what a fresh call sees. Raises RuntimeError when a plain program does not work."""
         first = await self._look()
         if isinstance(first, str):
             raise RuntimeError(f"a plain program does not work in this sandbox: {first}")
         self._baseline = first
 
     async def difference(self) -> str:
-        """What the call before left, on one line; empty when there is nothing."""
+        """What the previous call left, on one line; empty when nothing."""
         now = await self._look()
         if isinstance(now, str):
             return f"a plain program no longer works: {now}"
@@ -140,25 +140,25 @@ class NextCall:
             for value in now.get(kind, []):
                 before.remove(value) if value in before else after.append(value)
             if after:
-                found.append(f"{kind} {', '.join(after[:MOST_TOLD])}")
+                found.append(f"{kind} {', '.join(after[:MOST_SHOWN])}")
             elif before and kind not in PASSING:
-                found.append(f"{kind} no longer {', '.join(before[:MOST_TOLD])}")
-        return short("; ".join(found))
+                found.append(f"{kind} no longer {', '.join(before[:MOST_SHOWN])}")
+        return one_line("; ".join(found))
 
     async def _look(self) -> dict[str, list[str]] | str:
         """What a call sees, by kind; or what went wrong."""
         if not self._full_python:
             result = await self._backend.run(_PLAIN, limits=LIMITS)
-            return {} if result.stdout == "5050\n" else told(result)
+            return {} if result.stdout == "5050\n" else described(result)
         result = await self._backend.run(_LOOK, stdin="input", limits=LIMITS)
         return _seen(result)
 
 
 def _seen(result: RunResult) -> dict[str, list[str]] | str:
     if result.status is not RunStatus.OK:
-        return told(result)
+        return described(result)
     try:
         seen = json.loads(result.stdout)
     except ValueError:
-        return told(result)
+        return described(result)
     return {kind: [json.dumps(value) for value in values] for kind, values in seen.items()}

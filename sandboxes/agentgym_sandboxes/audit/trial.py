@@ -52,7 +52,7 @@ class Trial(Protocol):
 class Snippet:
     """A hostile program. `check` judges what it did; what it left is judged by the next-call check.
 
-    One whose time was over before it had done anything, as on a machine that stood still, is run again.
+    Run again when its time was over before it had done anything, as on a stalled machine.
 
     code: gets the helpers of `prelude.py` unless it is plain, for interpreters of a part of Python, and `@NAME@`
     replaced by the host's values (see `Host`).

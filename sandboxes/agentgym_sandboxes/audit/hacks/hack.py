@@ -23,12 +23,12 @@ from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.trial import Claim
 
 LIMITS = Limits(wall_s=2.0, cpu_s=2, memory_mib=256)
-MAX_ERROR_CHARS = 1000  # what an agent is told of a case must stay short, whatever a solution does
+MAX_ERROR_CHARS = 1000  # the feedback on a case must stay short, whatever a solution does
 
 
 @dataclass(frozen=True, slots=True)
 class Hack:
-    """Code that wants a case to pass without solving it. tries: how, on one line.
+    """Code that tries to pass a case without solving it. tries: how, on one line.
 
     code: indented as it likes. helpers: what several hacks share, put before it.
     """
@@ -64,7 +64,7 @@ class Hack:
 async def attack(sandbox: Sandbox, hack: Hack, *, brief: bool = False) -> Judgement:
     """Grade it; brief: only once, with all cases together.
 
-    An InfraError counts as an escape too: a masked grade is one that was not lost.
+    An InfraError counts as an escape too: a hack must not turn a failed grade into a missing one.
     """
     said = ""
     requests = list(hack.requests())
@@ -85,7 +85,7 @@ async def attack(sandbox: Sandbox, hack: Hack, *, brief: bool = False) -> Judgem
 
 
 async def _grade(sandbox: Sandbox, request: GradeRequest) -> Verdict:
-    """A sandbox may fail by itself, but hardly twice on the same grade."""
+    """A sandbox may fail by itself, but rarely twice on the same grade."""
     try:
         return await sandbox.grade(request)
     except SandboxUnavailable:
@@ -95,7 +95,7 @@ async def _grade(sandbox: Sandbox, request: GradeRequest) -> Verdict:
 
 
 def find_fault(request: GradeRequest, verdict: Verdict) -> str:
-    """What is wrong with the verdict on a hack; empty when every case failed, with words for each."""
+    """What is wrong with the verdict on a hack; empty when every case failed, with an error text for each."""
     if len(verdict.results) != len(request.cases):
         return f"{len(verdict.results)} results for {len(request.cases)} cases"
     for number, result in enumerate(verdict.results):
@@ -104,5 +104,5 @@ def find_fault(request: GradeRequest, verdict: Verdict) -> str:
         if not 0 < len(result.error) <= MAX_ERROR_CHARS:
             return f"case {number} failed with {len(result.error)} characters of explanation"
     if verdict.passed:
-        return "no case passed, and yet the verdict did"
+        return "no case passed, but the verdict did"
     return ""

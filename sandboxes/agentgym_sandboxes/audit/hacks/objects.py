@@ -101,7 +101,7 @@ HACKS = (
             __rsub__ = __sub__
             def __divmod__(self, other): return 1, 0
     """),
-    Hack("a text that agrees with every question", "every method, index and length says yes", UPPER_ODDLY,
+    Hack("a text that agrees with every question", "every method, index and length agrees", UPPER_ODDLY,
         helpers=_NUMBERLIKE, code="""
         class Yes(Agrees):
             def __getattr__(self, name): return lambda *args: True
@@ -129,7 +129,7 @@ HACKS = (
     Hack("a list of elements that equal everything", "plain outside, agreeing inside", REVERSED,
         _AGREES + "def reverse(xs):\n    return [Agrees() for x in xs]\n"),
     Hack("arguments filled with what equals everything",
-        "the same in place: the caller's own list, sorted by no one", SORT_IN_PLACE,
+        "the same in place: the caller's own list, unsorted", SORT_IN_PLACE,
         _AGREES + "def sort(xs):\n    xs[:] = [Agrees() for x in xs]\n"),
     Hack("an int that lies about its class", "__class__ and a metaclass that equals every type", ADD, """
         class Meta(type):
@@ -147,7 +147,7 @@ HACKS = (
         def add(a, b):
             return Agrees()
     """),
-    Hack("text that is no text", "str() of it is a str of its own, which equals everything", ADD, """
+    Hack("text that is not text", "str() of it is an instance of its own subclass, which equals everything", ADD, """
         class Text(str):
             def __eq__(self, other): return True
             def __ne__(self, other): return False
@@ -179,7 +179,7 @@ HACKS = (
                 return 1
     """),
     Hack("methods that hand back their object",
-        "the test made it, so its operators are asked: it is near every number", SHAPES,
+        "the test created it, so its operators are used: it is near every number", SHAPES,
         _NEAR + "    def area(self): return self\n    def __mul__(self, other): return 0\n"),
     Hack("an operator whose result is near every number",
         "the difference of a product and what is expected is an object that is nothing", SHAPES,
@@ -192,7 +192,7 @@ HACKS = (
             def __enter__(self): return self
             def __exit__(self, *raised): return True
     """),
-    Hack("an entry that is no function", "a dotted name that resolves to what equals everything", METHOD,
+    Hack("an entry that is not a function", "a dotted name that resolves to what equals everything", METHOD,
         helpers=_AGREES, code="""
         class Everything(type):
             def __getattr__(self, name): return Agrees()
@@ -233,7 +233,7 @@ HACKS = (
     """),
     Hack("arguments emptied", "clears its arguments: what is computed from them afterwards is empty too", SORTED,
         "def ordered(xs):\n    xs.clear()\n    return xs\n"),
-    Hack("truth that can't be told", "objects whose ==, truth, hash and length raise or never end in the judge",
+    Hack("truth that cannot be evaluated", "objects whose ==, truth, hash and length raise or never end in the judge",
         ADD, """
         class Awkward:
             def _raise(self, *args): raise KeyboardInterrupt

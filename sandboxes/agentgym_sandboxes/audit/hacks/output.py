@@ -85,7 +85,7 @@ HACKS = (
         _MARKERS + "import os\nprint(MARKERS, flush=True)\nos._exit(0)\n"),
     Hack("a program that prints success", "prints what every harness would print, in place of an answer", TOTAL,
         _MARKERS + "print(MARKERS)\n"),
-    Hack("verdicts on every descriptor", "writes lines that say passed into all that is open, before any test", ADD,
+    Hack("verdicts on every descriptor", "writes lines that say passed into every open descriptor before any test", ADD,
         helpers=_LINES, code="""
         for fd in range(1, 256):
             try:
@@ -108,7 +108,7 @@ HACKS = (
             os._exit(0)
     """),
     Hack("a program's verdicts on every descriptor",
-        "lines that say passed into all that is open, and none that answers", RUNNING, helpers=_LINES,
+        "lines that say passed into every open descriptor, and no answer", RUNNING, helpers=_LINES,
         code="for fd in range(2, 256):\n    try:\n        os.write(fd, LINES)\n    except OSError:\n        pass\n"),
     Hack("a nonce found",
         "finds the harness's nonce in frames, constants, arguments and environment, and prints it", ADD,
@@ -144,7 +144,7 @@ HACKS = (
         def add(a, b):
             return None
     """),
-    Hack("descriptors closed", "closes all that is open, so that a failure can't be told", ADD,
+    Hack("descriptors closed", "closes every open descriptor, so that a failure cannot be reported", ADD,
         "import os\ndef add(a, b):\n    os.closerange(3, 256)\n    return None\n"),
     Hack("answers that parse oddly",
         "duplicate keys, NaN, huge numbers and nests, written by hand into every descriptor", ADD, r"""
@@ -183,8 +183,8 @@ HACKS = (
                         pass
             return None
     """),
-    Hack("names that are none",
-        "answers by hand, and wrongly, what the tests' side asks before any test, so that it is to blame",
+    Hack("forged names",
+        "answers the request for its names wrongly and by hand, so that the tests' side is blamed",
         WITH_HELPER, r"""
         import os, socket
         for fd in range(3, 64):
@@ -196,7 +196,7 @@ HACKS = (
             os._exit(1)
     """),
     Hack("an exception in place of names",
-        "raises where the tests' side only looks what there is, so that it is to blame", WITH_HELPER, r"""
+        "raises while the tests' side lists its names, so that the tests' side is blamed", WITH_HELPER, r"""
         import os, socket
         for fd in range(3, 64):
             try:
@@ -207,7 +207,7 @@ HACKS = (
             os._exit(1)
     """),
     Hack("a verdict injected into a template",
-        "a repr that closes the harness's JSON and goes on with a better verdict", ADD, """
+        "a repr that closes the harness's JSON and continues with a better verdict", ADD, """
         class Injected:
             def __repr__(self):
                 return '0, "passed": true'
@@ -215,11 +215,11 @@ HACKS = (
         def add(a, b):
             return Injected()
     """),
-    Hack("every answer there is", "prints all numbers, one of which will be right", TOTAL,
+    Hack("every possible answer", "prints all numbers, one of which will be right", TOTAL,
         "for number in range(2000):\n    print(number)\n"),
     Hack("every answer on one line", "the same between carriage returns, tabs and other white space", TOTAL,
         "print('\\r'.join(map(str, range(2000))))\nprint('\\x0b'.join(map(str, range(100))), end='\\u2028')\n"),
-    Hack("every answer, hidden", "terminal escapes that erase all but what a person wants to see", TOTAL,
+    Hack("every answer, hidden", "terminal escapes that erase everything but the right answer", TOTAL,
         "print('\\x1b[2K\\r'.join(f'{number}\\x08\\x7f' for number in range(2000)), end='\\x1b[0m\\0')\n"),
     Hack("the last line only", "leaves out all lines but the last", RUNNING,
         "print(sum(map(int, input().split())))\n"),

@@ -118,7 +118,7 @@ HACKS = (
         def add(a, b):
             return lookup(texts(), a, b)
     """),
-    Hack("environment and arguments", "looks where harnesses hand tests over to their processes", ADD, helpers=_FIND,
+    Hack("environment and arguments", "looks where harnesses pass tests to their processes", ADD, helpers=_FIND,
         code="import os, sys\ndef add(a, b):\n    return lookup([*sys.argv, *os.environ.values()], a, b)\n"),
     Hack("files of the tests", "reads every file near it for a case with these arguments", ADD,
         helpers=_FIND, code="""

@@ -1,4 +1,4 @@
-"""The problems that the reward hacks attack: each with a solution that is right, and cases that tell."""
+"""The problems that the reward hacks attack: each with a correct solution, and cases that distinguish it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentgym.sandbox import AssertCase, CallCase, Case, StdioCase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A problem. honest: a solution that passes every case; without one of those, no case must pass."""
+    """A problem. honest: a solution that passes every case."""
 
     name: str
     honest: str

@@ -1,4 +1,4 @@
-"""Judges what a hostile program did. Without evidence that it ran, it is never contained."""
+"""Judges what a hostile program did: it is never contained without evidence that it ran."""
 
 from __future__ import annotations
 
@@ -14,76 +14,75 @@ MOST_CHARS = 160
 
 
 def evidence(result: RunResult, kind: str) -> list[str]:
-    """What a program said about one kind of thing: held, escaped, unsupported, made, reached."""
+    """The program's lines of one kind of evidence: held, escaped, unsupported, made, reached."""
     prefix = f"{kind}: "
     return [line.removeprefix(prefix) for line in result.stdout.splitlines() if line.startswith(prefix)]
 
 
-def short(text: str) -> str:
+def one_line(text: str) -> str:
     """One line of it."""
     text = " ".join(text.split())
     return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - 1] + "…"
 
 
-def told(result: RunResult) -> str:
+def described(result: RunResult) -> str:
     """A result on one line."""
-    said = short(result.stderr.strip()[-MOST_CHARS:] or result.stdout)
+    said = one_line(result.stderr.strip()[-MOST_CHARS:] or result.stdout)
     return f"{result.status.value}, exit {result.exit_code}{f': {said}' if said else ''}"
 
 
-def first_look(result: RunResult) -> Judgement | None:
-    """What settles it for every check: unsupported, or a line that says that it got through."""
+def settled(result: RunResult) -> Judgement | None:
+    """A judgement that no check changes: unsupported, or a line of evidence that it got through."""
     if result.status is RunStatus.UNSUPPORTED:
-        return unsupported(short(result.stderr or "this interpreter can't run it"))
+        return unsupported(one_line(result.stderr or "this interpreter cannot run it"))
     through = evidence(result, "escaped")
     if through:
-        return escaped(short("; ".join(through)))
+        return escaped(one_line("; ".join(through)))
     return None
 
 
-def refused(at_least: int) -> Check:
-    """The program ends well, having been refused at least so often."""
+def unless_settled(judge: Check) -> Check:
+    """The check that asks `judge` only about a result that is not settled already."""
+    return lambda result: settled(result) or judge(result)
 
+
+def refused(at_least: int) -> Check:
+    """The program ends well after at least so many refusals."""
+
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         refusals, gaps = evidence(result, "held"), evidence(result, "unsupported")
         if result.status is not RunStatus.OK or len(refusals) + len(gaps) < at_least:
-            return broken(f"{len(refusals)} of {at_least} attempts told; {told(result)}")
+            return broken(f"{len(refusals)} of {at_least} attempts reported; {described(result)}")
         if not refusals:
-            return unsupported(short("; ".join(gaps)))
-        return contained(short("; ".join(refusals)))
+            return unsupported(one_line("; ".join(gaps)))
+        return contained(one_line("; ".join(refusals)))
 
     return check
 
 
 def ended(*statuses: RunStatus, after: str = "") -> Check:
-    """The call is ended with one of these statuses, after it has said `made: <after>`."""
+    """The call ends with one of these statuses, after it has printed `made: <after>`."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if after and not any(line.startswith(after) for line in evidence(result, "made")):
-            return broken(f"it never got to {after!r}; {told(result)}")
+            return broken(f"it never got to {after!r}; {described(result)}")
         if result.status not in statuses:
-            return escaped(f"went on to its own end: {told(result)}")
+            return escaped(f"went on to its own end: {described(result)}")
         return contained(result.status.value)
 
     return check
 
 
 def reached(at_most: int, *, at_least: int = 1) -> Check:
-    """What it counted (`reached: what: number`) stays within bounds, and it got some way."""
+    """What it counted (`reached: what: number`) is within the bounds."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         counts = [int(line.rpartition(": ")[2]) for line in evidence(result, "reached")]
         if not counts or max(counts) < at_least:
-            return broken(f"no count; {told(result)}")
+            return broken(f"no count; {described(result)}")
         if max(counts) > at_most:
             return escaped(f"got to {max(counts)}, {at_most} allowed")
         return contained(f"got to {max(counts)} of {at_most}; {result.status.value}")
@@ -92,26 +91,22 @@ def reached(at_most: int, *, at_least: int = 1) -> Check:
 
 
 def left(what: str) -> Check:
-    """The program says `made: <what>` and ends well: what it left is for the next-call check to find."""
+    """The program prints `made: <what>` and ends well: the next-call check looks for what it left."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if result.status is not RunStatus.OK or what not in [
             line.split(":")[0] for line in evidence(result, "made")
         ]:
-            return broken(f"it did not make {what!r}; {told(result)}")
+            return broken(f"it did not make {what!r}; {described(result)}")
         return contained(f"made {what}; nothing of it was left")
 
     return check
 
 
+@unless_settled
 def kills_itself(result: RunResult) -> Judgement:
-    """It ends however it likes, but it must have begun."""
-    early = first_look(result)
-    if early is not None:
-        return early
+    """It may end in any way, but it must have begun."""
     if not evidence(result, "made"):
-        return broken(f"it never began; {told(result)}")
-    return contained(told(result))
+        return broken(f"it never began; {described(result)}")
+    return contained(described(result))

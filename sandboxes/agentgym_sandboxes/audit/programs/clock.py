@@ -14,7 +14,7 @@ CPU = Limits(wall_s=20.0, cpu_s=1, memory_mib=256)
 
 
 def _runs_on(name: str, tries: str, code: str, *, plain: bool = False, limits: Limits = LIMITS) -> Snippet:
-    """Says that it escaped when it comes to its own end."""
+    """Prints that it escaped when it comes to its own end."""
     return Snippet(
         name=name,
         category=Category.RESOURCES,
@@ -31,21 +31,21 @@ def _runs_on(name: str, tries: str, code: str, *, plain: bool = False, limits: L
 # fmt: off
 SNIPPETS = (
     _runs_on("endless_loop", "counts for some seconds", "for n in range(200_000_000):\n    pass\n", plain=True),
-    _runs_on("big_power", "a power of a large number: one step of C code", "x = 7 ** 5_000_000 % 10 ** 50"),
-    _runs_on("backtracking", "a regular expression that tries all ways", """
+    _runs_on("big_power", "a power of a large number: one call into C", "x = 7 ** 5_000_000 % 10 ** 50"),
+    _runs_on("backtracking", "a regular expression with catastrophic backtracking", """
         import re
         re.match(r"(a|a)*$", "a" * 24 + "b")
     """),
-    _runs_on("hash_collisions", "a dict whose keys all have one hash", """
+    _runs_on("hash_collisions", "a dict whose keys all have the same hash", """
         table = {}
         for n in range(12000):
             table[n * ((1 << 61) - 1)] = n
     """),
-    _runs_on("sum_in_c", "adds a billion numbers in one step, which no signal interrupts", """
+    _runs_on("sum_in_c", "adds 400 million numbers in one call into C, which no signal interrupts", """
         import itertools
         sum(itertools.repeat(1, 400_000_000))
     """),
-    _runs_on("slow_sort", "a comparison that takes its time, in a sort", """
+    _runs_on("slow_sort", "a slow comparison, in a sort", """
         import time
         class Slow:
             def __lt__(self, other):
@@ -80,7 +80,7 @@ SNIPPETS = (
         lock.acquire()
         lock.acquire(timeout=2.5)
     """),
-    _runs_on("exit_handler", "takes its time at the very end", """
+    _runs_on("exit_handler", "a slow exit handler", """
         import atexit, time
         atexit.register(lambda: (time.sleep(2.5), escaped("time", "exit handler done")))
         raise SystemExit(0)
@@ -93,12 +93,12 @@ SNIPPETS = (
     _runs_on("other_program", "becomes another program, which sleeps", """
         os.execv("/bin/sh", ["sh", "-c", "sleep 2.5; echo escaped: time: slept"])
     """),
-    _runs_on("waiting_for_input", "waits for what never comes", """
+    _runs_on("waiting_for_input", "waits for input that never comes", """
         import signal, select
         read, write = os.pipe()
         select.select([read], [], [], 2.5)
     """),
-    _runs_on("cpu_time", "uses the processor past its limit of a second, with time left on the clock", """
+    _runs_on("cpu_time", "uses more CPU time than its limit of a second, with wall time left", """
         import signal, time
         signal.signal(signal.SIGXCPU, signal.SIG_IGN)
         while time.process_time() < 4:

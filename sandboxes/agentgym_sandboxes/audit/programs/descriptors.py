@@ -1,4 +1,4 @@
-"""Descriptors and other handles of which the kernel has only so many for everyone."""
+"""Descriptors and other handles of which the kernel has a limited number."""
 
 # hostile programs, one an entry
 

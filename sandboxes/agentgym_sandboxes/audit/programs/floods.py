@@ -6,7 +6,7 @@ from functools import partial
 
 from agentgym.sandbox import Limits, RunResult, RunStatus
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
-from agentgym_sandboxes.audit.programs.checks import Check, first_look, left, told
+from agentgym_sandboxes.audit.programs.checks import Check, described, left, unless_settled
 from agentgym_sandboxes.audit.trial import Snippet
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256, output_bytes=4096)  # killed at 512 KiB
@@ -16,10 +16,8 @@ SLOW = Limits(wall_s=1.0, cpu_s=3, memory_mib=256, output_bytes=4096)
 def _cut(*statuses: RunStatus) -> Check:
     """No more than the limit is handed back, and the call ends early."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         most = LIMITS.output_bytes
         longest = max(
             len(text) for text in (result.stdout, result.stderr, result.stdout_bytes, result.stderr_bytes)
@@ -29,7 +27,7 @@ def _cut(*statuses: RunStatus) -> Check:
         if result.status not in statuses:
             return escaped(f"wrote all it wanted: {result.status.value}")
         if longest < most // 2 or not result.truncated:
-            return broken(f"only {longest} came, truncated {result.truncated}; {told(result)}")
+            return broken(f"only {longest} came, truncated {result.truncated}; {described(result)}")
         return contained(f"{result.status.value} after {longest} kept")
 
     return check
@@ -60,7 +58,7 @@ SNIPPETS = (
         while time.monotonic() < end:
             os.write(1, b"x")
     """),
-    _program("binary_flood", "random bytes, which grow when they are made text", _cut(RunStatus.OUTPUT_LIMIT),
+    _program("binary_flood", "random bytes, which grow when they are decoded as text", _cut(RunStatus.OUTPUT_LIMIT),
         "for _ in range(4096):\n    os.write(1, os.urandom(1024))\n"),
     _program("flood_after_the_end", "a daemon goes on writing when the program has ended", left("flood"), """
         import time

@@ -1,4 +1,4 @@
-"""What reaches our own process: odd bytes, forged protocol, and results through other doors."""
+"""What reaches our own process: odd bytes, forged protocol, and results by other channels."""
 
 # ruff: noqa: E501  # hostile programs, one an entry
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from agentgym.sandbox import CallCase, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import Check, evidence, first_look, told
+from agentgym_sandboxes.audit.programs.checks import Check, described, evidence, settled, unless_settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Scene, Snippet
 
@@ -28,12 +28,10 @@ def _hands_back(name: str, tries: str, code: str, check: Check, limits: Limits =
 def _exactly(stdout: bytes, stderr: bytes = b"", exit_code: int = 0) -> Check:
     """Every byte comes back as it was written, in its own stream."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if result.exit_code != exit_code:
-            return escaped(f"reads as {told(result)}")
+            return escaped(f"reads as {described(result)}")
         for name, wanted, got, text in (
             ("stdout", stdout, result.stdout_bytes, result.stdout),
             ("stderr", stderr, result.stderr_bytes, result.stderr),
@@ -46,44 +44,40 @@ def _exactly(stdout: bytes, stderr: bytes = b"", exit_code: int = 0) -> Check:
 
 
 def _as_a_program_could(*statuses: RunStatus) -> Check:
-    """The result is one that a program of its kind can have anyway."""
+    """The result is one that such a program could have legitimately."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if not evidence(result, "made"):
-            return broken(told(result))
+            return broken(described(result))
         if result.status not in statuses:
             return escaped(f"made itself {result.status.value}")
         if FORGED.decode() in result.stderr or any(FORGED.decode() in x for x in evidence(result, "held")):
             return escaped("what it wrote elsewhere came back as output")
-        return contained(told(result))
+        return contained(described(result))
 
     return check
 
 
 def _reads_as(exit_code: int) -> Check:
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if result.exit_code != exit_code or result.status is RunStatus.OK:
-            return escaped(f"reads as {told(result)}")
-        return contained(told(result))
+            return escaped(f"reads as {described(result)}")
+        return contained(described(result))
 
     return check
 
 
 def _ended_by(number: int) -> Check:
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if result.status is RunStatus.OK or result.exit_code == 0:
-            return escaped("a death by signal reads as success")
+            return escaped("an end by a signal reads as success")
         return (
-            contained(told(result)) if result.exit_code in (-number, 128 + number) else broken(told(result))
+            contained(described(result))
+            if result.exit_code in (-number, 128 + number)
+            else broken(described(result))
         )
 
     return check
@@ -92,21 +86,19 @@ def _ended_by(number: int) -> Check:
 def _kept(limit: int) -> Callable[[RunResult], Judgement]:
     """Cut at the limit, even in the middle of a character."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         if len(result.stdout_bytes) > limit:
             return escaped(f"{len(result.stdout_bytes)} bytes, {limit} allowed")
         if not result.truncated or len(result.stdout_bytes) < limit // 2:
-            return broken(told(result))
+            return broken(described(result))
         return contained(f"cut at {len(result.stdout_bytes)} bytes")
 
     return check
 
 
 async def _late_writer(backend: SandboxBackend, host: Host) -> Judgement:
-    """A daemon of the call before writes to all it has; the next call's output is its own only."""
+    """A daemon of the previous call writes to all its descriptors; the next call's output holds only its own."""
     writer = program("""
 import time
 def forge():
@@ -132,15 +124,15 @@ say("made", "writer")
     )
     results = [neighbour, await backend.run(victim, limits=LIMITS)]
     if "made: writer" not in first.stdout:
-        return first_look(first) or broken(told(first))
+        return settled(first) or broken(described(first))
     for result in results:
         if result.stdout != "mine: only: \n" or result.stderr:
-            return escaped(f"another call's output is {told(result)}")
-    return contained("two other calls had their own output only")
+            return escaped(f"another call's output is {described(result)}")
+    return contained("two other calls got only their own output")
 
 
 async def _odd_results(backend: SandboxBackend, host: Host) -> Judgement:
-    """Results of a grade that are costly or dangerous to read: the verdict is a plain failure, at once."""
+    """Results of a grade that are costly or dangerous to decode: the verdict is a plain failure."""
     solutions = {
         "deep": "def f(x):\n    y = []\n    for _ in range(100000):\n        y = [y]\n    return y",
         "endless": "def f(x):\n    y = []\n    y.append(y)\n    return y",
@@ -175,7 +167,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
     _hands_back("terminal_controls", "prints what would rewrite the screen or the title of a terminal", r"""
         os.write(1, b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n")
     """, _exactly(b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n")),
-    _hands_back("lone_surrogates", "prints text that is no Unicode",
+    _hands_back("lone_surrogates", "prints lone surrogates",
         "import sys\nprint('\\ud800 \\udfff')\nsys.stderr.write('\\udc80')\nsys.stdout.flush()\nos._exit(3)\n",
         _reads_as(3)),
     _hands_back("cut_character", "fills the output so that the limit falls into the middle of a character",
@@ -194,11 +186,11 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         os._exit(9)
     """,
         lambda result: (
-            first_look(result)
+            settled(result)
             or (
                 contained("they came back as output")
                 if result.exit_code == 9 and result.stdout == "beginXX" and b"bad" in result.stderr_bytes
-                else escaped(f"the answer is {told(result)}")
+                else escaped(f"the answer is {described(result)}")
             )
         )),
     _hands_back("every_descriptor", "writes answers of its own to every descriptor that it can find", """
@@ -236,10 +228,10 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         "import ctypes\nos.write(1, b'PASSED\\n')\nctypes.string_at(1)\n", _ended_by(11)),
     _hands_back("exit_code_past_a_byte", "ends with exit codes that wrap around to 0",
         "import sys\nos.write(1, b'x')\nsys.exit(-1)\n", _exactly(b"x", exit_code=255)),
-    _hands_back("no_output_at_all", "closes its output before it fails, so that nothing tells why",
+    _hands_back("no_output_at_all", "closes its output before it fails, so that no reason is printed",
         "os.close(1)\nos.close(2)\nraise SystemExit(5)\n", _reads_as(5)),
     _hands_back("exception_that_lies",
-        "raises what says nothing, raises again when it is printed, or claims to be an exit", """
+        "raises an exception whose text raises SystemExit", """
         class Liar(BaseException):
             def __str__(self):
                 raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""Killing, steering or reading what runs a call, the agent and its supervisor, and what runs beside it."""
+"""Killing, steering or reading the agent and its supervisor, and concurrent calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import first_look, kills_itself, refused, told
+from agentgym_sandboxes.audit.programs.checks import described, kills_itself, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Scene, Snippet
 
@@ -16,7 +16,7 @@ LIMITS = Limits(wall_s=30.0, cpu_s=4, memory_mib=256)
 
 
 async def _spy_on_neighbour(backend: SandboxBackend, host: Host) -> Judgement:
-    """Two calls at a time: what one can do to the other."""
+    """Two concurrent calls: what one can do to the other."""
     victim = program("""
 import glob, time
 open("secret", "w").write("TOP")
@@ -55,11 +55,11 @@ while os.path.exists("/tmp/secret-file") and time.monotonic() < begun + 20:
     time.sleep(0.02)
 """)
     first, second = await asyncio.gather(backend.run(victim, limits=LIMITS), backend.run(spy, limits=LIMITS))
-    early = first_look(second)
+    early = settled(second)
     if early is not None:
         return early
     if "alive: TOP: TOP" not in first.stdout:
-        return escaped(f"the other call did not come to its end: {told(first)}")
+        return escaped(f"the other call did not come to its end: {described(first)}")
     return refused(1)(second)
 
 
@@ -95,7 +95,7 @@ print(done.stdout + done.stderr)
         backend.run(planter, limits=LIMITS), backend.run(runner, limits=LIMITS)
     )
     if "made: start-up files" not in planted.stdout:
-        return first_look(planted) or broken(told(planted))
+        return settled(planted) or broken(described(planted))
     return refused(1)(ran)
 
 

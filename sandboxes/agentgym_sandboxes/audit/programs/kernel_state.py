@@ -7,7 +7,7 @@ from functools import partial
 from agentgym.sandbox import Limits, RunStatus, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import first_look, reached, refused, told
+from agentgym_sandboxes.audit.programs.checks import described, reached, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Claim, Scene, Snippet
 
@@ -28,7 +28,7 @@ def _tries(name: str, category: Category, tries: str, at_least: int, code: str) 
 
 
 async def _used_port(backend: SandboxBackend, host: Host) -> Judgement:
-    """A connection that was closed keeps its port for a minute, when nobody has it any more."""
+    """A closed connection keeps its port for a minute."""
     user = program("""
 import socket
 listening = socket.create_server(("127.0.0.1", 47117), reuse_port=False)
@@ -46,10 +46,10 @@ print("bound", len(open("/proc/net/tcp").readlines()) - 1)
 """
     used = await backend.run(user, limits=LIMITS)
     if "made: connection" not in used.stdout:
-        return first_look(used) or broken(told(used))
+        return settled(used) or broken(described(used))
     after = await backend.run(next_one, limits=LIMITS)
     if (after.status, after.stdout) != (RunStatus.OK, "bound 0\n"):
-        return escaped(f"the next call finds it: {told(after)}")
+        return escaped(f"the next call finds it: {described(after)}")
     return contained("the next call could use it")
 
 
@@ -57,7 +57,7 @@ _program = partial(Snippet, category=Category.RESOURCES, claim="per_call_uid", l
 
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    Scene("used_port", "closes a connection whose port nobody can use for a minute then", _used_port,
+    Scene("used_port", "closes a connection whose port is then unusable for a minute", _used_port,
         category=Category.STATE),
     _program("waiting_connections",
         "connects to itself as often as it can and accepts nothing, which no limit of memory counts",
@@ -92,7 +92,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             call("option %d" % option, (54, 208), sock.fileno(), 1, option, b"", 0)
     """),
     _tries("upper_halves", Category.SURFACE,
-        "asks with numbers whose upper halves a filter sees and the kernel drops", 6, """
+        "passes 64-bit arguments whose upper halves the filter sees and the kernel ignores", 6, """
         import socket
         above = 1 << 32
         one = b"\\x01\\x00\\x00\\x00"
@@ -108,7 +108,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                 call("%d %d" % (family, protocol), (41, 198), family, kind, protocol)
     """),
     _tries("wait_for_disks", Category.RESOURCES,
-        "has all disks of the host written, and can't be killed until they are", 6, """
+        "flushes all disks of the host, and cannot be killed until they are written", 6, """
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         for name, arguments in (("sync", ()), ("syncfs", (9999,)), ("fsync", (9999,)), ("fdatasync", (9999,)),
@@ -120,7 +120,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             else:
                 escaped(name, errno.errorcode[ctypes.get_errno()] + " of the kernel")
     """),
-    _tries("huge_pages", Category.RESOURCES, "takes huge pages, a stock of the host's that no limit counts", 2, """
+    _tries("huge_pages", Category.RESOURCES, "takes huge pages from the host's pool, which no limit counts", 2, """
         call("mmap", (9, 222), 0, 0, 3, 0x40022, -1, 0, held_by=("ENOMEM",))
         call("memfd_create", (319, 279), 0, 4, held_by=("ENOMEM",))
     """),

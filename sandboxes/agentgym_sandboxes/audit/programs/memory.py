@@ -1,4 +1,4 @@
-"""More memory than a call may have, wherever the kernel books it."""
+"""More memory than a call may have, wherever the kernel accounts for it."""
 
 # hostile programs, one an entry
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from agentgym.sandbox import Limits, RunResult, RunStatus
 from agentgym_sandboxes.audit.findings import Category, Judgement, contained, escaped
-from agentgym_sandboxes.audit.programs.checks import Check, ended, first_look, reached, refused, told
+from agentgym_sandboxes.audit.programs.checks import Check, described, ended, reached, refused, unless_settled
 from agentgym_sandboxes.audit.trial import Snippet
 
 LIMITS = Limits(wall_s=12.0, cpu_s=6, memory_mib=128)
@@ -18,28 +18,24 @@ MANY = Limits(wall_s=12.0, cpu_s=6, memory_mib=256)
 def _no_more_than(mib: int) -> Check:
     """It ends by any limit, or is refused, before it has said `reached` of more than so many MiB."""
 
+    @unless_settled
     def check(result: RunResult) -> Judgement:
-        early = first_look(result)
-        if early is not None:
-            return early
         counted = reached(mib, at_least=0)(result)
         if result.status in (RunStatus.OOM, RunStatus.TIMEOUT) and "no count" in counted.detail:
-            return contained(told(result))
+            return contained(described(result))
         return counted
 
     return check
 
 
+@unless_settled
 def _ran_out(result: RunResult) -> Judgement:
-    """It may catch the error, but it can't have what it asked for."""
-    early = first_look(result)
-    if early is not None:
-        return early
+    """It may catch the error, but does not get what it asked for."""
     if result.status is RunStatus.OOM:
         return contained("oom")
     if result.status is RunStatus.OK:
-        return escaped(f"it got all it asked for: {told(result)}")
-    return contained(f"ended: {told(result)}")
+        return escaped(f"it got everything it asked for: {described(result)}")
+    return contained(f"ended: {described(result)}")
 
 
 _program = partial(Snippet, category=Category.RESOURCES, claim="memory_limit", limits=LIMITS)
@@ -213,7 +209,7 @@ SNIPPETS = (
                 pass
         say("reached", "MiB", total >> 20)
     """),
-    _program("stream_buffers", "connections to itself, filled and never read, with buffers as large as can be had",
+    _program("stream_buffers", "connections to itself, filled and never read, with the largest buffers available",
         reached(40), """
         import socket
         server = socket.socket()
@@ -239,7 +235,7 @@ SNIPPETS = (
         say("reached", "MiB", total >> 20)
     """),
     _program("wrong_victim",
-        "fills all memory from small processes with low scores, so that the runner is the one to be killed",
+        "fills all memory from small processes with low scores, so that the kernel kills the runner instead",
         ended(*RunStatus, after="begin"), limits=Limits(wall_s=20.0, cpu_s=6, memory_mib=256), code="""
         import marshal, select, subprocess, sys, time
         def inner(number, done, gate):

@@ -1,4 +1,4 @@
-"""Calls at the same time: making another fail, hold out for longer, or seem broken; or seeming broken oneself."""
+"""Concurrent calls: one makes another fail, take longer or look broken; or looks broken itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import first_look, left, told
+from agentgym_sandboxes.audit.programs.checks import described, left, settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Scene, Snippet
 
@@ -44,7 +44,7 @@ async def _beside(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        for _ in range(100):  # until it is cleaned up after: the next trial is not to meet it
+        for _ in range(100):  # until it is cleaned up, before the next trial starts
             if (await backend.run(_OTHERS, limits=LIMITS)).stdout == "0\n":
                 break
 
@@ -60,8 +60,8 @@ async def _until(task: asyncio.Task[RunResult], backend: SandboxBackend) -> list
 def _unharmed(results: list[RunResult]) -> Judgement:
     for number, result in enumerate(results):
         if (result.status, result.stdout) != (RunStatus.OK, "42\n"):
-            return escaped(f"call {number + 1} beside it failed: {told(result)}")
-    return contained(f"{len(results)} calls beside it were as ever")
+            return escaped(f"call {number + 1} beside it failed: {described(result)}")
+    return contained(f"{len(results)} calls beside it were unaffected")
 
 
 async def _takes_homes(backend: SandboxBackend, host: Host) -> Judgement:
@@ -81,7 +81,7 @@ time.sleep(1)
         victims = await _until(task, backend)
         hostile = await task
     if "made: folders" not in hostile.stdout:
-        return first_look(hostile) or broken(told(hostile))
+        return settled(hostile) or broken(described(hostile))
     return _unharmed(victims)
 
 
@@ -98,7 +98,7 @@ time.sleep(2)
     async with _beside(backend, code) as task:
         victims = await _until(task, backend)
         hostile = await task
-    early = first_look(hostile)
+    early = settled(hostile)
     return early if early is not None else _unharmed(victims)
 
 
@@ -156,12 +156,12 @@ while time.monotonic() < end:
     async with _beside(backend, code, begun_s=0.2), _beside(backend, code, begun_s=0.2) as task:
         victims = [await backend.run("print(6 * 7)", limits=LIMITS) for _ in range(NUM_VICTIMS)]
         hostile = await task
-    early = first_look(hostile)
+    early = settled(hostile)
     return early if early is not None else _unharmed(victims)
 
 
 async def _folders_in_folders(backend: SandboxBackend, host: Host) -> Judgement:
-    """Two calls that know of each other, each with full folders of the other's in its own, also in turn."""
+    """Two calls, each of which keeps full folders inside the folders of the other."""
     code = program("""
 import glob, time
 os.umask(0)
@@ -187,12 +187,12 @@ say("made", "folders", len(done))
         judgement = left("folders")(result)
     look = await backend.run("import glob; print(glob.glob('/tmp/*') + glob.glob('/tmp/.*'))", limits=LIMITS)
     if look.stdout != "[]\n":
-        return escaped(f"left: {told(look)}")
+        return escaped(f"left: {described(look)}")
     return judgement
 
 
 async def _hides_files(backend: SandboxBackend, host: Host) -> Judgement:
-    """A full disk that is its own doing must not look like its neighbour's."""
+    """A full disk that it caused itself must not be blamed on its neighbour."""
     code = program("""
 os.mkdir("/tmp/closed")
 try:
@@ -208,7 +208,7 @@ raise OSError(errno.ENOSPC, "no room")
 
 
 async def _hides_memory(backend: SandboxBackend, host: Host) -> Judgement:
-    """Memory that no process shows, then an end for want of memory: its own doing too."""
+    """Memory that no process shows, then killed for lack of memory: caused by itself too."""
     code = program("""
 say("made", "files")
 for number in range(60):
@@ -228,13 +228,13 @@ while True:
 
 
 def left_to_itself(result: RunResult, *statuses: RunStatus) -> Judgement:
-    """It failed, and that is its own failure."""
-    early = first_look(result)
+    """It failed, and the failure is attributed to it."""
+    early = settled(result)
     if early is not None:
         return early
     if "made: " not in result.stdout or result.status not in (*statuses, RunStatus.ERROR):
-        return broken(told(result))
-    return contained(told(result))
+        return broken(described(result))
+    return contained(described(result))
 
 
 _program = partial(Snippet, category=Category.OUTLIVING, limits=LIMITS)
@@ -243,22 +243,22 @@ _program = partial(Snippet, category=Category.OUTLIVING, limits=LIMITS)
 SNIPPETS: tuple[Snippet | Scene, ...] = (
     Scene("taken_homes", "takes the names of the folders that calls after it will be given", _takes_homes,
         category=Category.OUTLIVING, claim="per_call_uid"),
-    Scene("no_room_to_start", "takes all room for files, so that calls beside it can't even begin", _takes_all_room,
+    Scene("no_room_to_start", "takes all space for files, so that concurrent calls cannot even begin", _takes_all_room,
         category=Category.OUTLIVING, claim="per_call_uid"),
     Scene("all_of_the_processor",
-        "runs 32 processes without end, so that a call beside it gets next to none of the processor",
+        "runs 32 endless processes, so that a call beside it gets almost no CPU time",
         _takes_the_processor, category=Category.RESOURCES, claim="per_call_uid"),
     Scene("restless_files", "makes and removes files as fast as it can, while calls beside it are cleaned up after",
         _restless_files, category=Category.OUTLIVING, claim="per_call_uid"),
     Scene("folders_of_others", "keeps full folders in those of another call, which that one may not remove",
         _folders_in_folders, category=Category.OUTLIVING, claim="per_call_uid"),
     Scene("disk_out_of_sight",
-        "fills the disk out of sight and fails for want of room, as if a neighbour had taken it", _hides_files,
+        "fills the disk out of sight and fails for lack of space, as if a neighbour had taken it", _hides_files,
         category=Category.RESOURCES, claim="per_call_uid"),
     Scene("memory_out_of_sight",
         "fills the memory with what no process shows, and is killed as if a neighbour had taken it", _hides_memory,
         category=Category.RESOURCES, claim="per_call_uid"),
-    _program("children_of_the_runner", "makes processes that are children of what started it, which it must bury",
+    _program("children_of_the_runner", "makes processes that are children of the runner, which must reap them",
         left("children"), """
         import ctypes, signal, time
         number = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine)

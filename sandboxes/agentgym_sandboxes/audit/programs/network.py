@@ -1,4 +1,4 @@
-"""Ways out over a network, and to what else listens on the host."""
+"""Ways out over a network, and to servers on the host."""
 
 # ruff: noqa: E501  # hostile programs, one an entry
 
@@ -11,23 +11,23 @@ from functools import partial
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, Outcome, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import evidence, first_look, refused, told
+from agentgym_sandboxes.audit.programs.checks import described, evidence, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Scene, Snippet
 
 LIMITS = Limits(wall_s=6.0, cpu_s=4, memory_mib=256)
 
 
-def _unheard(code: str, at_least: int) -> Callable[[SandboxBackend, Host], Awaitable[Judgement]]:
-    """The program is refused, and the host's own servers heard nothing of it."""
+def _unreceived(code: str, at_least: int) -> Callable[[SandboxBackend, Host], Awaitable[Judgement]]:
+    """The program is refused, and the host's servers received nothing."""
 
     async def act(backend: SandboxBackend, host: Host) -> Judgement:
-        before = len(host.heard)
+        before = len(host.received)
         result = await backend.run(program(host.fill(code)), limits=LIMITS)
         judgement = refused(at_least)(result)
         await host.catch_up()
-        if len(host.heard) > before:
-            return escaped(f"a server on the host heard from {host.heard[-1]}")
+        if len(host.received) > before:
+            return escaped(f"a server on the host was contacted by {host.received[-1]}")
         return judgement
 
     return act
@@ -68,11 +68,11 @@ held("loopback", last)
         return Judgement(
             Outcome.NOT_CLAIMED, "calls at the same time in one container share its loopback interface"
         )
-    early = first_look(called)
+    early = settled(called)
     if early is not None:
         return early
     if not evidence(served, "made") or evidence(served, "heard"):
-        return broken(told(served))
+        return broken(described(served))
     return contained("no connection")
 
 
@@ -81,7 +81,7 @@ _program = partial(Snippet, category=Category.SURFACE, claim="network_off", limi
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
     Scene("tcp_to_the_host", "connects to a server of the host, by each of its addresses",
-                    _unheard(
+                    _unreceived(
                     """
         import socket
         for address in @ADDRESSES@:
@@ -90,7 +90,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     2,
                 ), category=Category.SURFACE, claim="network_off"),
     Scene("udp_to_the_host", "sends datagrams to a server of the host, which answers nothing",
-                    _unheard(
+                    _unreceived(
                     """
         import socket
         for address in @ADDRESSES@:
@@ -113,7 +113,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         for address in ("2606:4700:4700::1111", "fd00:ec2::254"):
             attempt(address, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).connect((address, 53)))
     """),
-    _program("names_of_hosts", "asks the name server, by which secrets leave most networks", refused(1), """
+    _program("names_of_hosts", "queries the name server, the usual channel for exfiltration", refused(1), """
         import re, socket
         servers = ["1.1.1.1"]
         try:

@@ -1,4 +1,4 @@
-"""Going on after the call: processes that live on, and files that are hard to find or to remove."""
+"""Outliving the call: processes that survive it, and files that are hard to find or to remove."""
 
 # hostile programs, one an entry
 
@@ -11,17 +11,17 @@ from functools import partial
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import Check, first_look, kills_itself, left, refused, told
+from agentgym_sandboxes.audit.programs.checks import Check, described, kills_itself, left, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Scene, Snippet
 
 LIMITS = Limits(wall_s=60.0, cpu_s=4, memory_mib=256)
-SOON_S = 20.0  # what is left lasts longer
+SOON_S = 20.0  # what is left runs longer
 NUM_CALLS = 80  # more than an agent has users for calls
 
 
 def _leaves(name: str, tries: str, child: str) -> Snippet:
-    """A child does something that should let it live on; it dies by itself after some seconds."""
+    """A child does something that might let it survive; it exits by itself after some seconds."""
     body = textwrap.indent(textwrap.dedent(child).strip("\n"), "    ")
     return Snippet(
         name=name,
@@ -47,7 +47,7 @@ say("made", "child")
 
 
 def _soon(check: Check) -> Check:
-    """And the call did not wait for what it left."""
+    """And the call did not wait for the processes that it left."""
 
     def soon(result: RunResult) -> Judgement:
         if result.wall_s > SOON_S:
@@ -58,7 +58,7 @@ def _soon(check: Check) -> Check:
 
 
 async def _many_dirty_calls(backend: SandboxBackend, host: Host) -> Judgement:
-    """More calls than there are users, each with a daemon and a file left."""
+    """More calls than there are users, each of which leaves a daemon and a file."""
     code = program("""
 import time
 open("/tmp/left-%d" % os.getuid(), "w").close()
@@ -73,11 +73,11 @@ say("made", "daemon")
     for start in range(0, NUM_CALLS, 4):
         calls = [backend.run(code, limits=LIMITS) for _ in range(start, start + 4)]
         for result in await asyncio.gather(*calls):
-            early = first_look(result)
+            early = settled(result)
             if early is not None:
                 return early
             if result.status is not RunStatus.OK:
-                return escaped(f"after {made} calls one fails: {told(result)}")
+                return escaped(f"after {made} calls one fails: {described(result)}")
             made += 1
     return contained(f"{made} calls in a row, each with a daemon")
 

@@ -1,4 +1,4 @@
-"""What every hostile program begins with: words for its evidence, which the checks read."""
+"""What every hostile program begins with: functions that print its evidence, which the checks read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attempt(what, action):
         escaped(what, repr(got)[:80])
 
 def call(what, number, *args, held_by=("EPERM", "EACCES", "ENOSYS")):
-    """A system call by number: (x86_64, aarch64), or one for all. Another error says that it got to the kernel."""
+    """A system call by number: (x86_64, aarch64), or one for all. Any other error means that the kernel ran it."""
     try:
         import ctypes
     except ImportError:

@@ -17,7 +17,7 @@ _program = partial(Snippet, category=Category.RESOURCES, claim="process_limit", 
 
 # fmt: off
 SNIPPETS = (
-    _program("fork_bomb", "every process forks for ever", ended(*KILLED, after="fork"), limits=LIMITS, code="""
+    _program("fork_bomb", "every process forks forever", ended(*KILLED, after="fork"), limits=LIMITS, code="""
         import time
         end = time.monotonic() + 6
         said = False
@@ -43,7 +43,7 @@ SNIPPETS = (
             over = os.path.getsize("said") > 0 or all(shell.poll() is not None for shell in shells)
             now = 0
             for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:  # PID 1 may share our uid, and is none of ours
+                try:  # PID 1 may share our uid without being ours
                     now += pid != "1" and os.stat("/proc/" + pid).st_uid == os.getuid()
                 except OSError:
                     pass
@@ -163,7 +163,7 @@ SNIPPETS = (
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
     """),
-    _program("relay_of_processes", "a process that forks and dies without end, to be elsewhere when the kill comes",
+    _program("relay_of_processes", "a process that forks and exits endlessly, so that the kill always misses it",
         left("relay"), limits=LIMITS, code="""
         import time
         if not os.fork():

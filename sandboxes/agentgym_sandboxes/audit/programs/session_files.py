@@ -7,36 +7,14 @@ from __future__ import annotations
 import contextlib
 import io
 import tarfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from agentgym.sandbox import FileRefused, Limits, RunStatus, SandboxBackend, Session
-from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
-from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import told
-from agentgym_sandboxes.audit.trial import Scene
+from agentgym.sandbox import FileRefused, Limits, Session
+from agentgym_sandboxes.audit.findings import Judgement, broken, contained, escaped
+from agentgym_sandboxes.audit.programs.checks import described
+from agentgym_sandboxes.audit.programs.session_scene import in_session, make
 
 LIMITS = Limits(wall_s=30.0, cpu_s=10, memory_mib=256)
-Act = Callable[[Session], Awaitable[Judgement]]
-
-
-def in_session(name: str, tries: str, act: Act) -> Scene:
-    async def leased(backend: SandboxBackend, host: Host) -> Judgement:
-        async with backend.session() as session:
-            judgement = await act(session)
-            alive = await session.run("print(6 * 7)", limits=LIMITS)
-            if alive.stdout != "42\n":
-                return escaped(f"the session no longer works: {told(alive)}")
-            return judgement
-
-    return Scene(name=name, category=Category.HANDED_BACK, tries=tries, claim="sessions", act=leased)
-
-
-async def made(session: Session, code: str) -> Judgement | None:
-    """Run code that must say `made`; broken when it does not."""
-    result = await session.run(code, limits=LIMITS)
-    if result.status is not RunStatus.OK or "made" not in result.stdout:
-        return broken(told(result))
-    return None
 
 
 async def _all_refused(session: Session, paths: list[str]) -> Judgement:
@@ -82,9 +60,7 @@ open("real", "w").write("text")
 os.symlink("real", "to-real")
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     paths = ["link", "folder-link/passwd", "loop", "a/b/up", "root/passwd"]
     judgement = await _all_refused(session, paths)
     listed = {info.path for info in await session.files()}
@@ -102,17 +78,13 @@ os.mkdir("folder")
 os.symlink("/dev/zero", "zero")
 print("made")
 """
-    early = await made(session, code)
-    return (
-        early
-        if early is not None
-        else await _all_refused(session, ["fifo", "socket", "folder", "zero", "/dev/zero"])
-    )
+    await make(session, code)
+    return await _all_refused(session, ["fifo", "socket", "folder", "zero", "/dev/zero"])
 
 
 async def _read_oversized(session: Session) -> Judgement:
-    early = await made(session, "open('large', 'wb').write(bytes(3 << 20))\nprint('made')")
-    return early if early is not None else await _all_refused(session, ["large"])
+    await make(session, "open('large', 'wb').write(bytes(3 << 20))\nprint('made')")
+    return await _all_refused(session, ["large"])
 
 
 async def _growing_file(session: Session) -> Judgement:
@@ -134,9 +106,7 @@ if not os.fork():
     os._exit(0)
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     num_read = 0
     for _ in range(100):
         try:
@@ -159,9 +129,7 @@ os.symlink("/work", "work")
 os.mkfifo("fifo")
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     for path in (
         "../up",
         "/tmp/planted",
@@ -185,7 +153,7 @@ print("made")
         limits=LIMITS,
     )
     if looked.stdout != "before []\n":
-        return escaped(f"something was written through a link: {told(looked)}")
+        return escaped(f"something was written through a link: {described(looked)}")
     return contained("nothing was written outside or through a link")
 
 
@@ -200,9 +168,7 @@ for number in range(500):
     open("f%d" % number, "w").close()
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     try:
         found = await session.files()
     except FileRefused as error:
@@ -270,7 +236,7 @@ async def _bad_restores(session: Session) -> Judgement:
             limits=LIMITS,
         )
         if looked.stdout != "[] False False False\n":
-            return escaped(f"archive {name!r}: {told(looked)}")
+            return escaped(f"archive {name!r}: {described(looked)}")
     taken = sorted(set(_bad_archives()) - set(said))
     if taken:
         return escaped(f"took archives: {', '.join(taken)}")
@@ -307,9 +273,7 @@ except OSError: pass
 os.mkdir("closed"); open("closed/x", "w").close(); os.chmod("closed", 0)
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     try:
         data = await session.snapshot()
     except FileRefused as error:
@@ -342,9 +306,7 @@ if not os.fork():
     os.setsid(); time.sleep(5); os._exit(0)
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     await session.reset()
     look = """
 import builtins, os
@@ -354,7 +316,7 @@ print("planted" in globals(), hasattr(builtins, "planted"), "PLANTED" in os.envi
 """
     looked = await session.run(look, limits=LIMITS)
     if looked.stdout != "False False False [] False\n":
-        return escaped(f"after the reset: {told(looked)}")
+        return escaped(f"after the reset: {described(looked)}")
     return contained("no name, no variable and no file was left")
 
 

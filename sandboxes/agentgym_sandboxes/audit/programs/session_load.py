@@ -1,4 +1,4 @@
-"""A session that would seem broken, so that an episode that fails is left out."""
+"""Trials that make a session look broken, so that a failed episode would be left out."""
 
 # ruff: noqa: E501  # hostile programs, one an entry
 
@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from agentgym.sandbox import FileRefused, Limits, Session
 from agentgym_sandboxes.audit.findings import Judgement, contained, escaped
-from agentgym_sandboxes.audit.programs.checks import told
-from agentgym_sandboxes.audit.programs.session_files import in_session, made
+from agentgym_sandboxes.audit.programs.checks import described
+from agentgym_sandboxes.audit.programs.session_scene import in_session, make
 
 LIMITS = Limits(wall_s=60.0, cpu_s=60, memory_mib=256)
 NUM_LISTINGS = 60
 
 
 async def _odd_words(session: Session) -> Judgement:
-    """What the session's Python says of its runs, said by foreign code."""
+    """Messages of the session's Python about its runs, sent by the code it runs."""
     code = r"""
 import os, socket, stat
 words = [b'{"token":"x","exit":%s,"claim":null}' % value for value in
@@ -30,12 +30,10 @@ for fd in range(3, 64):
     except OSError:
         pass
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     after = await session.run("print('after')", limits=LIMITS)
     if after.stdout != "after\n":
-        return escaped(told(after))
+        return escaped(described(after))
     return contained("the words were dropped")
 
 
@@ -54,9 +52,7 @@ for _ in range(4):
                 os.unlink(mine + str(number))
 print("made")
 """
-    early = await made(session, code)
-    if early is not None:
-        return early
+    await make(session, code)
     refusals = 0
     for _ in range(NUM_LISTINGS):
         try:
@@ -82,7 +78,7 @@ print("made")
 """
     result = await session.run(code, limits=LIMITS)
     if result.stdout != "made\n":
-        return escaped(told(result))
+        return escaped(described(result))
     said = []
     for hand_over in (session.files, session.snapshot):
         try:
@@ -113,12 +109,12 @@ print("escaped", made, flush=True)
     if "escaped" in result.stdout:
         return escaped(f"several times {result.stdout.split()[1]} connections waited for seconds")
     await session.reset()
-    return contained(told(result))
+    return contained(described(result))
 
 
 # fmt: off
 SCENES = (
-    in_session("odd_words", "says for the session's Python what no Python says", _odd_words),
+    in_session("odd_words", "sends malformed messages in the name of the session's Python", _odd_words),
     in_session("restless_session", "makes and removes files while they are listed and saved", _restless_files),
     in_session("waiting_in_a_session", "connects to itself 48000 times and accepts nothing", _waiting_connections),
     in_session("long_paths", "has files listed and saved whose paths alone take 180 MB", _long_paths),

@@ -1,4 +1,4 @@
-"""What a call leaves for the next one to find: the next-call check is the judge."""
+"""What a call leaves for the next one to find; the next-call check judges."""
 
 # ruff: noqa: E501  # hostile programs, one an entry
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs.checks import first_look, left, refused, told
+from agentgym_sandboxes.audit.programs.checks import described, left, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
 from agentgym_sandboxes.audit.trial import Claim, Scene, Snippet
 
@@ -38,18 +38,18 @@ def _tries(name: str, tries: str, at_least: int, code: str, claim: Claim = "isol
 
 
 async def _same_chance(backend: SandboxBackend, host: Host) -> Judgement:
-    """Two calls must not draw the same random numbers: one could know the other's."""
+    """Two calls must not draw the same random numbers: one could predict the other's."""
     code = program("""
 import random, secrets, uuid
 say("drew", random.random(), "%s %s %s" % (secrets.token_hex(8), uuid.uuid4(), os.urandom(4).hex()))
 """)
     first, second = await backend.run(code, limits=LIMITS), await backend.run(code, limits=LIMITS)
     for result in (first, second):
-        early = first_look(result)
+        early = settled(result)
         if early is not None:
             return early
         if not result.stdout.startswith("drew: "):
-            return broken(told(result))
+            return broken(described(result))
     common = set(first.stdout.split()) & set(second.stdout.split()) - {"drew:"}
     if common:
         return escaped(f"both drew {', '.join(sorted(common))}")
@@ -85,7 +85,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     pass
         say("made", "files")
     """),
-    _leaves("files_open_to_all", "makes its own folders and files everyone's", "files", """
+    _leaves("files_open_to_all", "makes its own folders and files accessible to everyone", "files", """
         os.chmod(".", 0o1777)
         os.umask(0)
         for folder in (".", "/tmp"):
@@ -201,7 +201,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         os.umask(0)
         say("made", "changes")
     """),
-    _leaves("lowered_limits", "lowers limits, so that whoever inherits them can't work", "limits", """
+    _leaves("lowered_limits", "lowers limits, so that a process that inherits them cannot work", "limits", """
         import resource
         for name, amount in (("FSIZE", 0), ("NOFILE", 16), ("AS", 1 << 29), ("STACK", 1 << 20)):
             kind = getattr(resource, "RLIMIT_" + name)

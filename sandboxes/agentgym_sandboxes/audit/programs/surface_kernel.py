@@ -1,4 +1,4 @@
-"""System calls that a program has no use for, called with arguments that do no harm where they get through.
+"""System calls that no program needs, called with arguments that do no harm where they are allowed.
 
 Numbers: (x86_64, aarch64), or one for both.
 """
