@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 
 from agentgym.sandbox import CallCase, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
@@ -19,10 +19,7 @@ ALL_BYTES = bytes(range(256))
 FORGED = b"FORGED-ANSWER"
 
 
-def _hands_back(name: str, tries: str, code: str, check: Check, limits: Limits = LIMITS) -> Snippet:
-    return Snippet(
-        name=name, category=Category.HANDED_BACK, tries=tries, limits=limits, check=check, code=code
-    )
+_program = partial(Snippet, category=Category.HANDED_BACK, limits=LIMITS)
 
 
 def _exactly(stdout: bytes, stderr: bytes = b"", exit_code: int = 0) -> Check:
@@ -83,7 +80,7 @@ def _ended_by(number: int) -> Check:
     return check
 
 
-def _kept(limit: int) -> Callable[[RunResult], Judgement]:
+def _kept(limit: int) -> Check:
     """Cut at the limit, even in the middle of a character."""
 
     @unless_settled
@@ -95,6 +92,13 @@ def _kept(limit: int) -> Callable[[RunResult], Judgement]:
         return contained(f"cut at {len(result.stdout_bytes)} bytes")
 
     return check
+
+
+@unless_settled
+def _came_back_as_output(result: RunResult) -> Judgement:
+    if result.exit_code == 9 and result.stdout == "beginXX" and b"bad" in result.stderr_bytes:
+        return contained("they came back as output")
+    return escaped(f"the answer is {described(result)}")
 
 
 async def _late_writer(backend: SandboxBackend, host: Host) -> Judgement:
@@ -161,19 +165,19 @@ async def _odd_results(backend: SandboxBackend, host: Host) -> Judgement:
 
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    _hands_back("every_byte", "prints all 256 bytes, invalid UTF-8 and NULs among them, on both streams",
-        "data = bytes(range(256))\nos.write(1, data)\nos.write(2, data[::-1])\n",
-        _exactly(ALL_BYTES, ALL_BYTES[::-1])),
-    _hands_back("terminal_controls", "prints what would rewrite the screen or the title of a terminal", r"""
+    _program("every_byte", "prints all 256 bytes, invalid UTF-8 and NULs among them, on both streams",
+        _exactly(ALL_BYTES, ALL_BYTES[::-1]),
+        "data = bytes(range(256))\nos.write(1, data)\nos.write(2, data[::-1])\n"),
+    _program("terminal_controls", "prints what would rewrite the screen or the title of a terminal",
+        _exactly(b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n"), r"""
         os.write(1, b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n")
-    """, _exactly(b"\x1b[2J\x1b]0;owned\x07\x1b[8m\r\x08\x9b31m\n")),
-    _hands_back("lone_surrogates", "prints lone surrogates",
-        "import sys\nprint('\\ud800 \\udfff')\nsys.stderr.write('\\udc80')\nsys.stdout.flush()\nos._exit(3)\n",
-        _reads_as(3)),
-    _hands_back("cut_character", "fills the output so that the limit falls into the middle of a character",
-        "os.write(1, b'x' + '\\u20ac'.encode() * 3000)\n", _kept(4096),
-        Limits(wall_s=3.0, cpu_s=3, memory_mib=256, output_bytes=4096)),
-    _hands_back("frames_on_stdout", "prints messages of the agent's own protocol", """
+    """),
+    _program("lone_surrogates", "prints lone surrogates", _reads_as(3),
+        "import sys\nprint('\\ud800 \\udfff')\nsys.stderr.write('\\udc80')\nsys.stdout.flush()\nos._exit(3)\n"),
+    _program("cut_character", "fills the output so that the limit falls into the middle of a character",
+        _kept(4096), limits=Limits(wall_s=3.0, cpu_s=3, memory_mib=256, output_bytes=4096),
+        code="os.write(1, b'x' + '\\u20ac'.encode() * 3000)\n"),
+    _program("frames_on_stdout", "prints messages of the agent's own protocol", _came_back_as_output, """
         import json, struct
         head = json.dumps({"id": 1, "reason": None, "exits": {"program": 0}, "truncated": False, "cpu_s": 0, "memory_mib": 0,
                            "wall_s": 0, "names": ["stdout"], "sizes": [3]}).encode()
@@ -184,16 +188,10 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os.write(fd, b"XX")
         os.write(2, frame + stream)
         os._exit(9)
-    """,
-        lambda result: (
-            settled(result)
-            or (
-                contained("they came back as output")
-                if result.exit_code == 9 and result.stdout == "beginXX" and b"bad" in result.stderr_bytes
-                else escaped(f"the answer is {described(result)}")
-            )
-        )),
-    _hands_back("every_descriptor", "writes answers of its own to every descriptor that it can find", """
+    """),
+    _program("every_descriptor", "writes answers of its own to every descriptor that it can find",
+        _as_a_program_could(RunStatus.OK, RunStatus.ERROR, RunStatus.OOM, RunStatus.DISK_LIMIT, RunStatus.PROCESS_LIMIT, RunStatus.OUTPUT_LIMIT),
+        """
         say("made", "begin")
         lines = (b'["ok"]\\n', b'["memory"]\\n', b'["disk"]\\n', b'["dirty"]\\n', b'["no_process"]\\n', b'{"reason": "dirty"}\\n', b"FORGED-ANSWER\\n",
                  bytes(range(256)) * 20 + b"\\n", b"[" * 100000 + b"\\n")
@@ -204,16 +202,9 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     os.write(fd, line)
                 except OSError:
                     pass
-    """,
-        _as_a_program_could(
-            RunStatus.OK,
-            RunStatus.ERROR,
-            RunStatus.OOM,
-            RunStatus.DISK_LIMIT,
-            RunStatus.PROCESS_LIMIT,
-            RunStatus.OUTPUT_LIMIT,
-        )),
-    _hands_back("notes_without_end", "floods every descriptor but its output", """
+    """),
+    _program("notes_without_end", "floods every descriptor but its output",
+        _as_a_program_could(RunStatus.OK, RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.OUTPUT_LIMIT), """
         say("made", "begin")
         for fd in range(3, 64):
             try:
@@ -221,23 +212,22 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     os.write(fd, b"FORGED-ANSWER" * 1000)
             except OSError:
                 pass
-    """, _as_a_program_could(RunStatus.OK, RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.OUTPUT_LIMIT)),
-    _hands_back("dead_by_signal", "dies by a signal after it has said that all is well",
-        "os.write(1, b'PASSED\\n')\nos.kill(os.getpid(), 9)\n", _ended_by(9)),
-    _hands_back("crash_in_c", "crashes the interpreter itself",
-        "import ctypes\nos.write(1, b'PASSED\\n')\nctypes.string_at(1)\n", _ended_by(11)),
-    _hands_back("exit_code_past_a_byte", "ends with exit codes that wrap around to 0",
-        "import sys\nos.write(1, b'x')\nsys.exit(-1)\n", _exactly(b"x", exit_code=255)),
-    _hands_back("no_output_at_all", "closes its output before it fails, so that no reason is printed",
-        "os.close(1)\nos.close(2)\nraise SystemExit(5)\n", _reads_as(5)),
-    _hands_back("exception_that_lies",
-        "raises an exception whose text raises SystemExit", """
+    """),
+    _program("dead_by_signal", "dies by a signal after it has said that all is well", _ended_by(9),
+        "os.write(1, b'PASSED\\n')\nos.kill(os.getpid(), 9)\n"),
+    _program("crash_in_c", "crashes the interpreter itself", _ended_by(11),
+        "import ctypes\nos.write(1, b'PASSED\\n')\nctypes.string_at(1)\n"),
+    _program("exit_code_past_a_byte", "ends with exit codes that wrap around to 0", _exactly(b"x", exit_code=255),
+        "import sys\nos.write(1, b'x')\nsys.exit(-1)\n"),
+    _program("no_output_at_all", "closes its output before it fails, so that no reason is printed", _reads_as(5),
+        "os.close(1)\nos.close(2)\nraise SystemExit(5)\n"),
+    _program("exception_that_lies", "raises an exception whose text raises SystemExit", _reads_as(1), """
         class Liar(BaseException):
             def __str__(self):
                 raise SystemExit(0)
             __repr__ = __str__
         raise Liar()
-    """, _reads_as(1)),
+    """),
     Scene("output_of_another_call", "writes into the output of the call after it and of the one beside it",
         _late_writer, category=Category.HANDED_BACK),
     Scene("odd_results", "returns values that are too deep, too wide, too long or endless from a graded function",

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import textwrap
 from functools import partial
 
 from agentgym.sandbox import Limits, SandboxBackend
@@ -18,19 +18,19 @@ from agentgym_sandboxes.audit.trial import Scene, Snippet
 LIMITS = Limits(wall_s=6.0, cpu_s=4, memory_mib=256)
 
 
-def _unreceived(code: str, at_least: int) -> Callable[[SandboxBackend, Host], Awaitable[Judgement]]:
-    """The program is refused, and the host's servers received nothing."""
+def _to_the_host(name: str, tries: str, code: str) -> Scene:
+    """The program is refused twice, and the host's servers received nothing."""
 
     async def act(backend: SandboxBackend, host: Host) -> Judgement:
         before = len(host.received)
-        result = await backend.run(program(host.fill(code)), limits=LIMITS)
-        judgement = refused(at_least)(result)
+        result = await backend.run(program(host.fill(textwrap.dedent(code))), limits=LIMITS)
+        judgement = refused(2)(result)
         await host.catch_up()
         if len(host.received) > before:
             return escaped(f"a server on the host was contacted by {host.received[-1]}")
         return judgement
 
-    return act
+    return Scene(name, tries, act, category=Category.SURFACE, claim="network_off")
 
 
 async def _neighbours_network(backend: SandboxBackend, host: Host) -> Judgement:
@@ -80,18 +80,12 @@ _program = partial(Snippet, category=Category.SURFACE, claim="network_off", limi
 
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    Scene("tcp_to_the_host", "connects to a server of the host, by each of its addresses",
-                    _unreceived(
-                    """
+    _to_the_host("tcp_to_the_host", "connects to a server of the host, by each of its addresses", """
         import socket
         for address in @ADDRESSES@:
             attempt("TCP " + address, lambda: socket.create_connection((address, @TCP_PORT@), timeout=1))
-        """,
-                    2,
-                ), category=Category.SURFACE, claim="network_off"),
-    Scene("udp_to_the_host", "sends datagrams to a server of the host, which answers nothing",
-                    _unreceived(
-                    """
+    """),
+    _to_the_host("udp_to_the_host", "sends datagrams to a server of the host, which answers nothing", """
         import socket
         for address in @ADDRESSES@:
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -102,9 +96,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                 held(address, "sent, to nobody")
             except OSError as error:
                 held("UDP " + address, errno.errorcode[error.errno])
-        """,
-                    2,
-                ), category=Category.SURFACE, claim="network_off"),
+    """),
     _program("internet", "looks for a way to the internet and to the cloud's metadata server", refused(4), """
         import socket
         for address in ("1.1.1.1", "8.8.8.8", "169.254.169.254", "100.100.100.200"):
