@@ -9,22 +9,9 @@ from agentgym_sandboxes.audit.findings import Category, Judgement, broken, conta
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.programs.checks import described, reached, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
-from agentgym_sandboxes.audit.trial import Claim, Scene, Snippet
+from agentgym_sandboxes.audit.trial import Scene, Snippet
 
 LIMITS = Limits(wall_s=8.0, cpu_s=4, memory_mib=256)
-
-
-def _tries(name: str, category: Category, tries: str, at_least: int, code: str) -> Snippet:
-    claim: Claim = "seccomp"
-    return Snippet(
-        name=name,
-        category=category,
-        tries=tries,
-        claim=claim,
-        limits=LIMITS,
-        check=refused(at_least),
-        code=code,
-    )
 
 
 async def _used_port(backend: SandboxBackend, host: Host) -> Judgement:
@@ -53,7 +40,7 @@ print("bound", len(open("/proc/net/tcp").readlines()) - 1)
     return contained("the next call could use it")
 
 
-_program = partial(Snippet, category=Category.RESOURCES, claim="per_call_uid", limits=LIMITS)
+_program = partial(Snippet, category=Category.RESOURCES, claim="seccomp", limits=LIMITS)
 
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
@@ -61,7 +48,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         category=Category.STATE),
     _program("waiting_connections",
         "connects to itself as often as it can and accepts nothing, which no limit of memory counts",
-        reached(at_most=100, at_least=2), """
+        reached(at_most=100, at_least=2), claim="per_call_uid", code="""
         import socket
         listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
         made = 0
@@ -76,23 +63,23 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             pass
         say("reached", "connections", made)
     """),
-    _tries("flow_labels", Category.STATE,
-        "leaves labels of IPv6 flows, which hold any address for a minute, for all to read", 1, """
+    _program("flow_labels", "leaves labels of IPv6 flows, which hold any address for a minute, for all to read",
+        refused(1), category=Category.STATE, code="""
         import socket, struct
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         label = socket.inet_pton(socket.AF_INET6, "::1") + struct.pack("!I", 0x12345)
         label += struct.pack("=BBHHHI", 0, 255, 1, 60, 60, 0)
         attempt("label", lambda: sock.setsockopt(41, 32, label))
     """),
-    _tries("socket_programs", Category.RESOURCES,
-        "loads programs into sockets: machine code in the kernel, which no limit of memory counts", 4, """
+    _program("socket_programs",
+        "loads programs into sockets: machine code in the kernel, which no limit of memory counts", refused(4), code="""
         import socket
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         for option in (26, 50, 51, 52):
             call("option %d" % option, (54, 208), sock.fileno(), 1, option, b"", 0)
     """),
-    _tries("upper_halves", Category.SURFACE,
-        "passes 64-bit arguments whose upper halves the filter sees and the kernel ignores", 6, """
+    _program("upper_halves", "passes 64-bit arguments whose upper halves the filter sees and the kernel ignores",
+        refused(6), category=Category.SURFACE, code="""
         import socket
         above = 1 << 32
         one = b"\\x01\\x00\\x00\\x00"
@@ -101,14 +88,15 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             call("option %d of %d" % (option, level), (54, 208), sock.fileno(), level, option, one, 4)
         call("socket", (41, 198), 16 | above, 3, 0)
     """),
-    _tries("odd_protocols", Category.SURFACE,
-        "sockets of allowed families with other protocols: ICMP, SCTP, UDP-Lite, L2TP, SMC, multipath TCP", 12, """
+    _program("odd_protocols",
+        "sockets of allowed families with other protocols: ICMP, SCTP, UDP-Lite, L2TP, SMC, multipath TCP",
+        refused(12), category=Category.SURFACE, code="""
         for family in (2, 10):
             for kind, protocol in ((1, 132), (2, 136), (2, 115), (1, 256), (1, 262), (2, 1 if family == 2 else 58)):
                 call("%d %d" % (family, protocol), (41, 198), family, kind, protocol)
     """),
-    _tries("wait_for_disks", Category.RESOURCES,
-        "flushes all disks of the host, and cannot be killed until they are written", 6, """
+    _program("wait_for_disks", "flushes all disks of the host, and cannot be killed until they are written",
+        refused(6), code="""
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         for name, arguments in (("sync", ()), ("syncfs", (9999,)), ("fsync", (9999,)), ("fdatasync", (9999,)),
@@ -120,7 +108,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             else:
                 escaped(name, errno.errorcode[ctypes.get_errno()] + " of the kernel")
     """),
-    _tries("huge_pages", Category.RESOURCES, "takes huge pages from the host's pool, which no limit counts", 2, """
+    _program("huge_pages", "takes huge pages from the host's pool, which no limit counts", refused(2), code="""
         call("mmap", (9, 222), 0, 0, 3, 0x40022, -1, 0, held_by=("ENOMEM",))
         call("memfd_create", (319, 279), 0, 4, held_by=("ENOMEM",))
     """),

@@ -4,37 +4,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Category, Judgement, broken, contained, escaped
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.programs.checks import described, left, refused, settled
 from agentgym_sandboxes.audit.programs.prelude import program
-from agentgym_sandboxes.audit.trial import Claim, Scene, Snippet
+from agentgym_sandboxes.audit.trial import Scene, Snippet
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mib=256)
 
 
-def _leaves(name: str, tries: str, what: str, code: str) -> Snippet:
-    return Snippet(
-        name=name,
-        category=Category.STATE,
-        tries=tries,
-        limits=LIMITS,
-        check=left(what),
-        code=code,
-    )
-
-
-def _tries(name: str, tries: str, at_least: int, code: str, claim: Claim = "isolated") -> Snippet:
-    return Snippet(
-        name=name,
-        category=Category.STATE,
-        tries=tries,
-        claim=claim,
-        limits=LIMITS,
-        check=refused(at_least),
-        code=code,
-    )
+_program = partial(Snippet, category=Category.STATE, limits=LIMITS)
 
 
 async def _same_chance(backend: SandboxBackend, host: Host) -> Judgement:
@@ -58,7 +40,7 @@ say("drew", random.random(), "%s %s %s" % (secrets.token_hex(8), uuid.uuid4(), o
 
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    _leaves("files_everywhere", "leaves a file and a folder in every place that it may write to", "files", """
+    _program("files_everywhere", "leaves a file and a folder in every place that it may write to", left("files"), """
         made = []
         for folder, folders, _ in os.walk("/"):
             if folder.startswith(("/proc", "/sys")):
@@ -73,8 +55,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         open("here", "w").close()
         say("made", "files", made)
     """),
-    _leaves("hidden_files", "leaves files whose names begin with a dot, at home and in its configuration", "files",
-        """
+    _program("hidden_files", "leaves files whose names begin with a dot, at home and in its configuration",
+        left("files"), """
         home = os.path.expanduser("~")
         for name in (".bashrc", ".profile", ".pythonrc", ".config/x", ".cache/x", ".local/lib/python3.11/site-packages/x.pth"):
             for folder in (home, os.getcwd(), "/tmp"):
@@ -85,7 +67,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
                     pass
         say("made", "files")
     """),
-    _leaves("files_open_to_all", "makes its own folders and files accessible to everyone", "files", """
+    _program("files_open_to_all", "makes its own folders and files accessible to everyone", left("files"), """
         os.chmod(".", 0o1777)
         os.umask(0)
         for folder in (".", "/tmp"):
@@ -94,21 +76,24 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os.chmod(folder + "/all/file", 0o666)
         say("made", "files")
     """),
-    _tries("shared_memory", "System V shared memory, which lasts until it is removed", 1, """
+    _program("shared_memory", "System V shared memory, which lasts until it is removed", refused(1),
+        claim="seccomp", code="""
         call("shmget", (29, 194), 0x1234, 4096, 0o1666)
-    """, "seccomp"),
-    _tries("message_queues", "System V messages, which last until they are removed", 1, """
+    """),
+    _program("message_queues", "System V messages, which last until they are removed", refused(1), claim="seccomp",
+        code="""
         call("msgget", (68, 186), 0x1234, 0o1666)
-    """, "seccomp"),
-    _tries("semaphores", "System V semaphores, which last until they are removed", 1, """
+    """),
+    _program("semaphores", "System V semaphores, which last until they are removed", refused(1), claim="seccomp",
+        code="""
         call("semget", (64, 190), 0x1234, 1, 0o1666)
-    """, "seccomp"),
-    _tries("posix_message_queue", "a POSIX message queue, by its system call and as a file", 2, """
+    """),
+    _program("posix_message_queue", "a POSIX message queue, by its system call and as a file", refused(2), """
         call("mq_open", (240, 180), b"left", 0o102, 0o666, 0)
         for path in ("/dev/mqueue/left",):
             attempt(path, lambda: open(path, "w"))
     """),
-    _leaves("posix_shared_memory", "POSIX shared memory, wherever the machine keeps it", "tried", """
+    _program("posix_shared_memory", "POSIX shared memory, wherever the machine keeps it", left("tried"), """
         import _posixshmem
         try:
             _posixshmem.shm_open("/left", os.O_CREAT | os.O_RDWR, mode=0o666)
@@ -116,7 +101,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             held("shm_open", errno.errorcode[error.errno])
         say("made", "tried")
     """),
-    _leaves("abstract_socket", "a daemon that keeps a socket without a file", "socket", """
+    _program("abstract_socket", "a daemon that keeps a socket without a file", left("socket"), """
         import socket, time
         read, write = os.pipe()
         if not os.fork():
@@ -131,7 +116,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         os.read(read, 1)
         say("made", "socket")
     """),
-    _leaves("listening_port", "a daemon that keeps a port", "port", """
+    _program("listening_port", "a daemon that keeps a port", left("port"), """
         import socket, time
         sock = socket.socket(socket.AF_INET)
         sock.bind(("127.0.0.1", 47118))
@@ -143,7 +128,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os._exit(0)
         say("made", "port")
     """),
-    _leaves("file_lock", "a daemon that locks a file that all share", "lock", """
+    _program("file_lock", "a daemon that locks a file that all share", left("lock"), """
         import fcntl, time
         file = open("/etc/passwd")
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -154,13 +139,13 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os._exit(0)
         say("made", "lock")
     """),
-    _leaves("patched_builtins", "replaces builtins", "patches", """
+    _program("patched_builtins", "replaces builtins", left("patches"), """
         import builtins
         builtins.planted = True
         builtins.isinstance = lambda *a: True
         say("made", "patches")
     """),
-    _leaves("patched_modules", "replaces functions of modules that are shared already", "patches", """
+    _program("patched_modules", "replaces functions of modules that are shared already", left("patches"), """
         import json, math, re, time
         json.dumps = lambda *a, **k: "{}"
         math.sqrt = lambda x: 0
@@ -168,7 +153,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         time.time = None
         say("made", "patches")
     """),
-    _leaves("import_hooks", "puts itself into every later import", "hooks", """
+    _program("import_hooks", "puts itself into every later import", left("hooks"), """
         import sys
         class Hook:
             def find_spec(self, name, path=None, target=None):
@@ -178,8 +163,8 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         sys.modules["__main__"].planted = True
         say("made", "hooks")
     """),
-    _leaves("settings_of_modules", "changes settings that modules keep: precision, locale, recursion, tracing",
-        "settings", """
+    _program("settings_of_modules", "changes settings that modules keep: precision, locale, recursion, tracing",
+        left("settings"), """
         import decimal, sys
         decimal.getcontext().prec = 3
         decimal.DefaultContext.prec = 3
@@ -189,19 +174,19 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         say("made", "settings")
         sys.setprofile(None)
     """),
-    _leaves("environment", "changes the environment", "variables", """
+    _program("environment", "changes the environment", left("variables"), """
         os.environ["PLANTED"] = "1"
         os.environ["PATH"] = "/tmp"
         os.environ["PYTHONSTARTUP"] = "/tmp/x.py"
         os.environ["LD_PRELOAD"] = "/tmp/x.so"
         say("made", "variables")
     """),
-    _leaves("folder_and_mask", "changes the current folder and the mask for new files", "changes", """
+    _program("folder_and_mask", "changes the current folder and the mask for new files", left("changes"), """
         os.chdir("/tmp")
         os.umask(0)
         say("made", "changes")
     """),
-    _leaves("lowered_limits", "lowers limits, so that a process that inherits them cannot work", "limits", """
+    _program("lowered_limits", "lowers limits, so that a process that inherits them cannot work", left("limits"), """
         import resource
         for name, amount in (("FSIZE", 0), ("NOFILE", 16), ("AS", 1 << 29), ("STACK", 1 << 20)):
             kind = getattr(resource, "RLIMIT_" + name)
@@ -210,7 +195,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             resource.setrlimit(kind, (amount, hard))
         say("made", "limits")
     """),
-    _leaves("signals_and_timers", "sets handlers, blocks signals, and starts timers", "timers", """
+    _program("signals_and_timers", "sets handlers, blocks signals, and starts timers", left("timers"), """
         import signal
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -219,7 +204,7 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
         signal.setitimer(signal.ITIMER_VIRTUAL, 1000)
         say("made", "timers")
     """),
-    _leaves("open_descriptors", "leaves descriptors open", "descriptors", """
+    _program("open_descriptors", "leaves descriptors open", left("descriptors"), """
         kept = [os.dup(os.open("/dev/null", os.O_RDONLY)) for _ in range(6)]
         for fd in kept:
             os.set_inheritable(fd, True)

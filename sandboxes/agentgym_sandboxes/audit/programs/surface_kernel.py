@@ -7,29 +7,22 @@ Numbers: (x86_64, aarch64), or one for both.
 
 from __future__ import annotations
 
+from functools import partial
+
 from agentgym.sandbox import Limits
 from agentgym_sandboxes.audit.findings import Category
 from agentgym_sandboxes.audit.programs.checks import refused
-from agentgym_sandboxes.audit.trial import Claim, Snippet
+from agentgym_sandboxes.audit.trial import Snippet
 
 LIMITS = Limits(wall_s=12.0, cpu_s=5, memory_mib=256)
 
 
-def _calls(name: str, tries: str, at_least: int, code: str, claim: Claim = "seccomp") -> Snippet:
-    return Snippet(
-        name=name,
-        category=Category.SURFACE,
-        tries=tries,
-        claim=claim,
-        limits=LIMITS,
-        check=refused(at_least),
-        code=code,
-    )
-
+_program = partial(Snippet, category=Category.SURFACE, claim="seccomp", limits=LIMITS)
 
 # fmt: off
 SNIPPETS = (
-    _calls("unshare", "a user namespace of its own, where it is root, and every other kind of namespace", 8, """
+    _program("unshare", "a user namespace of its own, where it is root, and every other kind of namespace",
+        refused(8), """
         for name, flag in (("user", 0x10000000), ("mount", 0x20000), ("pid", 0x20000000), ("network", 0x40000000),
                            ("ipc", 0x8000000), ("uts", 0x4000000), ("cgroup", 0x2000000), ("time", 0x80)):
             pid = os.fork()
@@ -38,7 +31,7 @@ SNIPPETS = (
                 os._exit(0)
             os.waitpid(pid, 0)
     """),
-    _calls("clone_into_namespace", "a child in a new user namespace, by clone and by clone3", 2, """
+    _program("clone_into_namespace", "a child in a new user namespace, by clone and by clone3", refused(2), """
         import ctypes, signal
         SIGCHLD = 17
         me = os.getpid()
@@ -50,12 +43,12 @@ SNIPPETS = (
         escaped("clone", got) if got > 0 else held("clone", errno.errorcode[ctypes.get_errno()])
         call("clone3", 435, 0, 0)
     """),
-    _calls("join_namespaces", "the namespaces of PID 1", 3, """
+    _program("join_namespaces", "the namespaces of PID 1", refused(3), claim="isolated", code="""
         for name in ("mnt", "pid", "net", "user", "ipc", "uts"):
             attempt("open " + name, lambda: os.open("/proc/1/ns/" + name, os.O_RDONLY))
         call("setns", (308, 268), -1, 0)
-    """, "isolated"),
-    _calls("mounts", "mounts, unmounts and moves file systems, by old calls and new", 7, """
+    """),
+    _program("mounts", "mounts, unmounts and moves file systems, by old calls and new", refused(7), """
         call("mount", (165, 40), 0, 0, 0, 0, 0)
         call("umount2", (166, 39), 0, 0)
         call("open_tree", 428, -100, b"/", 0)
@@ -66,30 +59,31 @@ SNIPPETS = (
         call("fspick", 433, -100, b"/", 0)
         call("mount_setattr", 442, -1, 0, 0, 0, 0)
     """),
-    _calls("other_root", "another root folder, by chroot and by pivot_root", 2, """
+    _program("other_root", "another root folder, by chroot and by pivot_root", refused(2), claim="isolated", code="""
         attempt("chroot", lambda: os.chroot("/tmp"))
         call("pivot_root", (155, 41), b"/none", b"/none")
-    """, "isolated"),
-    _calls("key_rings", "keys in the kernel's key rings, which are not of any container", 3, """
+    """),
+    _program("key_rings", "keys in the kernel's key rings, which are not of any container", refused(3), """
         call("add_key", (248, 217), b"user", b"bait", b"x", 1, -3)
         call("request_key", (249, 218), b"user", b"bait", 0, -3)
         call("keyctl", (250, 219), 0, -3, 0)
     """),
-    _calls("kernel_programs", "programs that run in the kernel: bpf and performance events", 2, """
+    _program("kernel_programs", "programs that run in the kernel: bpf and performance events", refused(2), """
         import ctypes
         block = ctypes.create_string_buffer(256)
         call("bpf", (321, 280), 0, 0, 0)
         call("perf_event_open", (298, 241), 0, 0, -1, -1, 0)
     """),
-    _calls("page_faults", "page faults handled by itself, which makes races in the kernel easy to win", 1, """
+    _program("page_faults", "page faults handled by itself, which makes races in the kernel easy to win",
+        refused(1), """
         call("userfaultfd", (323, 282), 1)
     """),
-    _calls("io_uring", "a queue of system calls that a filter does not see", 3, """
+    _program("io_uring", "a queue of system calls that a filter does not see", refused(3), """
         call("io_uring_setup", 425, 1, 0)
         call("io_uring_enter", 426, -1, 0, 0, 0, 0, 0)
         call("io_uring_register", 427, -1, 0, 0, 0)
     """),
-    _calls("debugging", "traces itself and its child, and reads memory by number", 4, """
+    _program("debugging", "traces itself and its child, and reads memory by number", refused(4), """
         import ctypes
         call("PTRACE_TRACEME", (101, 117), 0, 0, 0, 0)
         block = ctypes.create_string_buffer(16)
@@ -99,23 +93,24 @@ SNIPPETS = (
         call("kcmp", (312, 272), os.getpid(), os.getpid(), 0, 0, 0)
         call("process_madvise", 440, -1, 0, 0, 0, 0)
     """),
-    _calls("other_kernel", "boots another kernel, or this one again", 3, """
+    _program("other_kernel", "boots another kernel, or this one again", refused(3), claim="isolated", code="""
         call("kexec_load", (246, 104), 0, 1 << 20, 0, 0)
         call("kexec_file_load", (320, 294), -1, -1, 0, 0, 0)
         call("reboot", (169, 142), 0, 0, 0, 0)
-    """, "isolated"),
-    _calls("kernel_modules", "loads and removes kernel modules", 3, """
+    """),
+    _program("kernel_modules", "loads and removes kernel modules", refused(3), claim="isolated", code="""
         call("init_module", (175, 105), 0, 0, 0)
         call("finit_module", (313, 273), -1, 0, 1 << 20)
         call("delete_module", (176, 106), b"no_such_module_here", 0o4000)
-    """, "isolated"),
-    _calls("swap_and_accounting", "swap files, accounting and quotas of the host", 4, """
+    """),
+    _program("swap_and_accounting", "swap files, accounting and quotas of the host", refused(4), claim="isolated",
+        code="""
         call("swapon", (167, 224), b"/no/such/file", 0)
         call("swapoff", (168, 225), b"/no/such/file")
         call("acct", (163, 89), b"/no/such/file")
         call("quotactl", (179, 60), 0x800001 << 8, b"/no/such", 0, 0)
-    """, "isolated"),
-    _calls("clock_of_the_host", "sets the clock", 3, """
+    """),
+    _program("clock_of_the_host", "sets the clock", refused(3), claim="isolated", code="""
         call("settimeofday", (164, 170), 1, 0, held_by=("EPERM", "ENOSYS"))
         call("clock_settime", (227, 112), 0, 1, held_by=("EPERM", "ENOSYS"))
         import ctypes
@@ -123,50 +118,51 @@ SNIPPETS = (
         ctypes.cast(timex, ctypes.POINTER(ctypes.c_uint))[0] = 0x8000  # only a reading, but of the kind that sets
         ctypes.cast(timex, ctypes.POINTER(ctypes.c_uint))[0] = 0x4000  # a tick of 0 is refused with EINVAL where it gets through
         call("adjtimex", (159, 171), timex)
-    """, "isolated"),
-    _calls("host_name", "renames the machine", 2, """
+    """),
+    _program("host_name", "renames the machine", refused(2), claim="isolated", code="""
         call("sethostname", (170, 161), b"taken", 5)
         call("setdomainname", (171, 162), b"taken", 5)
-    """, "isolated"),
-    _calls("ports_of_the_machine", "input and output ports of the hardware", 2, """
+    """),
+    _program("ports_of_the_machine", "input and output ports of the hardware", refused(2), claim="isolated", code="""
         call("iopl", (172, None), 3)
         call("ioperm", (173, None), 0x80, 1, 1)
-    """, "isolated"),
-    _calls("files_by_handle", "opens files of the host by their number, past every folder", 2, """
+    """),
+    _program("files_by_handle", "opens files of the host by their number, past every folder", refused(2), """
         import ctypes
         block = ctypes.create_string_buffer(bytes([128, 0, 0, 0, 1, 0, 0, 0]), 136)
         mount_id = ctypes.c_int()
         call("name_to_handle_at", (303, 264), -100, b"/", block, ctypes.byref(mount_id), 0)
         call("open_by_handle_at", (304, 265), -100, block, 0)
-    """, "seccomp"),
-    _calls("watching_all_files", "hears of every access to every file, by fanotify", 1, """
+    """),
+    _program("watching_all_files", "hears of every access to every file, by fanotify", refused(1), """
         call("fanotify_init", (300, 262), 0x200, 0)
     """),
-    _calls("personality", "switches off address randomisation, and other ways of a process", 2, """
+    _program("personality", "switches off address randomisation, and other ways of a process", refused(2), """
         call("personality", (135, 92), 0x0040000)
         call("personality read implies exec", (135, 92), 0x0400000)
     """),
-    _calls("secret_memory", "memory that not even the kernel can look into", 1, """
+    _program("secret_memory", "memory that not even the kernel can look into", refused(1), """
         call("memfd_secret", 447, 0)
     """),
-    _calls("memory_policy", "moves its pages, and those of others, between memory nodes", 3, """
+    _program("memory_policy", "moves its pages, and those of others, between memory nodes", refused(3), """
         call("mbind", (237, 235), 0, 0, 0, 0, 0, 0)
         call("set_mempolicy", (238, 237), 0, 0, 0)
         call("migrate_pages", (256, 238), 0, 0, 0, 0)
         call("move_pages", (279, 239), 0, 0, 0, 0, 0, 0)
     """),
-    _calls("rarely_used_calls", "calls that hardly any program makes", 5, """
+    _program("rarely_used_calls", "calls that hardly any program makes", refused(5), """
         for name, number in (("lookup_dcookie", (212, 18)), ("vmsplice", (278, 75)), ("nfsservctl", (180, 42)), ("uselib", (134, None)),
                              ("ustat", (136, None)), ("sysfs", (139, None)), ("vhangup", (153, 58)), ("_sysctl", (156, None)),
                              ("get_kernel_syms", (177, None))):
             call(name, number, -1, 0, 0, 0)
     """),
-    _calls("segment_tables", "local descriptor tables, which 64-bit programs do not need", 1, """
+    _program("segment_tables", "local descriptor tables, which 64-bit programs do not need", refused(1), """
         import ctypes
         block = ctypes.create_string_buffer(64)
         call("modify_ldt", (154, None), 0, block, 64)
     """),
-    _calls("calls_of_32_bits", "gets to sockets of the virtual machine by the calls of 32-bit programs", 1, """
+    _program("calls_of_32_bits", "gets to sockets of the virtual machine by the calls of 32-bit programs",
+        refused(1), """
         import ctypes, mmap, struct
         if os.uname().machine != "x86_64":
             say("unsupported", "int 0x80", os.uname().machine)
@@ -191,16 +187,17 @@ SNIPPETS = (
             if os.waitpid(pid, 0)[1]:
                 held("int 0x80", "ended by a signal")
     """),
-    _calls("sockets_to_the_hypervisor", "AF_VSOCK, which reaches the machine below without any network", 1, """
+    _program("sockets_to_the_hypervisor", "AF_VSOCK, which reaches the machine below without any network",
+        refused(1), """
         import socket
         attempt("AF_VSOCK", lambda: socket.socket(40, socket.SOCK_STREAM))
     """),
-    _calls("sockets_to_the_kernel", "netlink: routes, audit, events of devices", 3, """
+    _program("sockets_to_the_kernel", "netlink: routes, audit, events of devices", refused(3), """
         import socket
         for protocol in (0, 9, 15):
             attempt("AF_NETLINK %d" % protocol, lambda: socket.socket(16, socket.SOCK_RAW, protocol))
     """),
-    _calls("ciphers_of_the_kernel", "AF_ALG sockets, a long-lived source of holes", 1, """
+    _program("ciphers_of_the_kernel", "AF_ALG sockets, a long-lived source of holes", refused(1), """
         import socket
         try:
             socket.socket(38, socket.SOCK_SEQPACKET)
@@ -209,7 +206,7 @@ SNIPPETS = (
             # another error is the kernel's own, which was asked then
             (held if error.errno in (errno.EPERM, errno.EACCES) else escaped)("AF_ALG", errno.errorcode[error.errno])
     """),
-    _calls("other_socket_families", "all other families of sockets", 20, """
+    _program("other_socket_families", "all other families of sockets", refused(20), """
         import socket
         for family in range(3, 46):
             if family not in (10, 16, 17, 38, 40):
@@ -226,10 +223,10 @@ SNIPPETS = (
                     else:
                         escaped("family %d" % family, "opened")
     """),
-    _calls("raw_packets", "packets made by hand", 3, """
+    _program("raw_packets", "packets made by hand", refused(3), claim="isolated", code="""
         import socket
         attempt("raw IP", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
         attempt("raw IPv6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_RAW, 58))
         attempt("raw link", lambda: socket.socket(17, socket.SOCK_RAW, 0))
-    """, "isolated"),
+    """),
 )
