@@ -21,7 +21,7 @@ from fuzz import mutation
 from fuzz.running import Target
 
 ALLOWED = ("good.example", "*.wild.example", "bücher.example", "10.0.0.7:8080", "[::1]:8000")
-# Of the registries of IANA, written down apart from the code that is tested.
+# From the registries of IANA, independent of the code under test.
 RESERVED = [
     ipaddress.ip_network(text)
     for text in ("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
@@ -168,19 +168,19 @@ def random_hello(random: Random) -> bytes:
 
 
 def hellos(random: Random) -> None:
-    """A name, nothing yet, or no TLS; and more bytes never change a name that was told."""
+    """A name, nothing yet, or no TLS; and more bytes never change a name that was found."""
     data = random_hello(random)
     if random.random() < 0.7:
         data = mutation.spoil(random, data)
-    told: list[object] = []
+    names: list[object] = []
     for end in sorted({random.randint(0, len(data)) for _ in range(8)} | {len(data)}):
         try:
-            told.append(server_name(data[:end]))
+            names.append(server_name(data[:end]))
         except NotTls:
-            told.append(NotTls)
-    while told and told[0] is None:
-        told.pop(0)
-    assert all(answer == told[0] for answer in told), told
+            names.append(NotTls)
+    while names and names[0] is None:
+        names.pop(0)
+    assert all(answer == names[0] for answer in names), names
 
 
 async def bodies(random: Random) -> None:
@@ -213,18 +213,18 @@ async def bodies(random: Random) -> None:
 
 
 class Canned:
-    """A client that sends what it was given, then nothing more, and keeps what it is told."""
+    """A client that sends what it was given, then nothing more, and keeps what it receives."""
 
     def __init__(self, given: Sequence[bytes]) -> None:
         self._given = list(given)
-        self.told = b""
+        self.written = b""
 
     async def read(self) -> bytes:
         await asyncio.sleep(0)
         return self._given.pop(0) if self._given else b""
 
     async def write(self, data: bytes) -> None:
-        self.told += data
+        self.written += data
 
     def end(self) -> None: ...
 
@@ -238,22 +238,22 @@ class ProxyCases:
 
     def __init__(self, good: int, trap: int) -> None:
         self.ports = good, trap
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.trapped: list[bytes] = []
 
     async def case(self, random: Random) -> None:
-        """Whatever a client sends, the trap hears nothing and the allowed server only what is meant for it."""
+        """Whatever a client sends, the trap receives nothing and the allowed server only what is meant for it."""
         good, trap = self.ports
-        self.heard.clear()
-        told = []
+        self.received.clear()
+        sent = []
         for _ in range(random.randint(1, 3)):
             data = random_request(random)
             for name in ("good.example", "a.wild.example", "10.0.0.7", "evil.example"):
                 data = data.replace(
                     name.encode() + b":8080", name.encode() + b":%d" % random.choice((good, good, trap))
                 )
-            told.append(data + random.choice((b"", random_hello(random))))
-        stream = b"".join(told)
+            sent.append(data + random.choice((b"", random_hello(random))))
+        stream = b"".join(sent)
         if random.random() < 0.5:
             stream = mutation.spoil(random, stream)
         limits = ProxyLimits(head_timeout_s=2, connect_timeout_s=2, idle_timeout_s=2, max_bytes=100_000)
@@ -270,10 +270,10 @@ class ProxyCases:
         finally:
             proxy.close()
         assert not self.trapped, self.trapped
-        assert client.told.count(b"HTTP/1.1 403") <= 1
-        for said in self.heard:
-            if said[:1] == b"\x16":
-                assert server_name(said) in ("good.example", "a.wild.example"), said
+        assert client.written.count(b"HTTP/1.1 403") <= 1
+        for data in self.received:
+            if data[:1] == b"\x16":
+                assert server_name(data) in ("good.example", "a.wild.example"), data
         assert proxy.counts["sent_bytes"] + proxy.counts["received_bytes"] <= limits.max_bytes + 70_000
 
 
@@ -285,10 +285,10 @@ async def _here(host: str, port: int) -> Sequence[Address]:
 async def proxy_target() -> AsyncIterator[Target]:
     """The proxy with real servers on this machine."""
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            said = await reader.read(1 << 16)
-            cases.heard.append(said)
+            data = await reader.read(1 << 16)
+            cases.received.append(data)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             await writer.drain()
         except ConnectionError:
@@ -300,7 +300,7 @@ async def proxy_target() -> AsyncIterator[Target]:
         cases.trapped.append(b"connected")
         writer.close()
 
-    servers = [await asyncio.start_server(handler, "127.0.0.1", 0) for handler in (hear, trap)]
+    servers = [await asyncio.start_server(handler, "127.0.0.1", 0) for handler in (answer, trap)]
     cases = ProxyCases(*(server.sockets[0].getsockname()[1] for server in servers))
     try:
         yield Target(name="proxy", case=cases.case)
