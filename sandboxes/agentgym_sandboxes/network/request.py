@@ -88,7 +88,7 @@ class ClientRequest:
         dropped = _HOP_BY_HOP | {name.strip().lower() for name in connection.split(b",")}
         raw = [(name, name.lower(), value) for name, value in request.headers.raw_items()]
         kept = [(n, v) for n, lower, v in raw if lower not in dropped and not lower.startswith(b"proxy-")]
-        framing = [(n, v) for n, lower, v in raw if lower in _FRAMING]
+        framing = [(n, v.lstrip(b"0") or b"0") for n, lower, v in raw if lower in _FRAMING]
         forward = self._outgoing.send(
             h11.Request(
                 method=request.method,
