@@ -15,7 +15,7 @@ from waiting import LONG_S, no_child_left
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError
-from agentgym.rl.config import GrpoConfig
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.client import TrainerClient, trainer_options
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.reference import ReferenceModel
@@ -73,7 +73,7 @@ def client(policy: Path, folder: Path, **changes: object) -> TrainerClient:
         "model_path": str(policy),
         "trainer": CPU,
         "optimizer": OptimizerConfig(lr=1e-2),
-        "loss": GrpoConfig(),
+        "loss": Grpo(),
         "total_steps": 10,
         "folder": str(folder),
     }
