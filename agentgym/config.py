@@ -97,7 +97,8 @@ def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
     for field in dataclasses.fields(cls):
         hint, key, choice = hints[field.name], f"{prefix}{field.name}", choice_of(field)
         if choice is not None:
-            type_name = f"{SEAMS[choice.kind].noun} or package.module:Name"
+            ours = ", ".join(SEAMS[choice.kind].builtin)
+            type_name = f"one of {ours}, or package.module:Name"
             yield FieldInfo(key=f"{key}.name", type_name=type_name, default=choice.default)
             yield from _describe(find(choice.kind, choice.default), f"{key}.")
         elif dataclasses.is_dataclass(hint):

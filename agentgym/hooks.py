@@ -55,6 +55,7 @@ NOUNS: Mapping[Kind, str] = {
     "sinks": "sink",
     **{kind: seam.noun for kind, seam in SEAMS.items()},
 }
+OURS: Mapping[Kind, Mapping[str, str]] = {kind: seam.builtin for kind, seam in SEAMS.items()}
 ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
 
 
@@ -188,7 +189,7 @@ class PluginRegistry:
     def names(self, kind: Kind) -> list[str]:
         """Everything of a kind that is available; imports all plugins."""
         self.load_all()
-        return sorted({*self._provided[kind], *(SEAMS[kind].builtin if kind in SEAMS else ())})
+        return sorted({*self._provided[kind], *OURS.get(kind, ())})
 
     def environment(self, name: str) -> EnvironmentFactory:
         return cast(EnvironmentFactory, self._get("environments", name))
@@ -204,20 +205,19 @@ class PluginRegistry:
 
     def component(self, kind: ComponentKind, name: str) -> type:
         """The class of a component: one of ours, a plugin's, or that of an import path."""
-        if ":" in name or name in SEAMS[kind].builtin:
+        if ":" in name or name in OURS[kind]:
             return find(kind, name)
         return load(kind, cast(Target, self._get(kind, name)))
 
     def check_components(self) -> None:
-        """Import every component that a plugin names; a plugin with one that is refused has failed."""
-        for record in self.records:
-            for provided in record.provides:
-                kind, _, name = provided.partition(":")
-                if kind in SEAMS:
+        """Import every component that a plugin offers; a plugin with one that is refused has failed."""
+        for kind in SEAMS:
+            for name, offers in self._provided[kind].items():
+                for thing, record in offers:
                     try:
-                        self.component(kind, name)
+                        load(kind, cast(Target, thing))
                     except UserError as error:
-                        record.status, record.error = PluginStatus.FAILED, f"{kind}:{name}: {error}"
+                        record.status, record.error = PluginStatus.FAILED, f"{NOUNS[kind]} {name!r}: {error}"
 
     def provider(self, kind: Kind, name: str) -> PluginRecord:
         """Which plugin provides it."""
@@ -250,7 +250,7 @@ class PluginRegistry:
                 )
             if record.name == name and record.status is PluginStatus.DISABLED:
                 raise UserError(f"the plugin {record.origin} is disabled; remove it from `plugins.disabled`")
-        known = [*self._provided[kind], *(SEAMS[kind].builtin if kind in SEAMS else ())]
+        known = [*self._provided[kind], *OURS.get(kind, ())]
         failed = "".join(
             f"\nThe plugin {record.origin} did not load: {record.error}"
             for record in self.records
@@ -290,7 +290,7 @@ class PluginRegistry:
         record.provides = tuple(f"{kind}:{name}" for kind in NOUNS for name in found[kind])
         for kind, things in found.items():
             for name, thing in things.items():
-                if kind in SEAMS and name in SEAMS[kind].builtin:
+                if name in OURS.get(kind, ()):
                     record.error = f"{NOUNS[kind]} {name!r} is one of agentgym's own; give yours another name"
                     log.warning("plugin %s: %s", record.origin, record.error)
                     continue

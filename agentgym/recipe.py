@@ -24,7 +24,7 @@ MOVED: Mapping[str, str] = {
     "grpo.advantage": "advantage.name",
     "grpo.correction": "loss.name: `sampler` is the loss grpo, `none` is the loss reinforce",
     "grpo": "loss (loss.clip_low, loss.kl_coef and so on)",
-    "loop.force_staleness": "benchmarks/arm.py, with a generator that lags behind",
+    "loop.force_staleness": "benchmarks/arm.py --lag",
     "generator.gpu_memory_utilization": "generator.engine.gpu_memory_utilization, of generator.engine.name: vllm",
     "generator.enforce_eager": "generator.engine.enforce_eager, of generator.engine.name: vllm",
 }

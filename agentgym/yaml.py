@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentgym.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
+LINE_BREAKS = "\x85\u2028\u2029"
 _PLAIN_TAGS = ("timestamp", "value", "merge")  # of YAML 1.1: scalars like 2026-01-01, = and << are strings
 
 
@@ -69,11 +70,15 @@ def _dump(value: object, *, flow: bool) -> str:
 
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = flow
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.width = 10_000 if flow else 100
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
+    yaml.width = 1 << 30  # a folded key would not be read back
     yaml.representer.ignore_aliases = lambda data: True  # `&id001` does not help a reader
     stream = io.StringIO()
     yaml.dump(value, stream)
+    if any(character in stream.getvalue() for character in LINE_BREAKS):
+        yaml.allow_unicode = False  # written as they are, they would be read as spaces
+        stream = io.StringIO()
+        yaml.dump(value, stream)
     return stream.getvalue()
 
 
@@ -84,7 +89,7 @@ def _reader() -> YAML:
 
     class Constructor(SafeConstructor):
         def check_mapping_key(
-            self, node: object, key_node: object, mapping: object, key: object, value: object
+            self, node: Any, key_node: Any, mapping: dict[object, object], key: object, value: object
         ) -> bool:
             if key in mapping:
                 problem = f"the key {key!r} is defined twice"

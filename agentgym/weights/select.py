@@ -33,11 +33,9 @@ class TorchStoreConfig(StoreConfig):
         return await TorchStoreStore.open(run, keep=keep, runtime=runtime or current_runtime())
 
 
-async def build_store(
-    config: WeightsConfig, run: str, *, runtime: Runtime | None = None, keep: int | None = None
-) -> WeightStore:
-    """The store that the config chooses, see `StoreConfig.open`. keep: None takes config.keep."""
-    return await config.store.open(run, keep=config.keep if keep is None else keep, runtime=runtime)
+async def build_store(config: WeightsConfig, run: str, *, runtime: Runtime | None = None) -> WeightStore:
+    """The store that the config chooses; see `StoreConfig.open`."""
+    return await config.store.open(run, keep=config.keep, runtime=runtime)
 
 
 def process_imports(store: WeightStore) -> tuple[str, ...]:
