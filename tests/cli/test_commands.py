@@ -264,7 +264,7 @@ def broken_plugins(disabled=()) -> PluginRegistry:
 def test_plugins_are_listed_without_importing_them(cli) -> None:
     cli.plugins = broken_plugins
     end = cli("plugins")
-    assert end.code == 0 and "broken  found" in end.out and "None was imported" in end.out
+    assert end.code == 0 and "broken  found" in end.out and "No plugin was imported" in end.out
 
 
 def test_checking_plugins_shows_what_fails_and_where(cli) -> None:
