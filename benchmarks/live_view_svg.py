@@ -14,8 +14,6 @@ from pathlib import Path
 from rich.console import Console
 
 from agentgym.cli.live import LiveReporter
-from agentgym.config import build
-from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
 OUT = Path(__file__).parent.parent / "docs" / "live.svg"
@@ -25,7 +23,7 @@ WIDTH = 118
 def draw(folder: RunFolder, last_step: int, width: int = WIDTH) -> str:
     """The SVG of the view after `last_step`, with the times that the run's own metrics have."""
     rows = [row for row in folder.read_metrics() if row.step <= last_step]
-    total = build(Recipe, folder.load_config(), "config.yaml").loop.steps
+    total = int(folder.load_config()["loop"]["steps"])
     now_s = rows[0].time - rows[0].metrics.get("time/step_s", 0.0)
     view = LiveReporter(folder.name, io.StringIO(), width=width, clock=lambda: now_s)
     try:

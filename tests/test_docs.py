@@ -19,10 +19,10 @@ from pages import PAGES, ROOT, Block, Command, blocks, commands, inline_commands
 
 from agentgym.cli.catalogue import OWN, load_command
 from agentgym.cli.recipes import check_names
-from agentgym.config import build, read_yaml
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
+from agentgym.recipe import build_recipe
 from agentgym.sandbox import SandboxUnavailable
+from agentgym.yaml import read_yaml
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [c for block in BLOCKS if block.language in ("sh", "console") for c in commands(block)]
@@ -126,7 +126,7 @@ def test_a_fragment_says_why_and_is_what_it_says(block: Block) -> None:
 def test_a_recipe_builds_with_names_that_exist(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(block.text)
-    check_names(build(Recipe, read_yaml(path), block.name), registry())
+    check_names(build_recipe(read_yaml(path), block.name, registry), registry())
 
 
 @those("parsed")
