@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError, UserError
-from agentgym.generators.checkpoint import read_folder
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import Qwen3Model
 from agentgym.generators.native.scheduler import Scheduler
-from agentgym.generators.native.shape import read_shape
 from agentgym.generators.native.weights import Qwen3Weights, fuse
+from agentgym.models.architecture import read_architecture
+from agentgym.models.safetensors import read_folder
 from agentgym.types import Completion, GenerateRequest
 
 log = logging.getLogger(__name__)
@@ -64,11 +64,11 @@ class NativeEngine:
     def __init__(self, config: GeneratorConfig, model_path: str) -> None:
         self._config = config
         self._folder = Path(model_path)
-        self._shape = read_shape(self._folder)
-        if config.max_model_len > self._shape.max_positions:
+        self._architecture = read_architecture(self._folder)
+        if config.max_model_len > self._architecture.max_positions:
             raise UserError(
                 f"generator.max_model_len is {config.max_model_len}; the model in {model_path} knows "
-                f"{self._shape.max_positions} positions at most"
+                f"{self._architecture.max_positions} positions at most"
             )
         self._device = torch.device(pick_device(config))
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
@@ -98,7 +98,9 @@ class NativeEngine:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """See `GeneratorEngine.generate`. Raises InfraError once the engine has failed or is closed."""
-        check_request(request, vocab_size=self._shape.vocab_size, max_model_len=self._config.max_model_len)
+        check_request(
+            request, vocab_size=self._architecture.vocab_size, max_model_len=self._config.max_model_len
+        )
         self._refuse_after_failure()
         ticket = next(self._tickets)
         future: asyncio.Future[Completion] = self._loop.create_future()
@@ -117,7 +119,7 @@ class NativeEngine:
             self._refuse_after_failure()
             try:
                 fused = await asyncio.to_thread(
-                    fuse, self._shape, weights, device=self._device, dtype=self._dtype
+                    fuse, self._architecture, weights, device=self._device, dtype=self._dtype
                 )
             except Exception as error:
                 self._fail(f"the update to version {version} failed: {error}")
@@ -165,10 +167,10 @@ class NativeEngine:
                 future.set_exception(InfraError(f"the engine does not generate: {why}"))
 
     def _load(self) -> Scheduler:
-        weights = fuse(self._shape, read_folder(self._folder), device=self._device, dtype=self._dtype)
-        model = Qwen3Model(self._shape, weights, max_len=self._config.max_model_len)
+        weights = fuse(self._architecture, read_folder(self._folder), device=self._device, dtype=self._dtype)
+        model = Qwen3Model(self._architecture, weights, max_len=self._config.max_model_len)
         cache = KVCache(
-            self._shape,
+            self._architecture,
             rows=2 * self._config.max_batch,  # as many again keep what the next turns begin with
             max_len=self._config.max_model_len,
             device=self._device,

@@ -169,7 +169,7 @@ class Scheduler:
         starts = table.computed[rows]
         ends = table.length[rows]
         batch = extend_batch(
-            self._cache, table.tokens, rows, starts, ends, heads_per_kv=self._model.shape.heads_per_kv
+            self._cache, table.tokens, rows, starts, ends, heads_per_kv=self._model.architecture.heads_per_kv
         )
         logits_BV = self._model.forward(batch, self._cache)
         self.totals.computed_tokens += int((ends - starts).sum())

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from agentgym.errors import InfraError
-from agentgym.generators.checkpoint import read_folder
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import Qwen3Model
 from agentgym.generators.native.scheduler import Scheduler
-from agentgym.generators.native.shape import read_shape
 from agentgym.generators.native.weights import fuse
+from agentgym.models.architecture import read_architecture
+from agentgym.models.safetensors import read_folder
 from agentgym.types import FinishReason, GenerateRequest, SamplingParams
 
 CPU = torch.device("cpu")
@@ -26,14 +26,14 @@ def scheduler(old_model):
 
 
 def make_scheduler(plain, *, max_batch=8, max_padded_tokens=256):
-    shape = read_shape(plain.folder)
+    shape = read_architecture(plain.folder)
     model = Qwen3Model(shape, fused(plain), max_len=256)
     cache = KVCache(shape, rows=2 * max_batch, max_len=256, device=CPU, dtype=torch.float32)
     return Scheduler(model, cache, max_batch=max_batch, max_padded_tokens=max_padded_tokens)
 
 
 def fused(plain):
-    return fuse(read_shape(plain.folder), read_folder(plain.folder), device=CPU, dtype=torch.float32)
+    return fuse(read_architecture(plain.folder), read_folder(plain.folder), device=CPU, dtype=torch.float32)
 
 
 def ask(prompt_ids, *, max_tokens=10, seed=0):
