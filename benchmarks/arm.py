@@ -23,6 +23,7 @@ import psutil
 
 from agentgym import Episode, PluginRegistry, Reward, hookimpl
 from agentgym.config import apply_overrides, build, read_yaml, to_mapping
+from agentgym.jobs.layers import layered
 from agentgym.jobs.train import TrainResult, train
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
@@ -136,9 +137,8 @@ def main() -> None:
     if arguments.delay_ms:
         overrides.append("sandbox.name=delayed")
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
-    recipe = build(
-        Recipe, apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
-    )
+    given = apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
+    recipe = build(Recipe, layered(given)[0])
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
     memory, began = PeakMemory(), time.monotonic()

@@ -1,6 +1,7 @@
 """The folder of one run: everything that is kept of it, and the lock that gives it to one process.
 
 RUN/config.yaml             the finished config
+    config.sources.json     where its fields come from, those that are not defaults
     status.json             running, done, failed or interrupted, and why
     state.json              what a resumed run needs, replaced whole
     sandbox.json            what ran the code that the policy wrote, and what that enforced
@@ -134,11 +135,18 @@ class RunFolder:
 
     # config, status, state
 
-    def save_config(self, config: Mapping[str, object]) -> None:
+    def save_config(self, config: Mapping[str, object], sources: Mapping[str, str] | None = None) -> None:
+        """sources: where its fields come from, by dotted key, those that are not defaults."""
         write_whole(self.path / "config.yaml", to_yaml(dict(config)).encode())
+        write_whole(self.path / "config.sources.json", json.dumps(dict(sources or {}), indent=1).encode())
 
     def load_config(self) -> dict[str, object]:
         return read_yaml(self.path / "config.yaml")
+
+    def load_sources(self) -> dict[str, str]:
+        """The sources that `save_config` was given."""
+        path = self.path / "config.sources.json"
+        return {key: str(source) for key, source in read_json(path).items()} if path.is_file() else {}
 
     def set_status(self, status: RunStatus, reason: str = "") -> None:
         record: dict[str, Json] = {

@@ -9,6 +9,7 @@ import pytest
 from agentgym.cli.recipes import check_names, plan
 from agentgym.config import build, describe, read_yaml
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.layers import layered
 from agentgym.recipe import Recipe
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
@@ -16,7 +17,13 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 
 
 def recipe(name: str) -> Recipe:
-    return build(Recipe, read_yaml(FOLDER / name), name)
+    given = read_yaml(FOLDER / name)
+    return build(Recipe, layered(given)[0], name)
+
+
+def default() -> Recipe:
+    """What a command without a recipe does."""
+    return build(Recipe, layered({})[0])
 
 
 def test_all_recipes_are_here() -> None:
@@ -28,14 +35,14 @@ def test_all_recipes_are_here() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_recipe_builds_and_names_only_what_there_is(path: Path) -> None:
-    made = build(Recipe, read_yaml(path), path.name)
+    made = recipe(path.name)
     check_names(made, PluginRegistry.discover())
     assert made.rollout.max_episode_tokens <= min(made.generator.max_model_len, made.trainer.seq_len)
     assert plan(made)
 
 
 def test_the_tiny_recipe_is_the_default_with_every_field_written_out() -> None:
-    assert recipe("code_exec_tiny.yaml") == Recipe(), (
+    assert recipe("code_exec_tiny.yaml") == default(), (
         "a default changed: write it into code_exec_tiny.yaml too"
     )
     written = read_yaml(FOLDER / "code_exec_tiny.yaml")
@@ -49,7 +56,7 @@ def test_the_synchronous_recipe_differs_from_the_default_in_staleness_alone() ->
     import dataclasses
 
     made = recipe("code_exec_sync.yaml")
-    assert dataclasses.replace(made, loop=dataclasses.replace(made.loop, max_staleness=1)) == Recipe()
+    assert dataclasses.replace(made, loop=dataclasses.replace(made.loop, max_staleness=1)) == default()
     assert made.loop.max_staleness == 0
 
 

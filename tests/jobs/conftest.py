@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from agentgym.config import apply_overrides, build, to_mapping
+from agentgym.jobs.layers import layered
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
@@ -52,7 +53,8 @@ class RecordingReporter:
 
 
 def small_recipe(*overrides: str) -> Recipe:
-    return build(Recipe, apply_overrides({}, [*SMALL, *overrides]))
+    given = apply_overrides({}, [*SMALL, *overrides])
+    return build(Recipe, layered(given)[0])
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:
