@@ -158,6 +158,23 @@ def test_never_more_than_max_batch_run(old_model):
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 5)
 
 
+def test_a_request_cancelled_between_an_update_and_the_next_step_leaves_every_queue(
+    scheduler, old_model, new_model
+):
+    requests = [ask(random_prompt(20, seed=seed), seed=seed) for seed in range(2)]
+    for ticket, request in enumerate(requests):
+        scheduler.submit(ticket, request)
+    scheduler.step()
+    scheduler.set_weights(1, fused(new_model))  # now the contexts of both wait to be computed again
+    scheduler.cancel(0)
+    ended = {}
+    while not scheduler.idle:
+        ended |= dict(scheduler.step())
+    (span, _) = ended[1].versions
+    assert ended.keys() == {1}
+    assert new_model.error(requests[1], ended[1], start=span.end) < 1e-5
+
+
 def test_sequences_that_move_to_other_rows_sample_as_if_they_ran_alone(old_model):
     """Eighteen end early, so the last four move to the front, with all that belongs to them."""
     settings = [
