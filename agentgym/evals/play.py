@@ -57,7 +57,7 @@ async def play_eval(
 
 
 def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
-    """Count successes. Broken infrastructure and unsupported code are left out, and counted apart.
+    """Count successes. Infrastructure errors and unsupported code are left out, and counted separately.
 
     Raises InfraError when nothing could be counted.
     """
@@ -85,7 +85,7 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
 
 
 def _interval(by_task: Sequence[Sequence[bool | None]]) -> tuple[float, float]:
-    """Over tasks when they were played more than once, since a task's episodes are alike."""
+    """Clustered by task when tasks were played more than once, since episodes of one task are correlated."""
     rows = [[value for value in row if value is not None] for row in by_task]
     rows = [row for row in rows if row]
     if len(rows) > 1 and max(map(len, rows)) > 1:

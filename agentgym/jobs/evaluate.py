@@ -22,7 +22,7 @@ from agentgym.weights.select import build_store
 async def evaluate(
     recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None
 ) -> EvalResult:
-    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, `eval.samples_per_task` plays each."""
+    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times."""
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
         model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)

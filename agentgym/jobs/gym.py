@@ -39,7 +39,7 @@ class Gym:
     async def open(
         cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter
     ) -> Gym:
-        """Check everything that can be wrong before anything is started; then start the sandbox."""
+        """Check everything that the user may have set wrongly, then start the sandbox."""
         environment = load_environment(recipe, registry)
         scorer = load_scorer(recipe, environment, registry)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))

@@ -1,4 +1,4 @@
-"""The training job: start the parts, run the loop, save and measure checkpoints, leave nothing behind."""
+"""The training job: start the services, run the loop, save and measure checkpoints, stop everything."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ async def train(
     state = RunState.from_mapping(folder.load_state()) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         raise UserError(
-            f"{folder.path} is done: it stands at step {state.position.step} of {recipe.loop.steps}; "
-            "raise loop.steps to go on"
+            f"{folder.path} is done: it is at step {state.position.step} of {recipe.loop.steps}; "
+            "raise loop.steps to continue"
         )
     async with AsyncExitStack() as stack:
         job = TrainJob(

@@ -1,4 +1,4 @@
-"""What makes a saved checkpoint trustworthy: a manifest beside it, checked before anything starts. No torch."""
+"""Manifests, by which damaged or foreign checkpoints are refused before anything starts. No torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_manifest(folder: Path, *, step: int, architecture: Architecture) -> No
 
 
 def read_manifest(folder: str) -> Manifest:
-    """Raises UserError when there is none or it can't be read."""
+    """Raises UserError when it is missing or damaged."""
     path = Path(folder) / MANIFEST
     try:
         content = json.loads(path.read_text())
@@ -46,7 +46,7 @@ def read_manifest(folder: str) -> Manifest:
         )
     except FileNotFoundError:
         raise UserError(
-            f"{folder} is no checkpoint of the trainer, or its save was not finished: it has no {MANIFEST}"
+            f"{folder} is not a checkpoint of the trainer, or its save was not finished: it has no {MANIFEST}"
         ) from None
     except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(
@@ -55,7 +55,7 @@ def read_manifest(folder: str) -> Manifest:
 
 
 def check(folder: str, model_path: str) -> None:
-    """Refuse what can't be resumed from or played: a trainer's checkpoint, or a Hugging Face folder.
+    """Refuse a checkpoint that could not be loaded: the trainer's own, or a Hugging Face folder.
 
     Raises UserError when a file is missing, cut short or changed, or when the sizes are not those of the model
     in model_path.

@@ -186,7 +186,7 @@ def test_a_missing_run_names_the_nearest(folder: RunFolder, tmp_path: Path) -> N
     assert runs_in(tmp_path) == ["one"]
     with pytest.raises(UserError, match="Did you mean 'one'"):
         RunFolder.open(tmp_path / "onne")
-    with pytest.raises(UserError, match=r"is no run of agentgym\. Runs in it: one"):
+    with pytest.raises(UserError, match=r"is not a run of agentgym\. Runs in it: one"):
         RunFolder.open(tmp_path)
 
 

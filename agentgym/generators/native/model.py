@@ -1,7 +1,7 @@
 """Qwen3's forward pass for inference: packed tokens in, logits of each sequence's last token out.
 
 Axes: T tokens of one pass, B sequences, N new tokens of the longest sequence, S cached tokens that are
-looked at, H hidden size, K kv heads, G query heads per kv head, D head dim, V vocabulary.
+attended to, H hidden size, K kv heads, G query heads per kv head, D head dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class TokenBatch:
     """New tokens of B sequences, packed one sequence after the other.
 
     rows: the sequences' cache rows. write_index: see `KVCache.write_index`. mask: [B, 1, G * N, S], added
-    to the scores. pad_index: [B * N], the packed token that stands at each place of the padded rectangle.
-    unpad_index: [T], where each packed token stands in it. last_index: [B], each sequence's last token.
+    to the scores. pad_index: [B * N], the packed token at each place of the padded rectangle.
+    unpad_index: [T], the place of each packed token in it. last_index: [B], each sequence's last token.
     The three are None when every sequence has one new token.
     """
 
@@ -39,7 +39,7 @@ class TokenBatch:
 
 
 class Qwen3Model:
-    """The same function as transformers' Qwen3ForCausalLM, on a cache of our own. No autograd."""
+    """The same function as transformers' Qwen3ForCausalLM, on our own cache. No autograd."""
 
     def __init__(self, architecture: Architecture, weights: Qwen3Weights, *, max_len: int) -> None:
         self.architecture = architecture

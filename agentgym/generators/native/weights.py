@@ -18,9 +18,9 @@ from agentgym.models.architecture import Architecture, collect
 class LayerWeights:
     """One decoder layer. qkv: [(heads + 2 kv heads) * D, H]. qk_norm: [heads + kv heads, D].
 
-    Each head of q and k stands in rotation order: dimension i beside i + D/2, so that a rotation is one
-    complex product. Scores don't change, since q and k are reordered alike. Norms are float32 and stand
-    multiplied by the square root of their length; see `Qwen3Model._norm`.
+    Each head of q and k is in rotation order: dimension i beside i + D/2, so that a rotation is one complex
+    product. Scores don't change, since q and k are reordered in the same way. Norms are float32, multiplied by
+    the square root of their length; see `Qwen3Model._norm`.
     """
 
     attention_norm: Tensor
@@ -49,7 +49,7 @@ def fuse(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Qwen3Weights:
-    """Copies of all weights, as the forward pass wants them. Raises ValueError as `collect` does."""
+    """Copies of all weights in the layout of the forward pass. Raises ValueError as `collect` does."""
     found = collect(architecture.hf_shapes(), weights)
 
     def copied(*names: str) -> Tensor:

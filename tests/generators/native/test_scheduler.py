@@ -206,7 +206,7 @@ def test_weights_that_give_no_numbers_are_an_infrastructure_error(scheduler, old
     weights.norm.fill_(float("nan"))
     scheduler.set_weights(1, weights)
     scheduler.submit(0, ask([1, 2, 3]))
-    with pytest.raises(InfraError, match="version 1 give log-probabilities that are no numbers"):
+    with pytest.raises(InfraError, match="version 1 give log-probabilities that are not numbers"):
         scheduler.step()
 
 
