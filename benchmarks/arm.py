@@ -22,13 +22,13 @@ from pathlib import Path
 import psutil
 
 from agentgym import Episode, PluginRegistry, Reward, hookimpl
-from agentgym.config import apply_overrides, build, read_yaml, to_mapping
-from agentgym.jobs.layers import layered
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.train import TrainResult, train
-from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
+from agentgym.yaml import read_yaml
 
 
 def coin(episode: Episode) -> float:
@@ -138,12 +138,12 @@ def main() -> None:
         overrides.append("sandbox.name=delayed")
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
     given = apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
-    recipe = build(Recipe, layered(given)[0])
+    recipe, sources = finish_recipe(given)
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
     memory, began = PeakMemory(), time.monotonic()
     with RunFolder.create(arguments.runs_dir, name) as folder:
-        folder.save_config(to_mapping(recipe))
+        folder.save_config(to_mapping(recipe), sources)
         result = asyncio.run(train(recipe, folder, PlainReporter(sys.stderr), registry=registry))
         folder.set_status(RunStatus.DONE)
         wall_s = time.monotonic() - began

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from agentgym.hooks import PluginRegistry
 from agentgym.models.defaults import model_defaults
 from agentgym.models.resolve import TINY
+from agentgym.recipe import Recipe, build_recipe
 
 COMMAND_LINE = "command line"
 
 
+def finish_recipe(
+    given: Mapping[str, object],
+    *,
+    base: Mapping[str, object] | None = None,
+    where: str = "recipe",
+    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
+) -> tuple[Recipe, dict[str, str]]:
+    """The recipe, and where its fields come from: see `layered`. plugins: see `build_recipe`."""
+    mapping, sources = layered(given, base=base or {}, where=where)
+    return build_recipe(mapping, where, plugins), sources
+
+
 def layered(
-    given: Mapping[str, object], *, base: Mapping[str, object] | None = None, where: str = "recipe"
+    given: Mapping[str, object], *, base: Mapping[str, object], where: str
 ) -> tuple[dict[str, object], dict[str, str]]:
     """What is given, with the model's defaults under it; and where each field comes from that is not a default.
 
     base: the part of `given` that a file sets, as it was read. where: what to call that file. The second result
     is by dotted key. Values are not checked: that is for whoever builds the recipe.
     """
-    fields, of_base = _flat(given), _flat(base or {})
+    fields, of_base = _flat(given), _flat(base)
     unchanged = {key for key, value in fields.items() if key in of_base and of_base[key] == value}
     sources = {key: where if key in unchanged else COMMAND_LINE for key in fields}
     result = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import read_architecture, read_config
+from agentgym.models.device import has_gpu
 from agentgym.models.resolve import TINY, config_folder
 from agentgym.models.tiny import policy_recipe
 
@@ -98,11 +99,3 @@ def _device(section: str, given: Mapping[str, object]) -> str:
     if device == "auto":
         return "cuda" if has_gpu() else "cpu"
     return str(device)
-
-
-def has_gpu() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()

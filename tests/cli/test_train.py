@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.config import build, read_yaml, to_mapping
+from agentgym.config import build, to_mapping
 from agentgym.errors import InfraError, UserError
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.yaml import read_yaml
 
 
 def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) -> None:
@@ -31,7 +32,7 @@ def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) ->
 
 def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     Path("r.yaml").write_text("env: {name: other}\nloop: {steps: 5, seed: 1}\noptimizer:\n")
-    words = "r.yaml --name one --seed 2 loop.seed=3 --optimizer.lr=1e-3 --grpo.clip_low 0.1"
+    words = "r.yaml --name one --seed 2 loop.seed=3 --optimizer.lr=1e-3 --loss.clip_low 0.1"
     end = cli.train(*words.split())
     assert end.code == 0, end.err
     recipe = cli.jobs.trained[0][0]
@@ -41,7 +42,7 @@ def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
         3,
         2,
     )
-    assert (recipe.optimizer.lr, recipe.grpo.clip_low) == (1e-3, 0.1)
+    assert (recipe.optimizer.lr, recipe.loss.clip_low) == (1e-3, 0.1)
     sources = RunFolder.open("runs/one").load_sources()
     assert sources["loop.steps"] == "r.yaml" and sources["loop.seed"] == "command line"
     assert sources["trainer.dtype"] == "recipe of builtin:tiny" and "loop.group_size" not in sources
@@ -116,16 +117,16 @@ def test_resume_takes_the_runs_own_config_and_single_fields(cli) -> None:
             raise InfraError("the engine is gone")
 
     cli.jobs.work = work
-    end = cli.train("--name", "one", "--grpo.clip_low", "0.1")
+    end = cli.train("--name", "one", "--loss.clip_low", "0.1")
     assert end.code == 1 and "agentgym train --resume runs/one" in end.err
     assert RunFolder.open("runs/one").status().status is RunStatus.FAILED
     end = cli("train", "--resume", "runs/one", "--loop.steps", "90")
     assert end.code == 0, end.err
     recipe, resume = cli.jobs.trained[1]
-    assert resume and (recipe.grpo.clip_low, recipe.loop.steps) == (0.1, 90)
+    assert resume and (recipe.loss.clip_low, recipe.loop.steps) == (0.1, 90)
     assert read_yaml("runs/one/config.yaml") == to_mapping(recipe)
     sources = RunFolder.open("runs/one").load_sources()
-    assert sources["loop.steps"] == sources["grpo.clip_low"] == "command line"
+    assert sources["loop.steps"] == sources["loss.clip_low"] == "command line"
     assert sources["trainer.dtype"] == "recipe of builtin:tiny" and "loop.group_size" not in sources
     assert RunFolder.open("runs/one").status().status is RunStatus.DONE
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentgym.components import find
 from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import NativeEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 
 VOCAB_SIZE = 300
@@ -121,7 +123,7 @@ def untied_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def generator_config():
-    return GeneratorConfig(engine="native", device="cpu", max_batch=8, max_model_len=256)
+    return GeneratorConfig(engine=NativeEngineConfig(), device="cpu", max_batch=8, max_model_len=256)
 
 
 @pytest.fixture(
@@ -143,4 +145,4 @@ def generator_config():
 )
 def any_config(request, generator_config):
     """The same settings for each engine."""
-    return replace(generator_config, engine=request.param)
+    return replace(generator_config, engine=find("generator_engines", request.param)())

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym.config import apply_overrides, build, to_mapping
-from agentgym.jobs.layers import layered
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.jobs.layers import finish_recipe
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
@@ -53,8 +53,7 @@ class RecordingReporter:
 
 
 def small_recipe(*overrides: str) -> Recipe:
-    given = apply_overrides({}, [*SMALL, *overrides])
-    return build(Recipe, layered(given)[0])
+    return finish_recipe(apply_overrides({}, [*SMALL, *overrides]))[0]
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym.config import build
 from agentgym.jobs.layers import layered
-from agentgym.recipe import Recipe
+from agentgym.recipe import build_recipe
 
 
 def test_the_command_line_goes_over_the_file_and_both_over_what_fits_the_model() -> None:
     base = {"optimizer": {"lr": 1e-3, "eps": 1e-6}, "loop": {"steps": 5}, "trainer": None}
     given = {"optimizer": {"lr": 2e-3, "eps": 1e-6}, "loop": {"steps": 5, "seed": 1}, "trainer": None}
     mapping, sources = layered(given, base=base, where="r.yaml")
-    recipe = build(Recipe, mapping)
+    recipe = build_recipe(mapping)
     assert (recipe.optimizer.lr, recipe.optimizer.eps, recipe.loop.seed) == (2e-3, 1e-6, 1)
     assert recipe.trainer.seq_len == 512, "the tiny policy's own"
     assert sources["optimizer.lr"] == sources["loop.seed"] == "command line"

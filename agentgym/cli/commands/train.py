@@ -25,7 +25,7 @@ from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import to_mapping, to_yaml
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import local_folder
@@ -33,6 +33,7 @@ from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot, write_png
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
+from agentgym.yaml import dump_yaml
 
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    recipe, sources, earlier = _recipe(arguments)
+    recipe, sources, earlier = _recipe(arguments, shell)
     registry = shell.plugins(recipe.plugins.disabled)
     check_names(recipe, registry)
     local_folder(recipe.model.path)  # raises for a path where nothing is
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         return _train(recipe, sources, folder, registry, arguments, shell, before=before)
 
 
-def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, str], Path | None]:
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, dict[str, str], Path | None]:
     """The recipe, where its fields come from, and the folder of the run to resume."""
     if arguments.recipe and arguments.recipe_file:
         raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
@@ -95,7 +96,7 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, str], Path
     }
     if not arguments.resume:
         base, where = read_recipe(file)
-        return *finish(base, flags, arguments, where), None
+        return *finish(base, flags, arguments, where, shell.plugins), None
     given = [flag for flag in ("env", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
@@ -105,7 +106,7 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, str], Path
         )
     folder = RunFolder.open(arguments.resume)
     where = str(folder.path / "config.yaml")
-    recipe, sources = finish(folder.load_config(), {}, arguments, where)
+    recipe, sources = finish(folder.load_config(), {}, arguments, where, shell.plugins)
     changed = {key: source for key, source in sources.items() if source != where}
     return recipe, folder.load_sources() | changed, folder.path
 
@@ -117,7 +118,7 @@ def _show_plan(
         config = to_mapping(recipe)
         shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
         return 0
-    shell.say(to_yaml(recipe).rstrip())
+    shell.say(dump_yaml(to_mapping(recipe)).rstrip())
     shell.say()
     shell.say("\n".join([*source_lines(sources), ""]))
     shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))

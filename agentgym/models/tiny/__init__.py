@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentgym.config import read_yaml
+from agentgym.yaml import read_yaml
 
 
 def policy_path() -> Path:
