@@ -7,7 +7,7 @@ from agentgym_sandboxes.audit.checks import ended
 from agentgym_sandboxes.audit.findings import Category
 from agentgym_sandboxes.audit.snippet import Snippet
 
-LIMITS = Limits(wall_s=0.6, cpu_s=20, memory_mib=256)  # each takes some seconds when nothing ends it
+LIMITS = Limits(wall_s=0.6, cpu_s=20, memory_mib=256)  # each takes some seconds on any machine when nothing ends it
 CPU = Limits(wall_s=20.0, cpu_s=1, memory_mib=256)
 
 
@@ -28,30 +28,47 @@ SNIPPETS = (
     _runs_on(
         "endless_loop", "counts for some seconds", "for n in range(200_000_000):\n    pass\n", plain=True
     ),
-    _runs_on("big_power", "a power of a large number: one step of C code", "x = 7 ** 5_000_000 % 10 ** 50"),
+    _runs_on(
+        "big_power",
+        "powers of a large number: each is one step of C code",
+        """
+import time
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    x = 7 ** 5_000_000 % 10 ** 50
+""",
+    ),
     _runs_on(
         "backtracking",
         "a regular expression that tries all ways",
         """
-import re
-re.match(r"(a|a)*$", "a" * 24 + "b")
+import re, time
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    re.match(r"(a|a)*$", "a" * 24 + "b")
 """,
     ),
     _runs_on(
         "hash_collisions",
         "a dict whose keys all have one hash",
         """
+import itertools, time
 table = {}
-for n in range(12000):
+end = time.monotonic() + 2.5
+for n in itertools.count():
     table[n * ((1 << 61) - 1)] = n
+    if time.monotonic() > end:
+        break
 """,
     ),
     _runs_on(
         "sum_in_c",
-        "adds a billion numbers in one step, which no signal interrupts",
+        "adds millions of numbers in one step, which no signal interrupts",
         """
-import itertools
-sum(itertools.repeat(1, 400_000_000))
+import itertools, time
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    sum(itertools.repeat(1, 400_000_000))
 """,
     ),
     _runs_on(
