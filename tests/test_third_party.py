@@ -61,8 +61,6 @@ def test_what_it_brings_trains_together(agentgym: Program) -> None:
         "--name": "even",
     }
     done = agentgym("train", "--env", "even", "--plain", *(word for pair in words.items() for word in pair))
-    folder = Path(str(done.args[0])).parent  # replaced below
-    run = folder / "runs" / "even"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
