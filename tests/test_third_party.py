@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,37 +15,50 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).parent / "data" / "third_party"
-Program = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A working folder for programs that find the package."""
+
+    folder: Path
+
+    def __call__(self, module: str, *words: str) -> str:
+        """What the program prints. Its end must be 0."""
+        site = os.pathsep.join([str(self.folder / "site"), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": site.rstrip(os.pathsep), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def agentgym(self, *words: str) -> str:
+        return self("agentgym.cli.main", *words)
 
 
 @pytest.fixture(scope="module")
-def agentgym(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The program where the package is installed, in a folder that is also its working folder."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("third_party")
     shutil.copytree(SOURCE, folder / "source")
-    install = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--target", "site", "./source"]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "site"), "OMP_NUM_THREADS": "1"}
-
-    def run(*words: str, module: str = "agentgym.cli.main") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", module, *words]
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    run("--disable-pip-version-check", *install, module="pip")
+    run = Installed(folder)
+    how = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
+    run("pip", "install", *how, "--target", "site", "./source")
     shutil.rmtree(folder / "source")  # what was installed has to do
     return run
 
 
-def test_it_is_listed_without_import_and_its_command_runs(agentgym: Program) -> None:
-    assert "report how long a text is" in agentgym("--help").stdout
-    assert agentgym("even", "four").stdout == "4: even\n"
+def test_its_command_is_listed_and_runs(installed: Installed) -> None:
+    assert "report how long a text is" in installed.agentgym("--help")
+    assert installed.agentgym("even", "four") == "4: even\n"
 
 
-def test_what_it_brings_trains_together(agentgym: Program) -> None:
-    words = {
+def test_what_it_brings_trains_together(installed: Installed) -> None:
+    settings = {
         "--loop.steps": "2",
         "--loop.groups_per_step": "2",
         "--loop.group_size": "4",
@@ -57,10 +70,12 @@ def test_what_it_brings_trains_together(agentgym: Program) -> None:
         "--advantage.name": "signs",
         "--advantage.margin": "0.001",
         "--logging.sinks": "[]",
-        "--runs-dir": "runs",
-        "--name": "even",
+        "--name": "run",
     }
-    done = agentgym("train", "--env", "even", "--plain", *(word for pair in words.items() for word in pair))
+    installed.agentgym(
+        "train", "--env", "even", "--plain", *(word for pair in settings.items() for word in pair)
+    )
+    run = installed.folder / "runs" / "run"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
