@@ -23,8 +23,8 @@ import psutil
 
 from agentgym import Episode, PluginRegistry, Reward, hookimpl
 from agentgym.config import apply_overrides, to_mapping
+from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.train import TrainResult, train
-from agentgym.recipe import build_recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
@@ -137,12 +137,13 @@ def main() -> None:
     if arguments.delay_ms:
         overrides.append("sandbox.name=delayed")
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
-    recipe = build_recipe(apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides))
+    given = apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
+    recipe, sources = finish_recipe(given)
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
     memory, began = PeakMemory(), time.monotonic()
     with RunFolder.create(arguments.runs_dir, name) as folder:
-        folder.save_config(to_mapping(recipe))
+        folder.save_config(to_mapping(recipe), sources)
         result = asyncio.run(train(recipe, folder, PlainReporter(sys.stderr), registry=registry))
         folder.set_status(RunStatus.DONE)
         wall_s = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The live view of a run in a terminal: figures, where the time goes, how long it will take."""
+"""The live view of a run in a terminal: figures, where the time goes, how long the rest will take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMES = (  # metric, label, colour
     ("time/publish_s", "publish", "yellow"),
     ("time/wait_s", "wait", "bright_black"),
 )
-FIGURES = (  # label, metric, digits: beside each other under the curves
+FIGURES = (  # label, metric, digits: one line under the curves
     ("staleness max", "loop/staleness_max", 0),
     ("mean", "loop/staleness_mean", 2),
     ("entropy", "train/entropy", 3),
@@ -47,7 +47,7 @@ CURVES = (
 
 
 class LiveReporter:
-    """Redraws itself twice a second at the bottom of the terminal; notes stand above it."""
+    """Redraws itself twice a second at the bottom of the terminal; notes are printed above it."""
 
     def __init__(self, title: str, stream: TextIO, *, width: int | None = None) -> None:
         self._title = title
@@ -62,7 +62,7 @@ class LiveReporter:
         self._live = Live(
             console=self._console,
             get_renderable=self.render,
-            refresh_per_second=2,  # more would take time from the training on a small machine
+            refresh_per_second=2,  # a higher rate would take time from training on a small machine
             transient=False,
         )
         self._live.start()
@@ -104,7 +104,7 @@ class LiveReporter:
             title=f"agentgym · {self._title}",
             title_align="left",
             border_style="dim",
-            width=max(20, self._console.width - 2),  # the ^C that a terminal echoes must not begin a new line
+            width=max(20, self._console.width - 2),  # room for the ^C that a terminal echoes
         )
 
     def _header(self) -> RenderableType:

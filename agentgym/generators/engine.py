@@ -1,4 +1,4 @@
-"""What a generator engine promises; `native` and `vllm` both keep it."""
+"""The interface of generator engines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class GeneratorEngine(Protocol):
     """Token ids in, token ids with the sampler's log-probabilities out. Lives in one process.
 
-    Requests run at the same time (continuous batching). A weight update does not wait for them: they go on
-    under the new weights, with their cache computed anew, and their version spans say where.
+    Requests run at the same time (continuous batching). A weight update does not wait for them: they continue
+    under the new weights, with their cache computed again, and their version spans show where.
     """
 
     @property

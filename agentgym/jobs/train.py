@@ -1,4 +1,4 @@
-"""The training job: start the parts, run the loop, save and measure checkpoints, leave nothing behind."""
+"""The training job: start the services, run the loop, save and measure checkpoints, stop everything."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.jobs.checks import check_sampling
+from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
-from agentgym.jobs.parts import Gym, check_sampling, resolve_model
 from agentgym.jobs.state import RunState
+from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
@@ -55,13 +57,13 @@ async def train(
 ) -> TrainResult:
     """Train to the recipe's last step. On any end, everything that was started is gone when this returns.
 
-    Raises UserError before anything is started for what the user must mend; InfraError for what broke.
+    Raises UserError before anything is started for what the user must fix; InfraError for what broke.
     """
     state = RunState.from_mapping(folder.load_state()) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         raise UserError(
-            f"{folder.path} is done: it stands at step {state.position.step} of {recipe.loop.steps}; "
-            "raise loop.steps to go on"
+            f"{folder.path} is done: it is at step {state.position.step} of {recipe.loop.steps}; "
+            "raise loop.steps to continue"
         )
     async with AsyncExitStack() as stack:
         job = TrainJob(
@@ -115,7 +117,9 @@ class TrainJob:
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
         check_sampling(recipe)
-        model_path = resolve_model(recipe.model, self.folder.path)
+        model_path = resolve_model(
+            recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights
+        )
         if self.state.position is not None:
             check(str(self._checkpoint(self.state.position.step) / "trainer"), str(model_path))
         self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)

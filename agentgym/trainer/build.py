@@ -10,9 +10,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from agentgym.errors import UserError
+from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.model import Architecture, titan_config
+from agentgym.trainer.model import titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 
 

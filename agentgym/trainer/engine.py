@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from agentgym.models.architecture import read_architecture
 from agentgym.rl.losses import Loss, TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
@@ -20,7 +22,6 @@ from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.export import export_folder, full_hf_weights, load_hf
-from agentgym.trainer.model import read_architecture
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.state import load_checkpoint, save_checkpoint
@@ -56,7 +57,7 @@ class TitanEngine:
         self.version = 0
         self._trainer, self._optimizer, self._loss = trainer, optimizer, loss
         self._model_path = model_path
-        self._architecture = read_architecture(model_path)
+        self._architecture = read_architecture(Path(model_path))
         self._ranks = join(trainer)
         self._tokens_total = 0
         self._busy_s = 0.0

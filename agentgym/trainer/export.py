@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 
 from agentgym.errors import UserError
+from agentgym.models.safetensors import write_folder
 from agentgym.trainer.parallel import expected_warnings_off
 
 WEIGHT_SUFFIXES = (
@@ -25,7 +26,6 @@ WEIGHT_SUFFIXES = (
     ".pth",
     ".gguf",
 )
-MAX_SHARD_BYTES = 4 << 30
 
 
 def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> None:
@@ -64,7 +64,7 @@ def export_folder(
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_shards(partial, weights)
+    write_folder(partial, weights)
     for file in Path(model_path).iterdir():
         if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(file, partial / file.name)
@@ -75,34 +75,3 @@ def export_folder(
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)
-
-
-def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
-    from safetensors.torch import save_file
-
-    shards: list[tuple[Path, list[str]]] = []
-    total_bytes, held, held_bytes = 0, dict[str, Tensor](), 0
-
-    def flush() -> None:
-        path = folder / f"part-{len(shards)}.safetensors"
-        save_file(held, path, metadata={"format": "pt"})
-        shards.append((path, [*held]))
-
-    for name, weight in weights:
-        size = weight.numel() * weight.element_size()
-        if held and held_bytes + size > MAX_SHARD_BYTES:
-            flush()
-            held, held_bytes = {}, 0
-        held[name] = weight.cpu().contiguous()
-        held_bytes += size
-        total_bytes += size
-    flush()
-    if len(shards) == 1:
-        shards[0][0].rename(folder / "model.safetensors")
-        return
-    placed: dict[str, str] = {}
-    for number, (path, names) in enumerate(shards, 1):
-        final = path.rename(folder / f"model-{number:05}-of-{len(shards):05}.safetensors")
-        placed |= dict.fromkeys(names, final.name)
-    index = {"metadata": {"total_size": total_bytes}, "weight_map": placed}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

@@ -11,9 +11,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from agentgym.errors import UserError
+from agentgym.models.architecture import Architecture
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import read_manifest, write_manifest
-from agentgym.trainer.model import Architecture
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 
 

@@ -50,7 +50,7 @@ class SftRecipe:
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     optimizer: OptimizerConfig = OptimizerConfig(lr=4e-3, warmup_steps=20, decay_ratio=0.9)
     loss: Loss = component("losses", "cross_entropy")
-    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, rows_per_microbatch=8)
+    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, seq_len=512, rows_per_microbatch=8)
 
 
 def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentgym.components import find
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
@@ -144,4 +145,4 @@ def generator_config():
 )
 def any_config(request, generator_config):
     """The same settings for each engine."""
-    return replace(generator_config, engine=request.param)
+    return replace(generator_config, engine=find("generator_engines", request.param)())

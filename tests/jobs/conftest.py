@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from agentgym.config import apply_overrides, to_mapping
-from agentgym.recipe import Recipe, build_recipe
+from agentgym.jobs.layers import finish_recipe
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
 SMALL = (
@@ -52,7 +53,7 @@ class RecordingReporter:
 
 
 def small_recipe(*overrides: str) -> Recipe:
-    return build_recipe(apply_overrides({}, [*SMALL, *overrides]))
+    return finish_recipe(apply_overrides({}, [*SMALL, *overrides]))[0]
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:
