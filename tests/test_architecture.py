@@ -18,7 +18,7 @@ SOURCE_ROOTS = {"agentgym": ".", "agentgym_envs": "envs", "agentgym_plugins": "p
 SOURCE_ROOTS["agentgym_sandboxes"] = "sandboxes"
 HEAVY = [
     "torch", "vllm", "monarch", "torchtitan", "torchstore", "docker", "datasets", "pydantic_monty",
-    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy",
+    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy", "h11",
 ]  # fmt: skip
 TORCH_ROOMS = ("rl", "actors", "generators", "trainer", "weights", "models")
 MAX_LINES = 400
