@@ -25,7 +25,7 @@ from agentgym_sandboxes.audit.hacks.targets import ADD, REVERSED, TARGETS, TOTAL
 from agentgym_sandboxes.audit.suite import HACKS
 from agentgym_sandboxes.docker.backend import DockerBackend
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
 
 AT_ONCE = 4
 LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mib=256)  # a busy machine must not change who is fooled
