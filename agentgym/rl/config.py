@@ -12,17 +12,12 @@ Correction: TypeAlias = Literal["sampler", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
-    """max_staleness: in weight versions; 0 is synchronous RL.
-
-    force_staleness: an experiment's switch. The generators are kept exactly this many versions behind, so
-    that off-policy corrections can be measured; 0 is off.
-    """
+    """max_staleness: in weight versions; 0 is synchronous RL."""
 
     steps: int = 60
     groups_per_step: int = 16
     group_size: int = 8
     max_staleness: int = 1
-    force_staleness: int = 0
     max_refills: int = 8  # groups without signal that one step may skip, times groups_per_step
     checkpoint_every: int = 20
     check_sync_every: int = 10  # steps between comparisons of the generators with the trainer; 0 is none
@@ -38,14 +33,13 @@ class LoopConfig:
             )
         spans = (
             self.max_staleness,
-            self.force_staleness,
             self.checkpoint_every,
             self.check_sync_every,
             self.eval_every,
         )
         if min(spans) < 0:
             raise ValueError(
-                "loop.max_staleness, force_staleness, checkpoint_every, check_sync_every and eval_every "
+                "loop.max_staleness, checkpoint_every, check_sync_every and eval_every "
                 f"can't be negative; got {spans}"
             )
 

@@ -21,8 +21,8 @@ from agentgym.types import Group, Task
 class Learner(Protocol):
     """Trains on groups and publishes weights under a version."""
 
-    async def step(self, groups: list[Group], version: int) -> dict[str, float]:
-        """One optimizer step from the weights of `version`; returns metrics."""
+    async def step(self, groups: list[Group]) -> dict[str, float]:
+        """One optimizer step; returns metrics."""
         ...
 
     async def publish(self, version: int) -> None:
@@ -57,7 +57,11 @@ class Position:
 @dataclass(slots=True, kw_only=True)
 class TrainingLoop:
     """`tasks` yields the task of group `position.next_group` first. `after_step` runs when the generators
-    hold the step's weights; it may save and evaluate."""
+    hold the step's weights; it may save and evaluate.
+
+    generator: gets each step's weights. staleness_bound: no trained group may be older, which is asserted;
+    None is config.max_staleness, and generators that lag behind need more.
+    """
 
     config: LoopConfig
     tasks: Iterator[Task]
@@ -66,6 +70,7 @@ class TrainingLoop:
     generator: Generator
     after_step: AfterStep
     position: Position = field(default_factory=Position)
+    staleness_bound: int | None = None
     _slots: asyncio.Semaphore = field(init=False)
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
 
@@ -99,13 +104,13 @@ class TrainingLoop:
 
     async def _step(self, step: int) -> StepRecord:
         version = step - 1
-        bound = self.config.max_staleness + self.config.force_staleness
+        bound = self.config.max_staleness if self.staleness_bound is None else self.staleness_bound
         groups, skipped = await self._collect(step, oldest=version - bound)
         staleness = [version - oldest_version(group) for group in groups]
         assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
-        metrics = await self.learner.step(groups, version)
+        metrics = await self.learner.step(groups)
         await self.learner.publish(step)
-        await self.generator.update_weights(max(0, step - self.config.force_staleness))
+        await self.generator.update_weights(step)
         for _ in groups:
             self._slots.release()  # only now: a group begun earlier would be older than its slot says
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1

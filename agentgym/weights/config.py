@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsConfig:
-    """keep: the newest versions that stay; a respawned replica needs one, forced staleness needs more."""
+    """keep: the newest versions that stay; a respawned replica loads one of them."""
 
     store: Literal["shared_memory", "torchstore"] = "shared_memory"
     keep: int = 2

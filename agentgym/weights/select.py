@@ -10,20 +10,17 @@ from agentgym.weights.store import WeightStore
 TORCHSTORE_PATCH = "agentgym.weights.torchstore_patch"
 
 
-async def build_store(
-    config: WeightsConfig, run: str, *, runtime: Runtime | None = None, keep: int | None = None
-) -> WeightStore:
+async def build_store(config: WeightsConfig, run: str, *, runtime: Runtime | None = None) -> WeightStore:
     """The caller owns the store and closes it before the runtime.
 
-    run: names it. keep: newest versions that stay; None takes config.keep. Raises UserError when TorchStore
-    is asked for and not installed, InfraError when there is no shared memory.
+    run: names it. Raises UserError when TorchStore is asked for and not installed, InfraError when there is no
+    shared memory.
     """
-    kept = config.keep if keep is None else keep
     if config.store == "torchstore":
         from agentgym.weights.torchstore_store import TorchStoreStore
 
-        return await TorchStoreStore.open(run, keep=kept, runtime=runtime or current_runtime())
-    return SharedMemoryStore(run, keep=kept)
+        return await TorchStoreStore.open(run, keep=config.keep, runtime=runtime or current_runtime())
+    return SharedMemoryStore(run, keep=config.keep)
 
 
 def process_imports(store: WeightStore) -> tuple[str, ...]:
