@@ -6,10 +6,15 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from agentgym.actors.runtime import Actor, EndpointProperty, concurrent_endpoint
+from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
 from agentgym.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    Actor = object  # Monarch is untyped, and an untyped base would make every actor pass for every other
+else:
+    from agentgym.actors.runtime import Actor
 
 F = TypeVar("F", bound=Callable[..., Awaitable[object]])
 
@@ -53,7 +58,7 @@ class ProcessInfo:
     version: int | None = None
 
 
-class LifecycleActor(Actor):  # type: ignore[misc]  # Monarch is untyped
+class LifecycleActor(Actor):
     """What a process group needs of every actor: to be probed, started and stopped.
 
     Keep `__init__` trivial and build in `on_start`: what that raises reaches the caller unchanged.

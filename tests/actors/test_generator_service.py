@@ -154,7 +154,7 @@ async def test_a_replica_that_cannot_load_an_update_never_serves_again(fleet, tm
         path = f.store.folder / "1.safetensors"
         path.write_bytes(b"no safetensors at all, longer than eight bytes")
         await f.generators.update_weights(1)
-        with pytest.raises(InfraError, match=r"generator\d died 2 times in a row and is given up"):
+        with pytest.raises(InfraError, match=r"generator\d died 2 times in a row and is not started again"):
             await f.generators.generate(f.request(1))
 
 

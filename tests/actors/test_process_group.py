@@ -11,7 +11,8 @@ import pytest
 from counting import Counting
 from waiting import LONG_S
 
-from agentgym.actors.actor import ActorOptions, ProcessInfo
+from agentgym.actors.endpoint import ProcessInfo
+from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 
 
@@ -73,7 +74,7 @@ async def test_a_death_ends_a_call_that_monarch_leaves_open(
     process: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     group, runtime = await started(process, tmp_path)
-    call = asyncio.create_task(group.call("add", 1, timeout_s=None))
+    call = asyncio.create_task(group.call(Counting.add, 1, timeout_s=None))
     process.kill()
     with pytest.raises(ProcessDied, match=r"fake died during add: process .*\(rank 0\).*(?s:.)*last words"):
         await asyncio.wait_for(call, LONG_S)
@@ -91,7 +92,7 @@ async def test_when_monarchs_word_comes_first_the_process_and_its_last_words_are
     runtime.add.refuses = refuses
     runtime.add.as_asyncio().set_exception(RuntimeError("the actor has failed"))
     with pytest.raises(ProcessDied, match=rf"process {process.pid} \(rank 0\).*(?s:.)*last words"):
-        await group.call("add", 1, timeout_s=None)
+        await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
 
 
@@ -101,6 +102,6 @@ async def test_a_failure_without_a_death_is_told_in_monarchs_words(
     group, runtime = await started(process, tmp_path)
     runtime.add.as_asyncio().set_exception(RuntimeError("the actor\nhas failed"))
     with pytest.raises(ProcessDied, match=r"fake is dead: the actor has failed$"):
-        await group.call("add", 1, timeout_s=None)
+        await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
     assert process.wait() < 0

@@ -12,6 +12,7 @@ import torch
 from agentgym.rl.config import GrpoConfig, SftConfig
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
 VOCAB_SIZE = 96
@@ -92,17 +93,20 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         loss: GrpoConfig | SftConfig | None = None,
         lr: float = 1e-2,
         optimizer: OptimizerConfig | None = None,
+        random_weights: bool = False,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
-        engine = TitanEngine(
+        setup = TrainerSetup(
             model_path=path,
             trainer=TrainerConfig(**settings),
             optimizer=optimizer or OptimizerConfig(lr=lr),
             loss=loss or GrpoConfig(),
             total_steps=20,
             folder=str(tmp_path / "titan"),
+            random_weights=random_weights,
         )
+        engine = TitanEngine(setup)
         engines.append(engine)
         return engine
 

@@ -250,7 +250,7 @@ def test_a_kl_term_without_a_reference_is_refused(make_engine: MakeEngine, sampl
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        ({"seq_len": 512}, "the model knows 256 positions"),
+        ({"seq_len": 512}, "the model has 256 positions"),
         ({"attention": "flex"}, "can't train on a CPU"),
     ],
 )
@@ -261,22 +261,9 @@ def test_settings_that_do_not_fit_are_refused(
         make_engine(**trainer)
 
 
-def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(
-    model_path: str, tmp_path: Path, make_engine: MakeEngine
-) -> None:
-    from agentgym.trainer.config import TrainerConfig
-
+def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(make_engine: MakeEngine) -> None:
     def fresh(seed: int) -> dict[str, Tensor]:
-        engine = TitanEngine(
-            model_path=model_path,
-            trainer=TrainerConfig(seq_len=128, device="cpu", seed=seed),
-            optimizer=OptimizerConfig(),
-            loss=SftConfig(),
-            total_steps=1,
-            folder=str(tmp_path),
-            random_weights=True,
-        )
-        return weights_of(engine)
+        return weights_of(make_engine(seed=seed, random_weights=True))
 
     stored = weights_of(make_engine())
     first, again, other = fresh(1), fresh(1), fresh(2)
