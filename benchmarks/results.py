@@ -162,7 +162,7 @@ def machine() -> str:
 
 
 def write() -> None:
-    """Replace what stands between the markers of docs/results.md."""
+    """Replace the text between the markers of docs/results.md."""
     learning, overlap = load(LEARNING), load(OVERLAP)
     parts = {"machine": f"Machine: {machine()}."}
     if learning:

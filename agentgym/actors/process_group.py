@@ -146,7 +146,7 @@ class ProcessGroup(Generic[A]):
             raise ProcessDied(f"{self.name} is dead: {self._dead.result()}")
         try:
             answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
-        except RuntimeError as error:  # Monarch refuses to send to a mesh that it knows to be dead
+        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
             raise self._died(error) from error
         answer.add_done_callback(_forget)  # a cancelled caller does not read it
         await asyncio.wait({answer, self._dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -227,7 +227,7 @@ def _forget(answer: asyncio.Future[object]) -> None:
 
 
 def _how_it_ended(descriptor: int) -> str:
-    """Peek at the exit status; whoever reaps the child may have been quicker."""
+    """Read the exit status without reaping the child, which may have been reaped already."""
     try:
         status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except OSError:

@@ -24,11 +24,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class Service(Generic[A]):
-    """Every answer is delivered once: the call that asked gets it from the one replica it waits for.
+    """Every answer is delivered once: a call waits for one replica at a time.
 
-    An error that an endpoint raises goes to the caller and leaves the replica alone. A replica that dies
-    takes no request with it: each goes to another one. When one replica dies too often the whole service
-    fails, and every call raises the reason.
+    An error that an endpoint raises goes to the caller and leaves the replica alone. The requests of a replica
+    that dies go to other ones. When one replica dies too often the whole service fails, and every call raises
+    the reason.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Service(Generic[A]):
             except ProcessDied as error:
                 lost = error
                 self._retries += 1
-                # Its supervisor may not have run yet; nobody may pick it again meanwhile.
+                # Its supervisor may not have run yet; the router must not pick it until then.
                 if replica.state is ReplicaState.UP and replica.group is group:
                     replica.state = ReplicaState.DOWN
             except asyncio.CancelledError:
@@ -240,12 +240,12 @@ class Service(Generic[A]):
 
 
 class Session(Generic[A]):
-    """A caller's stay at one replica."""
+    """One caller's calls to the same replica."""
 
     def __init__(self, service: Service[A]) -> None:
         self._service = service
         self._replica: Replica[A] | None = None
-        self.moves = 0  # times that another replica had to take over
+        self.moves = 0  # to another replica, after a death
 
     async def route(
         self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None

@@ -113,7 +113,7 @@ class GeneratorService:
     async def metrics(self) -> dict[str, float]:
         """The engines' metrics summed over replicas, and the service's own.
 
-        Sums (`_total`, `_s`) keep what dead replicas had done when they were last asked.
+        Sums (`_total`, `_s`) include those of dead replicas, as of their last answer.
         """
         service = self._started()
         groups = [r.group for r in service.replicas if r.state is ReplicaState.UP]

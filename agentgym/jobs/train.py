@@ -246,7 +246,7 @@ class TrainJob:
         return summarize(episodes, checkpoint)
 
     async def _check_sync(self, step: int) -> dict[str, float]:
-        """Sample a few tokens from the new weights and ask the trainer, which still holds them, for theirs."""
+        """Compare generators and trainer at the same weights: log-probabilities of a few new tokens."""
         prompt_ids = self.gym.renderer.prompt(self.gym.held_out(1)[0].prompt)
         sampling = SamplingParams(
             max_tokens=32, temperature=self.recipe.rollout.temperature, seed=derive_seed("sync", step)
@@ -274,7 +274,7 @@ class TrainJob:
         }
 
     async def _save(self, position: Position) -> None:
-        """The state names a checkpoint only once it is whole."""
+        """The state names a checkpoint only once it is complete."""
         target = self._checkpoint(position.step)
         await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
         await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))

@@ -1,8 +1,8 @@
 """The whole of asynchronous RL: sample and train at the same time, with a bound on staleness.
 
 A slot is taken before a group is sampled, and given back once the generators hold the weights that were
-trained on it. Groups are trained in the order in which they began. So no more than `max_staleness` whole
-steps can stand before a group that begins. `max_staleness = 0` is synchronous RL.
+trained on it. Groups are trained in the order in which they began. So at most `max_staleness` whole
+steps are queued before a group that begins. `max_staleness = 0` is synchronous RL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AfterStep: TypeAlias = Callable[[StepRecord], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run stands: steps done (which is the version of the weights), and the next group to train."""
+    """Progress of a run: steps done (which is the version of the weights), and the next group to train."""
 
     step: int = 0
     next_group: int = 0
@@ -99,7 +99,7 @@ class TrainingLoop:
     async def _play(self, task: Task, group_id: int) -> Group:
         group = await self.rollout(task, group_id)
         if not group.has_signal:
-            self._slots.release()  # it will never be trained, so nothing waits behind it
+            self._slots.release()  # it will never be trained, so no later group waits for it
         return group
 
     async def _step(self, step: int) -> StepRecord:
@@ -112,7 +112,7 @@ class TrainingLoop:
         await self.learner.publish(step)
         await self.generator.update_weights(step)
         for _ in groups:
-            self._slots.release()  # only now: a group begun earlier would be older than its slot says
+            self._slots.release()  # only now: a group that began earlier would exceed the staleness of its slot
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1
         return StepRecord(
             step=step,
@@ -126,19 +126,19 @@ class TrainingLoop:
     async def _collect(self, step: int, oldest: int) -> tuple[list[Group], list[Group]]:
         """Groups with signal in start order, and those that were skipped on the way.
 
-        A step that goes on with fewer groups leaves others waiting longer than their slots allow for; what
-        has grown older than `oldest` by then is skipped too.
+        After a step with fewer groups, later groups wait longer than their slots allow for; what is older than
+        `oldest` by then is skipped too.
         """
         groups: list[Group] = []
         skipped: list[Group] = []
         wanted = self.config.groups_per_step
         while len(groups) < wanted:
-            dull = [group for group in skipped if not group.has_signal]
-            if len(dull) >= wanted * self.config.max_refills:
+            no_signal = [group for group in skipped if not group.has_signal]
+            if len(no_signal) >= wanted * self.config.max_refills:
                 if groups:
-                    break  # train on what there is rather than wait for ever
-                if len(dull) == len(skipped):
-                    raise NothingToLearn(step, dull)
+                    break  # train on fewer rather than wait forever
+                if len(no_signal) == len(skipped):
+                    raise NothingToLearn(step, no_signal)
             group = await (await self._pending.get())
             if group.has_signal and oldest_version(group) < oldest:
                 skipped.append(group)

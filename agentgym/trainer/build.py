@@ -40,7 +40,7 @@ def build(
     setup: TrainerSetup,
     ranks: Ranks,
 ) -> TrainedModel:
-    """Weights are drawn at random from trainer.seed; load others over them."""
+    """Its weights are random, from trainer.seed; load others over them."""
     trainer, optimizer = setup.trainer, setup.optimizer
     if trainer.seq_len > architecture.max_positions:
         raise UserError(
@@ -97,7 +97,7 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
     if ranks.device.type == "cpu":
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)  # gloo can't multiply while it sums
+                module.set_force_sum_reduction_for_comms(True)  # gloo can't average in a reduction
     return model
 
 

@@ -37,7 +37,7 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     try:
         with expected_warnings_off():
             load(weights, storage_reader=HuggingFaceStorageReader(folder), no_dist=not sharded)
-    except Exception as error:  # the reader raises whatever it meets
+    except Exception as error:  # the reader raises errors of many kinds
         raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
     model.load_state_dict(adapter.from_hf(weights), strict=True)
 

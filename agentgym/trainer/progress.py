@@ -13,7 +13,7 @@ MAXIMA = ("train/mismatch_max", "train/mismatch_fresh_max")
 
 
 class Totals:
-    """Sums stay on the device until the end, so that no microbatch waits for the one before."""
+    """Sums stay on the device until the end, so that no microbatch waits for the previous one."""
 
     def __init__(self, device: torch.device) -> None:
         self._loss = torch.zeros((), device=device)

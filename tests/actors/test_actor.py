@@ -1,4 +1,4 @@
-"""Actors and services of any kind: options, sessions, fan-out, errors, environment."""
+"""Actors and services of any kind: options, endpoints, sessions, fan-out, errors, environment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_replica_gets_its_own_gpus() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in ActorOptions(with_gpus=True).environment(0)
 
 
-def test_options_that_cannot_be_had_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(UserError, match=r"gpus \(0,\) are too few for 2 replicas"):
         ActorOptions(num_replicas=2, with_gpus=True, gpus=(0,))
     with pytest.raises(UserError, match="hosts is 2; only this host"):
@@ -109,14 +109,16 @@ async def test_an_actor_runs_on_its_processes_with_their_environment(tmp_path: P
 
 
 @pytest.mark.slow
-async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_words(tmp_path: Path) -> None:
+async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(
+    tmp_path: Path,
+) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path):
         group = await Counting.options(procs=2).as_actor(0)
-        await group.call(Counting.say, "these were my last words", timeout_s=LONG_S)
+        await group.call(Counting.say, "this was its last output", timeout_s=LONG_S)
         call = asyncio.create_task(group.call(Counting.sleep, 600.0, timeout_s=600))
         await asyncio.sleep(0.2)
         os.kill(group.pids[1], signal.SIGKILL)
-        pattern = rf"process {group.pids[1]} \(rank 1\) of counting died: .*(?s:.)*these were my last words"
+        pattern = rf"process {group.pids[1]} \(rank 1\) of counting died: .*(?s:.)*this was its last output"
         with pytest.raises(ProcessDied, match=pattern):
             await asyncio.wait_for(call, LONG_S)
         await group.stop()

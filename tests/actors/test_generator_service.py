@@ -54,7 +54,7 @@ async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current
         await asyncio.gather(*calls)
         assert answers == Counter(range(100)), "every request is answered exactly once"
         retries = f.generators.get_metrics()["generator/retries_total"]
-        assert retries == 50, "what the killed one had, and no other"
+        assert retries == 50, "the requests of the killed replica, and no others"
 
         await until(lambda: len(f.generators.pids()) == 2)
         assert victim not in f.generators.pids() and len(before & set(f.generators.pids())) == 1

@@ -129,7 +129,7 @@ def test_zero_advantage_gives_zero_gradient(make_engine: MakeEngine, samples: li
     assert make_engine().train_step(flat)["train/grad_norm"] == 0.0
 
 
-def test_what_stands_at_masked_tokens_never_changes_the_loss(
+def test_values_at_masked_tokens_never_change_the_loss(
     make_engine: MakeEngine, samples: list[Sample]
 ) -> None:
     def scribble(column: Sequence[float], mask: Sequence[float]) -> tuple[float, ...]:
@@ -274,7 +274,7 @@ def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(make_engin
     assert not torch.equal(first[name], stored[name])
 
 
-def test_weights_come_out_as_they_went_in(make_engine: MakeEngine, model_path: str) -> None:
+def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model_path: str) -> None:
     from safetensors.torch import load_file
 
     stored = load_file(Path(model_path) / "model.safetensors")
@@ -315,7 +315,7 @@ def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: l
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
 
 
-def test_processes_that_are_not_there_are_asked_for(
+def test_missing_variables_of_torchrun_are_named(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
