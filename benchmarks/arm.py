@@ -26,12 +26,13 @@ import psutil
 from lagging import lag_behind
 
 from agentgym import Episode, PluginRegistry, Reward, hookimpl
-from agentgym.config import apply_overrides, build, read_yaml, to_mapping
+from agentgym.config import apply_overrides, to_mapping
 from agentgym.jobs.train import TrainResult, train
-from agentgym.recipe import Recipe
+from agentgym.recipe import build_recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
+from agentgym.yaml import read_yaml
 
 
 def coin(episode: Episode) -> float:
@@ -143,9 +144,7 @@ def main() -> None:
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
     if arguments.lag:
         overrides += [f"weights.keep={arguments.lag + 2}", "loop.check_sync_every=0"]
-    recipe = build(
-        Recipe, apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
-    )
+    recipe = build_recipe(apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides))
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
     memory, began = PeakMemory(), time.monotonic()

@@ -33,7 +33,7 @@ LEARNING: Mapping[str, tuple[str, ...]] = {
     "random-reward": ("--random-reward",),
     "learning-rate-0": ("--set", "optimizer.lr=0"),
     "stale-16-corrected": STALE,
-    "stale-16-uncorrected": (*STALE, "--set", "grpo.correction=none"),
+    "stale-16-uncorrected": (*STALE, "--set", "loss.name=reinforce"),
     "docker": ("--set", "sandbox.name=docker"),
 }
 WORK = ("--set", "loop.steps=40")

@@ -24,7 +24,6 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
-from agentgym.rollout.tasks import training_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
@@ -132,7 +131,7 @@ class TrainJob:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
-        store = await build_store(recipe.weights, self.folder.name, runtime=runtime)
+        store = await build_store(recipe.weights, runtime=runtime, run=self.folder.name)
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
@@ -153,14 +152,14 @@ class TrainJob:
             model_path=model_path,
             trainer=recipe.trainer,
             optimizer=recipe.optimizer,
-            loss=recipe.grpo,
+            loss=recipe.loss,
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
-        if recipe.grpo.kl_coef > 0:
+        if recipe.loss.needs_reference:
             self.reference = ReferenceModel(setup, runtime=runtime)
             self.stack.push_async_callback(self.reference.close)
         async with asyncio.TaskGroup() as starting:
@@ -181,7 +180,7 @@ class TrainJob:
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
         loop = TrainingLoop(
             config=recipe.loop,
-            tasks=training_tasks(self.gym.environment, recipe.loop.seed, position.next_group),
+            tasks=recipe.task_sampler.tasks(self.gym.environment, recipe.loop.seed, position.next_group),
             rollout=self._rollout,
             learner=learner,
             generator=self.generator,
@@ -212,7 +211,7 @@ class TrainJob:
         )
         for episode in group.episodes:
             self.monitor.add(episode)
-        assign_advantages(group, self.recipe.grpo.advantage)
+        assign_advantages(group, self.recipe.advantage)
         return group
 
     async def _after_step(self, record: StepRecord) -> None:

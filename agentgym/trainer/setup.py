@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses import Loss
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 
 
@@ -19,7 +19,7 @@ class TrainerSetup:
     model_path: str
     trainer: TrainerConfig
     optimizer: OptimizerConfig
-    loss: GrpoConfig | SftConfig
+    loss: Loss
     total_steps: int
     folder: str
     random_weights: bool = False

@@ -12,8 +12,8 @@ from served import ServedBackend
 from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunResult, RunStatus
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Trial
 from agentgym_sandboxes.audit.suite import SNIPPETS
+from agentgym_sandboxes.audit.trial import Trial
 from agentgym_sandboxes.audit.verify import Examiner, verify
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.monty.backend import MontyBackend

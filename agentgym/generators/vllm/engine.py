@@ -40,8 +40,17 @@ class VllmEngine:
     vLLM computes in a process of its own, which ends with this one.
     """
 
-    def __init__(self, config: GeneratorConfig, model_path: str) -> None:
+    def __init__(
+        self,
+        config: GeneratorConfig,
+        model_path: str,
+        *,
+        gpu_memory_utilization: float = 0.6,
+        enforce_eager: bool = False,
+    ) -> None:
         self._config = config
+        self._gpu_memory_utilization = gpu_memory_utilization
+        self._enforce_eager = enforce_eager
         self._folder = Path(model_path)
         self._shapes = read_shapes(self._folder)
         self._vocab_size = read_vocab_size(self._folder)
@@ -76,7 +85,14 @@ class VllmEngine:
         from agentgym.generators.vllm.settings import engine_arguments
 
         # in this thread: the engine's sockets belong to the running event loop
-        self._llm = AsyncLLM.from_engine_args(engine_arguments(self._config, self._folder, gpu=self._gpu))
+        arguments = engine_arguments(
+            self._config,
+            self._folder,
+            gpu=self._gpu,
+            gpu_memory_utilization=self._gpu_memory_utilization,
+            enforce_eager=self._enforce_eager,
+        )
+        self._llm = AsyncLLM.from_engine_args(arguments)
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""
