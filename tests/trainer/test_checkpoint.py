@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentgym.errors import UserError
-from agentgym.rl.config import SftConfig
+from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.trainer.checkpoint import check, check_model
 from agentgym.trainer.config import OptimizerConfig
 from agentgym.trainer.engine import TitanEngine
@@ -36,12 +36,12 @@ def test_resuming_gives_the_same_steps_bit_for_bit(
     make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
 ) -> None:
     optimizer = OptimizerConfig(lr=1e-2, warmup_steps=4, weight_decay=0.1)
-    first = make_engine(optimizer=optimizer, loss=SftConfig())
+    first = make_engine(optimizer=optimizer, loss=CrossEntropy())
     for _ in range(3):
         first.train_step(samples)
     first.save(str(tmp_path / "step-3"))
     went_on = [first.train_step(samples) for _ in range(3)]
-    second = make_engine(optimizer=optimizer, loss=SftConfig())
+    second = make_engine(optimizer=optimizer, loss=CrossEntropy())
     second.load(str(tmp_path / "step-3"))
     assert second.step == 3
     resumed = [second.train_step(samples) for _ in range(3)]
