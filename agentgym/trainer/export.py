@@ -31,14 +31,14 @@ WEIGHT_SUFFIXES = (
 def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> None:
     """Read safetensors over the model's weights; each rank reads what it holds. Collective.
 
-    Raises UserError when a weight is missing, of another shape, or unreadable.
+    Raises UserError when a weight is missing, has another shape, or is unreadable.
     """
     weights = adapter.to_hf(model.state_dict())
     try:
         with expected_warnings_off():
             load(weights, storage_reader=HuggingFaceStorageReader(folder), no_dist=not sharded)
-    except Exception as error:  # the reader raises whatever it meets
-        raise UserError(f"the weights in {folder} can't be loaded: {error}") from error
+    except Exception as error:  # the reader raises errors of many kinds
+        raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
     model.load_state_dict(adapter.from_hf(weights), strict=True)
 
 
@@ -49,17 +49,8 @@ def full_hf_weights(model: nn.Module, adapter: Any) -> Iterator[tuple[str, Tenso
         yield name, full.detach().float()
 
 
-def export_folder(
-    folder: str, weights: Iterator[tuple[str, Tensor]], model_path: str, *, writes: bool
-) -> None:
-    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all.
-
-    writes: whether this rank does; the others only take part in gathering.
-    """
-    if not writes:
-        for _ in weights:
-            pass
-        return
+def export_folder(folder: str, model_path: str, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all."""
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -29,7 +29,7 @@ SMALL = (
 
 @dataclass
 class RecordingReporter:
-    """Keeps what it is told; `on_step` may interfere with the run."""
+    """Records what it gets; `on_step` may interfere with the run."""
 
     on_step: Callable[[int], None] = lambda step: None
     notes: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ def small_recipe(*overrides: str) -> Recipe:
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:
-    """Processes of this run, told by the log file on their command line."""
+    """Processes of this run, identified by the log file on their command line."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())

@@ -62,7 +62,7 @@ def test_a_run_with_nothing_to_learn_ends_and_shows_its_episodes(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_the_last_checkpoint_evaluates_as_the_run_said(lab):
+def test_the_last_checkpoint_evaluates_as_the_run_reported(lab):
     recipe = lab.recipe("loop.steps=1", "rollout.temperature=0.7")
     folder = lab.new_run(recipe)
     result = asyncio.run(train(recipe, folder, lab.reporter()))
@@ -86,7 +86,7 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
             victim.send_signal(signal.SIGKILL)
             killed.append(victim.pid)
         elif killed and reporter.metrics[-1]["generator/replicas_up"] < 2:
-            time.sleep(2)  # however slowly it starts again, the run shall not end before
+            time.sleep(2)  # the run must not end before it has started again, however slowly
 
     reporter = lab.reporter(on_step=kill)
     asyncio.run(train(recipe, folder, reporter))
@@ -103,7 +103,7 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_a_resumed_run_goes_on_where_its_checkpoint_stood(lab):
+def test_a_resumed_run_continues_from_its_checkpoint(lab):
     recipe = lab.recipe("loop.steps=2")
     folder = lab.new_run(recipe)
     first = asyncio.run(train(recipe, folder, lab.reporter()))
@@ -148,7 +148,7 @@ def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab):
         ("rollout.top_p=0.9", "two different distributions"),
     ],
 )
-def test_what_the_user_must_mend_is_said_before_anything_starts(lab, override, says):
+def test_a_mistake_in_the_recipe_is_refused_before_anything_starts(lab, override, says):
     recipe = lab.recipe(override)
     folder = lab.new_run(recipe)
     with pytest.raises(UserError, match=says):
