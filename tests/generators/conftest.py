@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentgym.components import find
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import NativeEngineConfig
+from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 
 VOCAB_SIZE = 300
@@ -129,9 +129,10 @@ def generator_config():
 @pytest.fixture(
     scope="module",
     params=[
-        "native",
+        pytest.param(NativeEngineConfig(), id="native"),
         pytest.param(
-            "vllm",
+            VllmEngineConfig(),
+            id="vllm",
             marks=[
                 pytest.mark.vllm,
                 pytest.mark.skipif(

@@ -83,6 +83,11 @@ class Lab:
         return folder
 
 
+@pytest.fixture(scope="session")
+def make_lab() -> type[Lab]:
+    return Lab
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(root=tmp_path)
