@@ -72,7 +72,7 @@ class LiveReporter:
         self._live = Live(
             console=self._console,
             get_renderable=self.render,
-            refresh_per_second=2,  # more would take time from the training on a small machine
+            refresh_per_second=2,  # a higher rate would take time from training on a small machine
             transient=False,
         )
         self._live.start()
@@ -114,7 +114,7 @@ class LiveReporter:
             title=f"agentgym · {self._title}",
             title_align="left",
             border_style="dim",
-            width=max(20, self._console.width - 2),  # the ^C that a terminal echoes must not begin a new line
+            width=max(20, self._console.width - 2),  # room for the ^C that a terminal echoes
         )
 
     def _header(self) -> RenderableType:

@@ -15,6 +15,7 @@ from agentgym.rl.losses import Loss
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Message, Sample
 from apps.sft.demonstrations import DemonstrationConfig, demonstrations
 from apps.sft.tokenizer import save_tokenizer, train_tokenizer
@@ -50,7 +51,7 @@ class SftRecipe:
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     optimizer: OptimizerConfig = OptimizerConfig(lr=4e-3, warmup_steps=20, decay_ratio=0.9)
     loss: Loss = component("losses", "cross_entropy")
-    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, rows_per_microbatch=8)
+    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, seq_len=512, rows_per_microbatch=8)
 
 
 def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
@@ -63,7 +64,7 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
     say(f"training a tokenizer of {recipe.shape.vocab_size} tokens")
     write_tokenizer(recipe, start)
     write_random_weights(recipe, start)
-    engine = TitanEngine(
+    setup = TrainerSetup(
         model_path=str(start),
         trainer=recipe.trainer,
         optimizer=recipe.optimizer,
@@ -71,6 +72,7 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
         total_steps=recipe.steps,
         folder=str(out / "trainer"),
     )
+    engine = TitanEngine(setup)
     renderer = ChatRenderer(HuggingFaceTokenizer(str(start)))
     samples = (
         conversation_sample(messages, renderer, f"demonstration-{number}")

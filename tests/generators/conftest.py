@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentgym.components import find
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import NativeEngineConfig
+from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 
 VOCAB_SIZE = 300
@@ -128,9 +129,10 @@ def generator_config():
 @pytest.fixture(
     scope="module",
     params=[
-        "native",
+        pytest.param(NativeEngineConfig(), id="native"),
         pytest.param(
-            "vllm",
+            VllmEngineConfig(),
+            id="vllm",
             marks=[
                 pytest.mark.vllm,
                 pytest.mark.skipif(
@@ -144,4 +146,4 @@ def generator_config():
 )
 def any_config(request, generator_config):
     """The same settings for each engine."""
-    return replace(generator_config, engine=request.param)
+    return replace(generator_config, engine=find("generator_engines", request.param)())

@@ -24,6 +24,8 @@ from agentgym_sandboxes.audit.verify import Examiner, chosen
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
+pytestmark = pytest.mark.hostile
+
 # Each is a try, for the kernel chooses whom it kills when memory ends: wall limits that leave even a busy machine time
 PATIENCE_S = (15.0, 30.0, 60.0, 60.0, 60.0)
 SANDBOXES_AT_ONCE = 4

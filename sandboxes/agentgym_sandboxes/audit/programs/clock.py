@@ -9,7 +9,7 @@ from agentgym_sandboxes.audit.findings import Category
 from agentgym_sandboxes.audit.programs.checks import ended
 from agentgym_sandboxes.audit.trial import Snippet
 
-LIMITS = Limits(wall_s=0.6, cpu_s=20, memory_mib=256)  # each takes some seconds when nothing ends it
+LIMITS = Limits(wall_s=0.6, cpu_s=20, memory_mib=256)  # on any machine each takes seconds unless it is ended
 CPU = Limits(wall_s=20.0, cpu_s=1, memory_mib=256)
 
 
@@ -31,19 +31,32 @@ def _runs_on(name: str, tries: str, code: str, *, plain: bool = False, limits: L
 # fmt: off
 SNIPPETS = (
     _runs_on("endless_loop", "counts for some seconds", "for n in range(200_000_000):\n    pass\n", plain=True),
-    _runs_on("big_power", "a power of a large number: one call into C", "x = 7 ** 5_000_000 % 10 ** 50"),
+    _runs_on("big_power", "powers of a large number: each is one call into C", """
+        import time
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            x = 7 ** 5_000_000 % 10 ** 50
+    """),
     _runs_on("backtracking", "a regular expression with catastrophic backtracking", """
-        import re
-        re.match(r"(a|a)*$", "a" * 24 + "b")
+        import re, time
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            re.match(r"(a|a)*$", "a" * 24 + "b")
     """),
     _runs_on("hash_collisions", "a dict whose keys all have the same hash", """
+        import itertools, time
         table = {}
-        for n in range(12000):
+        end = time.monotonic() + 2.5
+        for n in itertools.count():
             table[n * ((1 << 61) - 1)] = n
+            if time.monotonic() > end:
+                break
     """),
     _runs_on("sum_in_c", "adds 400 million numbers in one call into C, which no signal interrupts", """
-        import itertools
-        sum(itertools.repeat(1, 400_000_000))
+        import itertools, time
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            sum(itertools.repeat(1, 400_000_000))
     """),
     _runs_on("slow_sort", "a slow comparison, in a sort", """
         import time
