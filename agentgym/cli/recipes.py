@@ -1,4 +1,4 @@
-"""From the words of a command to a finished recipe, with every name in it checked."""
+"""Builds a recipe from a command's arguments, and checks every name in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentgym.yaml import read_yaml
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
-    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults count")
+    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument("--env", metavar="NAME", help="the environment (`agentgym envs` lists them)")
     parser.add_argument(
         "--set",
@@ -37,7 +37,7 @@ def finish(
     where: str,
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
 ) -> Recipe:
-    """The recipe: base, then the command's flags (dotted), then the overrides. None of a flag is left out."""
+    """The recipe: base, then the command's flags (dotted; None is not given), then the overrides."""
     mapping = dict(base)
     for key, value in flags.items():
         if value is None:
