@@ -1,4 +1,4 @@
-"""Pluggy specifications, and a registry that works on when one plugin is broken.
+"""Pluggy specifications, and a registry in which a broken plugin does not affect the others.
 
 An entry point of the group `agentgym` names a module (or an object) with hook implementations. Finding them
 imports nothing; a plugin is imported when something it may provide is asked for.
@@ -129,7 +129,9 @@ class PluginRecord:
 
 
 Offer: TypeAlias = tuple[Provided, PluginRecord]
-OURS = PluginRecord(name="agentgym", target="agentgym.components", distribution="agentgym", version="itself")
+OURS = PluginRecord(
+    name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)"
+)
 
 
 class PluginRegistry:
@@ -313,7 +315,7 @@ class PluginRegistry:
         record.status = PluginStatus.FAILED
         record.error = f"{type(error).__name__}: {error}"
         record.trace = "".join(traceback.format_exception(error))
-        log.warning("plugin %s did not load, going on without it: %s", record.origin, record.error)
+        log.warning("plugin %s did not load and is left out: %s", record.origin, record.error)
 
     def _mark_duplicates(self, records: list[PluginRecord]) -> None:
         name = records[0].name
@@ -328,7 +330,7 @@ def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
     """What a hook returned; a TypeError or ValueError says what is wrong with it."""
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only say what there is")
+        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only list what a plugin provides")
     if not isinstance(result, Mapping):
         raise TypeError(f"hook {kind} returned {type(result).__name__}; return a mapping of names")
     for name, thing in result.items():

@@ -21,6 +21,7 @@ from agentgym.rl.losses.reinforce import Reinforce
 THEIRS = """
 from __future__ import annotations
 from dataclasses import dataclass
+from agentgym.rl.advantages import Advantage
 from agentgym.rl.losses import Loss, TokenLoss
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,11 @@ class Unfinished(Loss): ...
 @dataclass(frozen=True, kw_only=True)
 class Named(Scaled):
     name: str = "x"
+
+@dataclass(kw_only=True)
+class Changeable(Advantage):
+    def __call__(self, episodes_G):
+        return []
 
 def scaled(tokens): ...
 """
@@ -98,6 +104,7 @@ def test_a_name_alone_takes_the_defaults_and_becomes_a_section_when_a_setting_is
         ),
         ("M:Thawed", ["is not a loss", "Scaled"]),
         ("M:Undecorated", ["has no settings", "@dataclass(frozen=True, kw_only=True)"]),
+        ("agentgym.rl.losses:Loss", ["is not a loss"]),
         ("M:Unfinished", ["does not define __call__"]),
         ("M:Named", ["has a field `name`"]),
         ({"name": "M:Scaled", "scal": 1}, ["no field 'loss.scal' of", "Did you mean 'loss.scale'?"]),
@@ -122,6 +129,11 @@ def test_what_is_no_loss_is_refused_with_what_would_fit(
         build_recipe({"loss": given}, "r.yaml")
     message = str(raised.value)
     assert message.startswith("r.yaml: ") and all(word in message for word in words), message
+
+
+def test_settings_that_could_be_changed_are_refused(their_module: str) -> None:
+    with pytest.raises(UserError, match=r"has no settings.*frozen=True.*class Changeable"):
+        find("advantages", f"{their_module}:Changeable")
 
 
 def test_a_module_in_the_current_folder_says_how_python_finds_it(
@@ -182,7 +194,7 @@ def test_checking_components_finds_those_that_can_not_be_used(their_module: str)
     odd = registry.register(Plugin(five=5), "odd")
     greedy = registry.register(Plugin(grpo=f"{their_module}:Scaled"), "greedy")
     assert odd.status is PluginStatus.FAILED and "'package.module:Class'" in odd.error
-    assert "losses 'grpo' is provided by 'agentgym' of agentgym itself too" in greedy.error
+    assert "losses 'grpo' is provided by 'agentgym' of agentgym (built in) too" in greedy.error
     assert registry.component("losses", "grpo") is Grpo
     assert bad.status is PluginStatus.LOADED
     registry.check_components()
