@@ -1,4 +1,4 @@
-"""From the words of a command to a finished recipe, with every name in it checked."""
+"""Builds a recipe from a command's arguments, and checks every name in it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is made.
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started.
 
     So for options that the sandbox does not take; with `auto` they are Docker's.
     """

@@ -1,4 +1,4 @@
-"""The protocol of a generator engine; `native` and `vllm` implement it."""
+"""The interface of a generator engine, as `native` and `vllm` implement it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class GeneratorEngine(Protocol):
     """Token ids in, token ids with the sampler's log-probabilities out. Lives in one process.
 
-    Requests run concurrently (continuous batching). A weight update does not wait for them: they continue
-    under the new weights, with their cache computed again, and their version spans record where.
+    Requests run concurrently (continuous batching). A weight update does not wait for them: they continue under
+    the new weights with their cache recomputed, and their version spans say where.
     """
 
     @property
@@ -28,7 +28,7 @@ class GeneratorEngine(Protocol):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Raises ValueError for a request that can't be served, for example a context that is too long.
 
-        Cancelling the call ends the request and frees its place.
+        Cancelling the call ends the request and frees its place in the batch.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
@@ -124,9 +124,13 @@ def duration(seconds: float) -> str:
 class Pace:
     """Estimates the remaining time from the steps since this process began."""
 
-    started_s: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    started_s: float = field(init=False)
     first_step: int | None = None
     step: int = 0
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock()
 
     def reached(self, step: int) -> None:
         if self.first_step is None:
@@ -136,13 +140,13 @@ class Pace:
     def begin(self) -> None:
         """Count the time from now, without the start of the services."""
         if self.first_step is None:
-            self.started_s = time.monotonic()
+            self.started_s = self.clock()
 
     def rest_s(self, total: int) -> float | None:
         """None until a step is done."""
         if self.first_step is None or self.step <= self.first_step:
             return None
-        return (time.monotonic() - self.started_s) / (self.step - self.first_step) * (total - self.step)
+        return (self.clock() - self.started_s) / (self.step - self.first_step) * (total - self.step)
 
 
 class PlainReporter:

@@ -1,4 +1,4 @@
-"""The protocol of a weight store: weights under a version, for every process of the run."""
+"""The interface of a weight store: weights are kept under a version, for every process of the run."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class WeightStore(Protocol):
         ...
 
     async def get(self, version: int) -> Iterator[tuple[str, Tensor]]:
-        """The weights of a version. Raises KeyError, which names the others, when it is missing.
+        """The weights of a version. Raises KeyError, which lists the versions that exist.
 
         Tensors may share memory with the store: copy them before the version is deleted.
         """
         ...
 
     async def delete(self, version: int) -> None:
-        """Delete a version; a missing one is not an error."""
+        """Delete a version; one that does not exist is not an error."""
         ...
 
     async def versions(self) -> list[int]:
-        """The stored versions, oldest first."""
+        """The versions that exist, oldest first."""
         ...
 
     async def close(self) -> None:
@@ -42,7 +42,7 @@ class WeightStore(Protocol):
 
 
 async def delete_old(store: WeightStore, keep: int | None) -> None:
-    """Delete all but the newest `keep` versions; None keeps all."""
+    """Delete all but the newest `keep` versions; None deletes none."""
     if keep is not None:
         for version in (await store.versions())[:-keep]:
             await store.delete(version)

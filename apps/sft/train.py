@@ -1,4 +1,4 @@
-"""Trains a small policy from nothing on demonstrations of `code_exec`: tokenizer, random weights, SFT, export."""
+"""Trains a small policy from scratch on demonstrations of `code_exec`: tokenizer, random weights, SFT, export."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
 
 
 def conversation_sample(messages: list[Message], renderer: ChatRenderer, name: str) -> Sample:
-    """A conversation as an agent would have played it: only its own turns, end tokens included, are trained."""
+    """A conversation as an agent would have played it: only its own turns are trained, including their end tokens."""
     token_ids: list[int] = []
     loss_mask: list[float] = []
     for ids, trained in _pieces(messages, renderer):
@@ -122,7 +122,7 @@ def _pieces(messages: list[Message], renderer: ChatRenderer) -> Iterator[tuple[t
 
 
 def write_tokenizer(recipe: SftRecipe, folder: Path) -> None:
-    """Trained on the demonstrations' texts and the template's own words."""
+    """Train it on the texts of the demonstrations and the words of the template."""
     talks = itertools.islice(demonstrations(recipe.demonstrations), recipe.tokenizer_conversations)
     texts = [message["content"] for talk in talks for message in talk]
     texts += ["user\n", "assistant\n", "system\n"] * (len(texts) // 8)
@@ -133,7 +133,7 @@ def write_tokenizer(recipe: SftRecipe, folder: Path) -> None:
 
 
 def write_random_weights(recipe: SftRecipe, folder: Path) -> None:
-    """config.json and model.safetensors, drawn from the recipe's seed."""
+    """Write config.json and model.safetensors, drawn from the recipe's seed."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging as transformers_logging

@@ -30,7 +30,7 @@ def default() -> Recipe:
 def test_all_recipes_are_here() -> None:
     names = {path.name for path in FILES}
     assert names >= {
-        "code_exec_tiny.yaml", "math_tiny.yaml", "code_exec_sync.yaml", "qwen3_0.6b_two_gpus.yaml",
+        "code_exec_tiny.yaml", "math.yaml", "code_exec_sync.yaml", "qwen3_0.6b_two_gpus.yaml",
     }  # fmt: skip
 
 
