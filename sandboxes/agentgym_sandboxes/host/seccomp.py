@@ -32,7 +32,7 @@ def seccomp_text() -> str:
     io_uring, System V and POSIX message IPC (it outlives its process) and more; sockets of few families and
     protocols.
     """
-    text = resources.files("agentgym_sandboxes.docker").joinpath("seccomp.json").read_text(encoding="utf-8")
+    text = resources.files("agentgym_sandboxes.host").joinpath("seccomp.json").read_text(encoding="utf-8")
     profile = json.loads(text)
     profile["syscalls"] += [*_sockets(), *_options(), *_memory(), *_limits()]
     return json.dumps(profile)
