@@ -345,4 +345,29 @@ class ImageBackend(Protocol):
 
 
 SandboxOptions: TypeAlias = dict[str, Json]
-"""What a recipe says under `sandbox.options`; each backend turns it into a config of its own."""
+"""What a recipe has under `sandbox.options`; each backend turns it into a config of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxPlugin:
+    """What the hook `sandboxes` gives for a name: how to create the backend, and what it declares before that.
+
+    create: makes the backend, not started, and imports its libraries only then. Raises UserError for options that it
+        does not take. What it enforces on this machine, its `probe` reports; `auto` takes only what is isolated.
+    auto_rank: its place when `auto` chooses, the lowest first; None is chosen by its name only.
+    interpreter: it runs a part of Python, so `auto` takes it only for tasks that allow it by name.
+    contents: options that decide what solutions find in it, as packages. When one is set, `auto` takes no sandbox
+        that lacks the option.
+    needs: Python distributions, as pip takes them: `engine>=2`.
+    setup: what to do to get it, in a sentence with its commands in backticks.
+    """
+
+    create: Callable[[SandboxOptions], SandboxBackend]
+    auto_rank: int | None = None
+    interpreter: bool = False
+    contents: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    setup: str = ""
+
+    def __call__(self, options: SandboxOptions) -> SandboxBackend:
+        return self.create(options)
