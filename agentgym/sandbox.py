@@ -216,13 +216,13 @@ class Capabilities:
 
     backend: str
     detail: str
-    isolated: bool  # another kernel view than ours: files, processes, users
-    full_python: bool
-    network_off: bool
-    memory_limit: bool
-    process_limit: bool
-    per_call_uid: bool
-    seccomp: bool
+    isolated: bool = False  # another kernel view than ours: files, processes, users
+    full_python: bool = False
+    network_off: bool = False
+    memory_limit: bool = False
+    process_limit: bool = False
+    per_call_uid: bool = False
+    seccomp: bool = False
     disk_limit: bool = False
     sessions: bool = False
     network_allow_list: bool = False  # a session may be given a proxy to named hosts
@@ -300,11 +300,13 @@ class Sandbox(Protocol):
         network: the only hosts it may reach, as `pypi.org`, `*.example.org` or `host:8080`; none by default.
         Raises UserError where the backend has no sessions, SandboxUnavailable when none comes free in time.
         """
-        ...
+        raise UserError(
+            f"sandbox {self.name!r} has no sessions; `agentgym sandbox doctor` reports which have"
+        )
 
 
 class SandboxBackend(Sandbox, Protocol):
-    """A sandbox that is started once a run and serves all its episodes."""
+    """A sandbox that is started once a run and serves all its episodes. Inherit it for `async with` and `session`."""
 
     def supports(self, spec: SandboxSpec) -> bool: ...
 
@@ -322,14 +324,16 @@ class SandboxBackend(Sandbox, Protocol):
         """Counts and times since the start, named `sandbox/<what>_<unit>`."""
         ...
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return await self.start()
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        await self.close()
 
 
 class ImageBackend(Protocol):

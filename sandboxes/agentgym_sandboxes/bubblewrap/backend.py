@@ -53,7 +53,6 @@ class BubblewrapBackend(LocalBackend):
             network_off=True,
             memory_limit=True,
             process_limit=True,
-            per_call_uid=False,
             seccomp=True,
             disk_limit=True,
         )
