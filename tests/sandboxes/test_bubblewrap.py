@@ -354,9 +354,8 @@ async def test_sessions_are_refused_by_name(bubblewrap: ServedBackend) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slots": -1}, "slots -1"),
-        ({"memory_mib": 8}, "at least 32 MiB"),
-        ({"work_mib": 0}, "work_mib 0"),
+        ({"slots": -1}, "slots is -1; it must be 0 to 256"),
+        ({"memory_mib": 8}, "memory_mib is 8; it must be at least 32"),
         ({"start_timeout_s": 0}, "more than 0"),
         ({"spare": 3}, "Did you mean 'spares'"),
     ],

@@ -34,7 +34,7 @@ def test_an_unknown_option_names_the_nearest(name: str) -> None:
         ({"slots": "four"}, "sandbox.options.slots is 'four'; it must be of type int"),
         ({"slots": True}, "sandbox.options.slots is True"),
         ({"image": 5}, "sandbox.options.image is 5; it must be of type str or null"),
-        ({"slots": 0}, "allowed are pool_size >= 0 and 1 to 16 slots"),
+        ({"slots": 0}, "slots is 0; it must be 1 to 16"),
         ({"memory_mib": 4096}, "its container at least as much"),
         ({"ping_every_s": 0}, "ping_every_s is 0; it must be more than 0"),
         ({"engines": "tcp://a"}, "sandbox.options.engines is 'tcp://a'; it must be a list of str, as [a, b]"),

@@ -45,6 +45,8 @@ class StillReactor:
     def call_at(self, when_s: float, call: object) -> None:
         self.timers.append(call)
 
+    def unwatch(self, fd: int) -> None: ...
+
     def take_uid(self) -> int:
         return 5
 

@@ -215,29 +215,13 @@ class Calls:
         self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        for name, fd in list(job.fds.items()):
-            while job.pump(name):
-                pass
-            self._reactor.unwatch(fd)
-            if name in job.fds:
-                job.close(name)
+        job.drain(self._reactor.unwatch)
         del self.jobs[job.number]
         if job.reason != "dirty":
             for uid in job.uids:
                 self._nices.pop(uid, None)
                 self._reactor.give_uid(uid)
-        header: frames.Header = {
-            "id": job.number,
-            "reason": job.reason,
-            "exits": job.exits,
-            "truncated": job.truncated,
-            "cpu_s": job.cpu_s,
-            "memory_mib": job.memory_kib / 1024,
-            "wall_s": job.wall_s,
-            "names": list(job.output),
-        }
+        header = job.header(job.reason, job.hit)
         if job.leaked:
             header["leaked"] = True
-        if job.hit is not None:
-            header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
         self._reactor.send(header, list(job.output.values()))

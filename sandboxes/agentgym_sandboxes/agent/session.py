@@ -309,12 +309,7 @@ class Session:
         if "pid" in end:
             return
         job.ending, self._files = True, None
-        for name, fd in list(job.fds.items()):
-            while job.pump(name):
-                pass
-            self._reactor.unwatch(fd)
-            if name in job.fds:
-                job.close(name)
+        job.drain(self._reactor.unwatch)
         header: frames.Header = {"id": job.number, "reason": None, "refused": None}
         lines = bytes(job.output["reply"]).splitlines()
         if "fork_error" in end:

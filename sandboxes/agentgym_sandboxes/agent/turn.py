@@ -106,20 +106,9 @@ class Turn:
             stderr = bytes(self.job.output["stderr"]) if self.is_exec else b""
             reason, claimed = endings.reason_of_failure(self.exit_status, self.claimed, stderr, alone=True)
             hit = endings.hit_of(self.job, reason, claimed=claimed) if reason is not None else None
-        header: frames.Header = {
-            "id": self.job.number,
-            "reason": reason,
-            "exits": {} if self.exit_status is None else {"program": self.exit_status},
-            "state_lost": self.state_lost,
-            "truncated": self.job.truncated,
-            "cpu_s": self.job.cpu_s,
-            "memory_mib": self.job.memory_kib / 1024,
-            "wall_s": self.job.wall_s,
-            "names": list(self.job.output),
-        }
-        if hit is not None:
-            header.update(limit=hit.limit, used=hit.used, allowed=hit.allowed)
-        return header
+        if self.exit_status is not None:
+            self.job.exits["program"] = self.exit_status
+        return {**self.job.header(reason, hit), "state_lost": self.state_lost}
 
     def _look(self) -> None:
         """Now and then: its time, wall and CPU, and its memory."""
