@@ -69,7 +69,8 @@ def _memory() -> Iterator[Json]:
 
     Huge pages are a stock of the host's that no limit counts.
     """
-    names = ["sync", "syncfs", "fsync", "fdatasync", "sync_file_range", "sync_file_range2", "arm_sync_file_range"]  # fmt: skip
+    ranges = ("sync_file_range", "sync_file_range2", "arm_sync_file_range")
+    names = ["sync", "syncfs", "fsync", "fdatasync", *ranges]
     yield _answer(names, 0, "done: there is nothing to write")
     yield _allow(["msync"], _masked(2, _MS_SYNC, 0))
     yield _answer(["msync"], 0, "as fsync", _masked(2, _MS_SYNC, _MS_SYNC))
