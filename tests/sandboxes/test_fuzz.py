@@ -20,13 +20,9 @@ from fuzz.running import Target
 
 SEED = 1
 QUICK = [
-    *frame_targets.TARGETS,
-    *network_targets.TARGETS,
-    *value_targets.TARGETS,
-    *verdict_targets.TARGETS,
-    *file_targets.TARGETS,
-    *agent_targets.TARGETS,
-]
+    *frame_targets.TARGETS, *network_targets.TARGETS, *value_targets.TARGETS, *verdict_targets.TARGETS,
+    *file_targets.TARGETS, *agent_targets.TARGETS,
+]  # fmt: skip
 DOCKER_CASES = {"agent-frames": 3, "session-arguments": 30}
 
 

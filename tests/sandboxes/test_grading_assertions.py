@@ -207,13 +207,9 @@ async def test_a_solution_gets_nothing_but_calls_and_items_from_what_it_is_lent(
     backend: SandboxBackend,
 ) -> None:
     looks = [
-        "g.gi_frame",
-        "g.__globals__",
-        "g.__code__",
-        "g.__class__.mro",
-        "g.__self__",
+        "g.gi_frame", "g.__globals__", "g.__code__", "g.__class__.mro", "g.__self__",
         "g.__init__.__globals__",
-    ]
+    ]  # fmt: skip
     code = "def f(g, how):\n    return [" + ", ".join(f"lambda g: {look}" for look in looks) + "][how](g)\n"
     tests = []
     for index in range(len(looks)):

@@ -193,22 +193,13 @@ def test_library_values_are_shown_as_python_does(value: object, text: str) -> No
 @pytest.mark.parametrize(
     ("printed", "expected", "tolerance", "same"),
     [
-        ("4", "4\n", 0.0, True),
-        ("4 \r\n\n\n", "4", 0.0, True),
-        ("a\nb", "a\n\nb", 0.0, False),
-        (" 4", "4", 0.0, False),
-        ("1 2", "1  2", 0.0, False),
-        ("", "\n", 0.0, True),
-        ("0.333333", "0.3333334", 1e-6, True),
-        ("0.333333", "0.3333334", 0.0, False),
-        ("x = 1e-9,", "x = 0", 1e-6, False),
-        ("x 1e-9", "x  0", 1e-6, True),
-        ("nan", "1", 1.0, False),
-        ("1_0", "10", 0.1, False),
-        ("inf", "1e999", 0.1, False),
-        ("1 2", "1", 9.0, False),
+        ("4", "4\n", 0.0, True), ("4 \r\n\n\n", "4", 0.0, True), ("a\nb", "a\n\nb", 0.0, False),
+        (" 4", "4", 0.0, False), ("1 2", "1  2", 0.0, False), ("", "\n", 0.0, True),
+        ("0.333333", "0.3333334", 1e-6, True), ("0.333333", "0.3333334", 0.0, False),
+        ("x = 1e-9,", "x = 0", 1e-6, False), ("x 1e-9", "x  0", 1e-6, True), ("nan", "1", 1.0, False),
+        ("1_0", "10", 0.1, False), ("inf", "1e999", 0.1, False), ("1 2", "1", 9.0, False),
     ],
-)
+)  # fmt: skip
 def test_outputs_are_compared_line_by_line(printed: str, expected: str, tolerance: float, same: bool) -> None:
     assert judging.same_output(printed, expected, tolerance) is same
     assert (judging.output_difference(printed, expected, tolerance) == "") is same

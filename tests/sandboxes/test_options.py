@@ -136,17 +136,11 @@ async def test_an_image_is_pulled_by_digest_only() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("wall_s", 0.0),
-        ("wall_s", float("nan")),
-        ("wall_s", float("inf")),
-        ("cpu_s", -1),
-        ("memory_mib", 0),
-        ("processes", 1 << 40),
-        ("file_mib", 1 << 60),
-        ("output_bytes", 0),
+        ("wall_s", 0.0), ("wall_s", float("nan")), ("wall_s", float("inf")), ("cpu_s", -1),
+        ("memory_mib", 0), ("processes", 1 << 40), ("file_mib", 1 << 60), ("output_bytes", 0),
         ("answer_mib", 0),
     ],
-)
+)  # fmt: skip
 def test_a_limit_that_no_machine_could_keep_is_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match=f"limit {name} is .* above 0, at most"):
         Limits(**{name: value})  # type: ignore[arg-type]

@@ -55,29 +55,14 @@ async def test_a_list_of_files_is_what_a_session_may_hold() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b'[["../../home/me/.bashrc",5,false]]',
-        b'[["a/../../b",5,false]]',
-        b'[["/etc/passwd",5,false]]',
-        b'[["a//b",5,false]]',
-        b'[["",5,false]]',
-        b'[[".",5,true]]',
-        b'[["a\\u0000",5,false]]',
-        b'[["\\ud800",5,false]]',
-        b"[[5,5,false]]",
-        b'[["a",-1,false]]',
-        b'[["a",true,false]]',
-        b'[["a",1.5,false]]',
-        b'[["a",NaN,false]]',
-        b'[["a",5,"no"]]',
-        b'[["a",5]]',
-        b'{"abc":5}',
-        b'["abc"]',
-        b"5",
-        b"\xff",
-        b"[" * 100_000,
+        b'[["../../home/me/.bashrc",5,false]]', b'[["a/../../b",5,false]]', b'[["/etc/passwd",5,false]]',
+        b'[["a//b",5,false]]', b'[["",5,false]]', b'[[".",5,true]]', b'[["a\\u0000",5,false]]',
+        b'[["\\ud800",5,false]]', b"[[5,5,false]]", b'[["a",-1,false]]', b'[["a",true,false]]',
+        b'[["a",1.5,false]]', b'[["a",NaN,false]]', b'[["a",5,"no"]]', b'[["a",5]]', b'{"abc":5}',
+        b'["abc"]', b"5", b"\xff", b"[" * 100_000,
     ],
     ids=lambda answer: repr(answer[:30]),
-)
+)  # fmt: skip
 async def test_a_list_of_files_that_is_none_leads_nowhere(answer: bytes) -> None:
     with pytest.raises(SandboxLost):
         await session(answer).files()

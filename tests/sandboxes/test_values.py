@@ -136,20 +136,8 @@ def test_a_tree_holds_no_json_object(value: object) -> None:
 
 def test_types_that_are_easily_confused_have_trees_of_their_own() -> None:
     confusable = [
-        1,
-        1.0,
-        True,
-        "1",
-        b"1",
-        [1],
-        (1,),
-        {1},
-        frozenset({1}),
-        {1: 1},
-        1 + 0j,
-        ["t", 1],
-        ["i", "0x1"],
-    ]
+        1, 1.0, True, "1", b"1", [1], (1,), {1}, frozenset({1}), {1: 1}, 1 + 0j, ["t", 1], ["i", "0x1"],
+    ]  # fmt: skip
     texts = [values.text(values.encode(value)) for value in confusable]
     assert len(set(texts)) == len(confusable)
 
@@ -179,27 +167,11 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        [],
-        [1],
-        ["?"],
-        ["d", 1],
-        ["i"],
-        ["b", "zzz"],
-        ["c", 1],
-        ["b", 1],
-        ["range", 1.5, 2, 1],
-        ["deque", "x"],
-        ["default", "exec"],
-        ["type", "eval"],
-        ["fraction", 1, 0],
-        ["date", 1, 99, 1],
-        ["s", ["l"]],
-        ["d", ["l"], 1],
-        ["timedelta", 1e999, 0, 0],
-        ["decimal", 1],
-        ["decimal", "x"],
+        [], [1], ["?"], ["d", 1], ["i"], ["b", "zzz"], ["c", 1], ["b", 1], ["range", 1.5, 2, 1],
+        ["deque", "x"], ["default", "exec"], ["type", "eval"], ["fraction", 1, 0], ["date", 1, 99, 1],
+        ["s", ["l"]], ["d", ["l"], 1], ["timedelta", 1e999, 0, 0], ["decimal", 1], ["decimal", "x"],
     ],
-)
+)  # fmt: skip
 def test_what_is_no_tree_is_refused(tree: values.Tree) -> None:
     with pytest.raises(ValueError):
         values.decode(tree)

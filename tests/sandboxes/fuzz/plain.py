@@ -197,14 +197,9 @@ def _likenesses(random: Random, value: object) -> list[object]:
     if isinstance(value, dict):
         turned = list(value.items())[::-1]
         return [
-            dict(turned),
-            OrderedDict(value),
-            OrderedDict(turned),
-            defaultdict(int, value),
-            list(value.items()),
-            turned,
-            set(value),
-        ]
+            dict(turned), OrderedDict(value), OrderedDict(turned), defaultdict(int, value),
+            list(value.items()), turned, set(value),
+        ]  # fmt: skip
     try:
         return [str(value), repr(value), value]
     except ArithmeticError:  # a Counter sorts its counts to show itself, and a Decimal nan has no order
