@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import NoReturn
 
 import ordinary_user
@@ -18,6 +19,7 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
+from tests.sandboxes.engines import need_private_engines, save_image
 
 REQUIRED = "AGENTGYM_REQUIRE_DOCKER"
 
@@ -102,3 +104,12 @@ async def session(leased: Session) -> Session:
     """As new: the same for all tests, reset before each."""
     await leased.reset()
     return leased
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image, for engines of a test's own."""
+    need_private_engines()
+    path = tmp_path_factory.mktemp("image") / "image.tar"
+    save_image(path)
+    return path

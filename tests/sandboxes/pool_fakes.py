@@ -126,8 +126,3 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)

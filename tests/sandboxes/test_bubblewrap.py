@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import ordinary_user
 import pytest
 import pytest_asyncio
+from pool_fakes import until
 from served import ServedBackend, served
 
 from agentgym.errors import UserError
@@ -95,12 +96,6 @@ def _waits(pid: str) -> bool:
         # What is waited for does not count as blocked.
         return blocked is not None and int(blocked[1], 16) == 1 << (signal.SIGURG - 1)
     return False
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def say(backend: ServedBackend, code: str, **limits: float) -> str:

@@ -20,21 +20,13 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.tunnel import ssh_command
-from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image, until
+from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, until
 
 LARGE = GradeRequest(
     code="def f(n):\n    return 'x' * n\n",
     entry="f",
     cases=(CallCase(args=(1 << 20,), expected="x" * (1 << 20)),),
 )
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need_private_engines()
-    path = tmp_path_factory.mktemp("image") / "image.tar"
-    save_image(path)
-    return path
 
 
 @pytest.fixture(scope="module")

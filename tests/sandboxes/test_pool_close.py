@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pool_fakes import Factory, FakeContainer, call, settle, started
+from fast_clock import settle
+from pool_fakes import Factory, FakeContainer, call, started
 
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from fast_clock import run_fast, settle
+from fast_clock import run_storms, settle
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost
@@ -323,21 +323,9 @@ class SessionStorm:
         assert {c for c in self.engine.made if c.lost is None} <= held
 
 
+@pytest.mark.parametrize("storm", [CallStorm, SessionStorm])
 @pytest.mark.parametrize("block", range(4))
-def test_whatever_happens_to_calls_and_containers_the_pool_keeps_its_promises(block: int) -> None:
-    for seed in range(10 * block, 10 * (block + 1)):
-        storm = CallStorm(seed)
-        try:
-            run_fast(storm.play())
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}") from error
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_whatever_happens_to_sessions_their_pool_keeps_its_promises(block: int) -> None:
-    for seed in range(10 * block, 10 * (block + 1)):
-        storm = SessionStorm(seed)
-        try:
-            run_fast(storm.play())
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}") from error
+def test_whatever_happens_the_pools_keep_their_promises(
+    storm: type[CallStorm | SessionStorm], block: int
+) -> None:
+    run_storms(storm, range(10 * block, 10 * (block + 1)))
