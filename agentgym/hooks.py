@@ -1,4 +1,4 @@
-"""Pluggy specifications, and a registry that one broken plugin can't take down.
+"""Pluggy specifications, and a registry that works on when one plugin is broken.
 
 An entry point of the group `agentgym` names a module (or an object) with hook implementations. Finding them
 imports nothing; a plugin is imported when something it may provide is asked for.
@@ -18,6 +18,7 @@ from typing import Literal, Protocol, TypeAlias, cast
 
 import pluggy
 
+from agentgym.components import SEAMS, ComponentKind, Target, find, load
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.rewards import Reward
@@ -47,9 +48,16 @@ class MetricSink(Protocol):
 
 
 SinkFactory: TypeAlias = Callable[[], MetricSink]
-Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"]
-Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory
-KINDS: tuple[Kind, ...] = ("environments", "rewards", "sandboxes", "sinks")
+Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"] | ComponentKind
+Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory | Target
+NOUNS: Mapping[Kind, str] = {
+    "environments": "environment",
+    "rewards": "reward",
+    "sandboxes": "sandbox",
+    "sinks": "sink",
+    **{kind: seam.noun for kind, seam in SEAMS.items()},
+}
+OURS: Mapping[Kind, Mapping[str, str]] = {kind: seam.builtin for kind, seam in SEAMS.items()}
 ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
 
 
@@ -72,18 +80,42 @@ class Specs:
     def sinks(self) -> Mapping[str, SinkFactory]:  # type: ignore[empty-body]
         """Metric sinks by name."""
 
+    @hookspec
+    def losses(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+        """Losses by name: frozen dataclasses that inherit `agentgym.rl.losses.Loss`.
+
+        This hook and those below return import paths, "package.module:Class", so that a plugin is listed without
+        importing torch; a class itself is accepted too.
+        """
+
+    @hookspec
+    def advantages(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+        """Advantages by name: they inherit `agentgym.rl.advantages.Advantage`."""
+
+    @hookspec
+    def task_samplers(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+        """Task samplers by name: they inherit `agentgym.rollout.tasks.TaskSampler`."""
+
+    @hookspec
+    def generator_engines(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+        """Generator engines by name: their configs, which inherit `agentgym.generators.config.EngineConfig`."""
+
+    @hookspec
+    def weight_stores(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+        """Weight stores by name: their configs, which inherit `agentgym.weights.config.StoreConfig`."""
+
 
 class PluginStatus(StrEnum):
     FOUND = "found"  # not imported yet
     LOADED = "loaded"
     FAILED = "failed"
-    DUPLICATE = "duplicate"  # another distribution gives a plugin of this name
+    DUPLICATE = "duplicate"  # another distribution brings a plugin of this name
     DISABLED = "disabled"
 
 
 @dataclass(slots=True, kw_only=True)
 class PluginRecord:
-    """One plugin: where it came from and how it fares. error: also what else it provides in vain."""
+    """One plugin: where it came from and its status. error: also what it provides that another one owns."""
 
     name: str
     target: str
@@ -114,7 +146,7 @@ class PluginRegistry:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(Specs)
         self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
-        self._provided: dict[Kind, dict[str, list[Offer]]] = {kind: {} for kind in KINDS}
+        self._provided: dict[Kind, dict[str, list[Offer]]] = {kind: {} for kind in NOUNS}
         self.records: list[PluginRecord] = []
         off = set(disabled)
         for point in sorted(entry_points, key=lambda p: (p.name, p.value)):
@@ -157,9 +189,9 @@ class PluginRegistry:
             self._load(record)
 
     def names(self, kind: Kind) -> list[str]:
-        """Everything of a kind that can be had; imports all plugins."""
+        """Everything of a kind that is available; imports all plugins."""
         self.load_all()
-        return sorted(self._provided[kind])
+        return sorted({*self._provided[kind], *OURS.get(kind, ())})
 
     def environment(self, name: str) -> EnvironmentFactory:
         return cast(EnvironmentFactory, self._get("environments", name))
@@ -185,6 +217,22 @@ class PluginRegistry:
     def sink(self, name: str) -> SinkFactory:
         return cast(SinkFactory, self._get("sinks", name))
 
+    def component(self, kind: ComponentKind, name: str) -> type:
+        """The class of a component: one of ours, a plugin's, or that of an import path."""
+        if ":" in name or name in OURS[kind]:
+            return find(kind, name)
+        return load(kind, cast(Target, self._get(kind, name)))
+
+    def check_components(self) -> None:
+        """Import every component that a plugin offers; a plugin with one that is refused has failed."""
+        for kind in SEAMS:
+            for name, offers in self._provided[kind].items():
+                for thing, record in offers:
+                    try:
+                        load(kind, cast(Target, thing))
+                    except UserError as error:
+                        record.status, record.error = PluginStatus.FAILED, f"{NOUNS[kind]} {name!r}: {error}"
+
     def provider(self, kind: Kind, name: str) -> PluginRecord:
         """Which plugin provides it."""
         return self._offer(kind, name)[1]
@@ -205,24 +253,24 @@ class PluginRegistry:
             offers = self._provided[kind].get(name, [])
         if len(offers) == 1:
             return offers[0]
-        singular = kind[:-2] if kind == "sandboxes" else kind[:-1]
+        noun = NOUNS[kind]
         if offers:
             origins = " and by ".join(record.origin for _, record in offers)
-            raise UserError(f"{singular} {name!r} is provided by {origins}; {ONE_TOO_MANY}")
+            raise UserError(f"{noun} {name!r} is provided by {origins}; {ONE_TOO_MANY}")
         for record in self.records:
             if record.name == name and record.status in (PluginStatus.FAILED, PluginStatus.DUPLICATE):
                 raise UserError(
-                    f"the plugin {record.origin} can't be used: {record.error}\n{record.trace}".rstrip()
+                    f"the plugin {record.origin} could not be loaded: {record.error}\n{record.trace}".rstrip()
                 )
             if record.name == name and record.status is PluginStatus.DISABLED:
                 raise UserError(f"the plugin {record.origin} is disabled; remove it from `plugins.disabled`")
-        known = self._provided[kind]
+        known = [*self._provided[kind], *OURS.get(kind, ())]
         failed = "".join(
             f"\nThe plugin {record.origin} did not load: {record.error}"
             for record in self.records
             if record.status is PluginStatus.FAILED
         )
-        raise UserError(f"no {singular} {name!r}.{nearest(name, known)} Is its package installed?{failed}")
+        raise UserError(f"no {noun} {name!r}.{nearest(name, known)} Is its package installed?{failed}")
 
     def _load_named(self, name: str) -> None:
         for record in self.records:
@@ -246,16 +294,20 @@ class PluginRegistry:
         try:
             self._manager.register(plugin, record.name)
             self._manager.check_pending()  # finds misspelt hooks
-            found = {kind: self._call(plugin, kind) for kind in KINDS}
+            found = {kind: self._call(plugin, kind) for kind in NOUNS}
         except (Exception, SystemExit) as error:  # plugin code: anything may come
             if self._manager.has_plugin(record.name):
                 self._manager.unregister(name=record.name)
             self._mark_failed(record, error)
             return
         record.status = PluginStatus.LOADED
-        record.provides = tuple(f"{kind}:{name}" for kind in KINDS for name in found[kind])
+        record.provides = tuple(f"{kind}:{name}" for kind in NOUNS for name in found[kind])
         for kind, things in found.items():
             for name, thing in things.items():
+                if name in OURS.get(kind, ()):
+                    record.error = f"{NOUNS[kind]} {name!r} is one of agentgym's own; give yours another name"
+                    log.warning("plugin %s: %s", record.origin, record.error)
+                    continue
                 offers = self._provided[kind].setdefault(name, [])
                 if offers:
                     record.error = f"{kind} {name!r} is provided by {offers[0][1].origin} too; {ONE_TOO_MANY}"
@@ -303,6 +355,11 @@ def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
                 raise TypeError(f"reward {name!r} is {thing!r:.80}; return agentgym.Reward objects")
             if thing.name != name:
                 raise ValueError(f"reward {name!r} calls itself {thing.name!r}; give it one name")
+        elif kind in SEAMS:
+            if not isinstance(thing, type) and not (isinstance(thing, str) and ":" in thing):
+                raise TypeError(
+                    f"{NOUNS[kind]} {name!r} is {thing!r:.80}; return its import path, 'package.module:Class'"
+                )
         elif not callable(thing):
             raise TypeError(f"{kind} {name!r} is {thing!r:.80}; return a class or a function that builds it")
     return result

@@ -22,12 +22,13 @@ from pathlib import Path
 import psutil
 
 from agentgym import Episode, PluginRegistry, Reward, hookimpl
-from agentgym.config import apply_overrides, build, read_yaml, to_mapping
+from agentgym.config import apply_overrides, to_mapping
 from agentgym.jobs.train import TrainResult, train
-from agentgym.recipe import Recipe
+from agentgym.recipe import build_recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
+from agentgym.yaml import read_yaml
 
 
 def coin(episode: Episode) -> float:
@@ -136,9 +137,7 @@ def main() -> None:
     if arguments.delay_ms:
         overrides.append("sandbox.name=delayed")
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
-    recipe = build(
-        Recipe, apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
-    )
+    recipe = build_recipe(apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides))
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
     memory, began = PeakMemory(), time.monotonic()

@@ -23,8 +23,8 @@ from naive_graders import GRADERS, Grader
 from agentgym import PluginRegistry
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Outcome
-from agentgym_sandboxes.audit.hacks import HACKS
-from agentgym_sandboxes.audit.hacks_trial import Hack, attack
+from agentgym_sandboxes.audit.hacks.hack import Hack, attack
+from agentgym_sandboxes.audit.suite import HACKS
 
 Fooled = Mapping[
     str, Mapping[str, bool]

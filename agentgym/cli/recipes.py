@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.text import table_lines
-from agentgym.config import apply_overrides, build, describe, read_yaml
+from agentgym.components import name_of
+from agentgym.config import apply_overrides, describe
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
+from agentgym.recipe import Recipe, build_recipe
 from agentgym.rollout.sandboxes import check_sandbox
+from agentgym.yaml import read_yaml
 
 
 def add_recipe_arguments(parser: Parser) -> None:
@@ -34,6 +36,7 @@ def finish(
     flags: Mapping[str, object],
     arguments: argparse.Namespace,
     where: str,
+    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
 ) -> Recipe:
     """The recipe: base, then the command's flags (dotted), then the overrides. None of a flag is left out."""
     mapping = dict(base)
@@ -45,7 +48,7 @@ def finish(
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
-    return build(Recipe, apply_overrides(mapping, arguments.overrides), where)
+    return build_recipe(apply_overrides(mapping, arguments.overrides), where, plugins)
 
 
 def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
@@ -106,12 +109,14 @@ def plan(recipe: Recipe) -> list[str]:
         f"sandbox      {recipe.sandbox.name}",
         f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
-        f"engine {generator.engine}",
-        f"weights      through {recipe.weights.store}",
+        f"engine {name_of('generator_engines', generator.engine)}",
+        f"weights      through {name_of('weight_stores', recipe.weights.store)}",
+        f"algorithm    loss {name_of('losses', recipe.loss)}, "
+        f"advantage {name_of('advantages', recipe.advantage)}, tasks {name_of('task_samplers', recipe.task_sampler)}",
         f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",
     ]
-    if recipe.grpo.kl_coef > 0:
-        lines.append(f"reference    1 model, KL weight {recipe.grpo.kl_coef:g}")
+    if recipe.loss.needs_reference:
+        lines.append("reference    1 model, the policy as it is at the start")
     if recipe.eval.at_end:
         lines.append(
             f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "

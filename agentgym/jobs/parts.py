@@ -16,7 +16,7 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tasks import held_out_tasks, training_tasks
+from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
@@ -100,7 +100,8 @@ class Gym:
         scorer = load_scorer(recipe, environment, registry)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
         check_lengths(recipe)
-        some = [next(training_tasks(environment, recipe.loop.seed)), *held_out_tasks(environment, 1)]
+        first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
+        some = [first, *held_out_tasks(environment, 1)]
         sandbox = recipe.sandbox
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
         capabilities = None

@@ -23,7 +23,6 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
-from agentgym.rollout.tasks import training_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.checkpoint import check
@@ -125,12 +124,7 @@ class TrainJob:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
-        store = await build_store(
-            recipe.weights,
-            runtime=runtime,
-            run=self.folder.name,
-            keep=recipe.weights.keep + recipe.loop.force_staleness,
-        )
+        store = await build_store(recipe.weights, runtime=runtime, run=self.folder.name)
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
@@ -151,7 +145,7 @@ class TrainJob:
             model_path=model_path,
             trainer=recipe.trainer,
             optimizer=recipe.optimizer,
-            loss=recipe.grpo,
+            loss=recipe.loss,
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
@@ -159,7 +153,7 @@ class TrainJob:
             runtime=runtime,
         )
         self.stack.push_async_callback(self.trainer.close)
-        if recipe.grpo.kl_coef > 0:
+        if recipe.loss.needs_reference:
             self.reference = ReferenceModel(
                 model_path=model_path,
                 trainer=recipe.trainer,
@@ -185,7 +179,7 @@ class TrainJob:
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
         loop = TrainingLoop(
             config=recipe.loop,
-            tasks=training_tasks(self.gym.environment, recipe.loop.seed, position.next_group),
+            tasks=recipe.task_sampler.tasks(self.gym.environment, recipe.loop.seed, position.next_group),
             rollout=self._rollout,
             learner=learner,
             generator=self.generator,
@@ -215,14 +209,14 @@ class TrainJob:
         )
         for episode in group.episodes:
             self.monitor.add(episode)
-        assign_advantages(group, self.recipe.grpo.advantage)
+        assign_advantages(group, self.recipe.advantage)
         return group
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         last = step == loop.steps
-        if loop.check_sync_every and step % loop.check_sync_every == 0 and not loop.force_staleness:
+        if loop.check_sync_every and step % loop.check_sync_every == 0:
             metrics.update(await self._check_sync(step))
         if loop.eval_every and step % loop.eval_every == 0 and not last:
             result = await self._evaluate(f"step-{step:06d}", loop.eval_tasks)

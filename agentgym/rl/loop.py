@@ -99,13 +99,13 @@ class TrainingLoop:
 
     async def _step(self, step: int) -> StepRecord:
         version = step - 1
-        bound = self.config.max_staleness + self.config.force_staleness
+        bound = self.config.max_staleness
         groups, skipped = await self._collect(step, oldest=version - bound)
         staleness = [version - oldest_version(group) for group in groups]
         assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
         metrics = await self.learner.step(groups, version)
         await self.learner.publish(step)
-        await self.generator.update_weights(max(0, step - self.config.force_staleness))
+        await self.generator.update_weights(step)
         for _ in groups:
             self._slots.release()  # only now: a group begun earlier would be older than its slot says
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1

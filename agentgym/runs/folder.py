@@ -29,7 +29,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
-from agentgym.config import read_yaml, to_yaml
 from agentgym.errors import UserError, nearest
 from agentgym.runs.files import (
     append_line,
@@ -43,6 +42,7 @@ from agentgym.runs.files import (
 from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group, encode_saved
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
+from agentgym.yaml import dump_yaml, read_yaml
 
 _STEP_FILE = re.compile(r"step-(\d+)")
 
@@ -135,7 +135,7 @@ class RunFolder:
     # config, status, state
 
     def save_config(self, config: Mapping[str, object]) -> None:
-        write_whole(self.path / "config.yaml", to_yaml(dict(config)).encode())
+        write_whole(self.path / "config.yaml", dump_yaml(dict(config)).encode())
 
     def load_config(self) -> dict[str, object]:
         return read_yaml(self.path / "config.yaml")

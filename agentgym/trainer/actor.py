@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.runtime import endpoint
 from agentgym.errors import InfraError
-from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses import Loss
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -31,7 +31,7 @@ class TrainerSetup:
     model_path: str
     trainer: TrainerConfig
     optimizer: OptimizerConfig
-    loss: GrpoConfig | SftConfig
+    loss: Loss
     total_steps: int
     folder: str
     random_weights: bool = False

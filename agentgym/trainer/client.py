@@ -10,7 +10,7 @@ from agentgym.actors.actor import ActorOptions
 from agentgym.actors.process_group import ProcessGroup
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.errors import InfraError
-from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses import Loss
 from agentgym.trainer.actor import TitanTrainer, TrainerSetup, TrainerStatus
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Sample
@@ -31,7 +31,7 @@ class TrainerClient:
         model_path: str,
         trainer: TrainerConfig,
         optimizer: OptimizerConfig,
-        loss: GrpoConfig | SftConfig,
+        loss: Loss,
         total_steps: int,
         folder: str,
         store: WeightStore | None = None,

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from agentgym.rl.config import GrpoConfig, SftConfig
-from agentgym.rl.losses import TrainedTokens, token_loss, token_weights
+from agentgym.rl.losses import Loss, TrainedTokens
+from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
@@ -40,7 +40,7 @@ class TitanEngine:
         model_path: str,
         trainer: TrainerConfig,
         optimizer: OptimizerConfig,
-        loss: GrpoConfig | SftConfig,
+        loss: Loss,
         total_steps: int,
         folder: str,
         random_weights: bool = False,
@@ -83,13 +83,13 @@ class TitanEngine:
         batch = self._pack(samples)
         if not batch.num_trained_tokens:
             raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
-        if isinstance(self._loss, GrpoConfig) and self._loss.kl_coef > 0 and not batch.has_reference:
+        if self._loss.needs_reference and not batch.has_reference:
             raise ValueError(
-                "grpo.kl_coef is above 0 but samples have no ref_logprobs; run a reference model"
+                f"{self._loss} needs ref_logprobs and the samples have none; run a reference model"
             )
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
-        totals = Totals(self._ranks.device)
+        totals = Totals(self._loss.metrics, self._ranks.device)
         for part in self._parts(batch):
             self._accumulate(batch.rows(part), weights_RL[part], totals)
         metrics = totals.finish(self._ranks, batch.num_trained_tokens)
@@ -228,7 +228,6 @@ class TitanEngine:
         def trained(column_RL: Tensor) -> Tensor:
             return column_RL[mask_RL].to(self._ranks.device)
 
-        weights_N = trained(weights_RL)
         tokens = TrainedTokens(
             logprobs=logprobs_N,
             entropy=entropy_N,
@@ -236,9 +235,9 @@ class TitanEngine:
             ref_logprobs=trained(batch.ref_logprobs),
             advantages=trained(batch.advantages),
             versions=trained(batch.versions),
-            weights=weights_N,
+            sample_index=trained(batch.sample_index),
         )
-        result = token_loss(self._loss, tokens, self.version)
-        loss = (result.loss * weights_N).sum()
+        result = self._loss(tokens, self.version)
+        loss = (result.loss * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         totals.add(loss.detach(), result)

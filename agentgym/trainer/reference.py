@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 
 from agentgym.actors.runtime import Runtime
-from agentgym.rl.config import GrpoConfig
+from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Sample
@@ -29,7 +29,7 @@ class ReferenceModel:
             model_path=model_path,
             trainer=trainer,
             optimizer=OptimizerConfig(lr=0.0),
-            loss=GrpoConfig(),
+            loss=CrossEntropy(),
             total_steps=1,
             folder=self._scratch.name,
             temperature=temperature,

@@ -82,6 +82,8 @@ class SharedMemoryStore:
     A version is written under another name and then renamed, so readers see all of it or nothing.
     """
 
+    process_imports: tuple[str, ...] = ()
+
     def __init__(self, run: str, *, keep: int | None = None, root: Path = ROOT) -> None:
         """keep: the newest versions that stay when another is stored; None keeps all."""
         if not root.is_dir():

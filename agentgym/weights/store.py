@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 class WeightStore(Protocol):
     """Versions are written once, whole or not at all. Stores are picklable: actors get a copy."""
 
+    @property
+    def process_imports(self) -> tuple[str, ...]:
+        """Modules that a process which gets a copy imports before its first actor; usually none."""
+        ...
+
     async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Store weights under Hugging Face names. Raises ValueError when the version is there already."""
         ...

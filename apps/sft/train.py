@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym.rl.config import SftConfig
+from agentgym.components import component
+from agentgym.rl.losses import Loss
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
@@ -48,6 +49,7 @@ class SftRecipe:
     shape: ShapeConfig = ShapeConfig()
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     optimizer: OptimizerConfig = OptimizerConfig(lr=4e-3, warmup_steps=20, decay_ratio=0.9)
+    loss: Loss = component("losses", "cross_entropy")
     trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, rows_per_microbatch=8)
 
 
@@ -65,7 +67,7 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
         model_path=str(start),
         trainer=recipe.trainer,
         optimizer=recipe.optimizer,
-        loss=SftConfig(),
+        loss=recipe.loss,
         total_steps=recipe.steps,
         folder=str(out / "trainer"),
     )

@@ -20,7 +20,7 @@ from agentgym.generators.scripted import ScriptedSettings, build_scripted
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import build_store
+from agentgym.weights.select import TorchStoreConfig, build_store
 
 pytestmark = pytest.mark.slow
 
@@ -214,7 +214,7 @@ def test_a_service_without_a_model_is_refused(tmp_path) -> None:
 async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
     pytest.importorskip("torchstore")
     async with fleet() as f:
-        theirs = await build_store(WeightsConfig(store="torchstore"), "generators")
+        theirs = await build_store(WeightsConfig(store=TorchStoreConfig()), "generators")
         generators = GeneratorService(
             config=GeneratorConfig(replicas=1),
             store=theirs,

@@ -15,13 +15,13 @@ from waiting import LONG_S, no_child_left
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError
-from agentgym.rl.config import GrpoConfig
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.client import TrainerClient, trainer_options
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.types import Sample
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import build_store
+from agentgym.weights.select import TorchStoreConfig, build_store
 from agentgym.weights.shared_memory import SharedMemoryStore
 
 CPU = TrainerConfig(device="cpu", seq_len=64)
@@ -73,7 +73,7 @@ def client(policy: Path, folder: Path, **changes: object) -> TrainerClient:
         "model_path": str(policy),
         "trainer": CPU,
         "optimizer": OptimizerConfig(lr=1e-2),
-        "loss": GrpoConfig(),
+        "loss": Grpo(),
         "total_steps": 10,
         "folder": str(folder),
     }
@@ -163,7 +163,7 @@ async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> N
 async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path: Path) -> None:
     pytest.importorskip("torchstore")
     async with Runtime(log_dir=tmp_path / "logs") as runtime:
-        store = await build_store(WeightsConfig(store="torchstore"), "trainer-test", runtime=runtime)
+        store = await build_store(WeightsConfig(store=TorchStoreConfig()), "trainer-test", runtime=runtime)
         trainer = client(policy, tmp_path / "titan", store=store)
         await trainer.start()
         await trainer.publish(4)

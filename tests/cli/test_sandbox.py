@@ -136,7 +136,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
     ("words", "expected"),
     [
         (["run"], "required: FILE"),
-        (["run", "gone.py", "--sandbox", "echo"], "can't read the program 'gone.py'"),
+        (["run", "gone.py", "--sandbox", "echo"], "cannot read the program 'gone.py'"),
         (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
         (
             ["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken_when_used", "true"],
@@ -160,7 +160,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
             ["build", "--sandbox", "image", "--packages", "a", "--sandbox.options.packages", "[b]"],
             "are one setting; give one of the two",
         ),
-        (["clean", "x"], "does not know 'x'"),
+        (["clean", "x"], "unknown argument 'x'"),
         (["bench", "--sandbox", "steady", "--at-once", "0"], "--at-once must be at least 1"),
         (["biuld"], "invalid choice"),
         ([], "required: ACTION"),
@@ -324,8 +324,8 @@ def test_what_gives_no_evidence_fails(cli) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--only", "no-such*"], "no trial fits 'no-such*'"),
-        (["--sandbox", "plain", "--only", "state"], "'plain' promises no isolation"),
+        (["--only", "no-such*"], "no trial matches 'no-such*'"),
+        (["--sandbox", "plain", "--only", "state"], "'plain' does not promise isolation"),
     ],
 )
 def test_verify_refuses_what_can_not_be_verified(cli, words, expected) -> None:
@@ -351,7 +351,7 @@ def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) 
     verify.show(report(finding("three", Outcome.NOT_CLAIMED, Category.HANDED_BACK)), shell)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "handed_back 0 0 1 0 0" in lines  # as --only takes it
-    assert lines[-1].startswith("b: nothing got through, and nothing was shown to hold (0 of 1 trial")
+    assert lines[-1].startswith("b: nothing got through, but nothing was shown to hold (0 of 1 trial")
 
 
 def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.config import build, read_yaml, to_mapping
+from agentgym.config import build, to_mapping
 from agentgym.errors import InfraError, UserError
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.yaml import read_yaml
 
 
 def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) -> None:
@@ -31,7 +32,7 @@ def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) ->
 
 def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     Path("r.yaml").write_text("env: {name: other}\nloop: {steps: 5, seed: 1}\noptimizer:\n")
-    end = cli.train("r.yaml", "--seed", "2", "loop.seed=3", "--optimizer.lr=1e-3", "--grpo.clip_low", "0.1")
+    end = cli.train("r.yaml", "--seed", "2", "loop.seed=3", "--optimizer.lr=1e-3", "--loss.clip_low", "0.1")
     assert end.code == 0, end.err
     recipe = cli.jobs.trained[0][0]
     assert (recipe.env.name, recipe.loop.steps, recipe.loop.seed, recipe.trainer.seed) == (
@@ -40,7 +41,7 @@ def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
         3,
         2,
     )
-    assert (recipe.optimizer.lr, recipe.grpo.clip_low) == (1e-3, 0.1)
+    assert (recipe.optimizer.lr, recipe.loss.clip_low) == (1e-3, 0.1)
 
 
 def test_negative_values_are_values(cli) -> None:
@@ -110,13 +111,13 @@ def test_resume_takes_the_runs_own_config_and_single_fields(cli) -> None:
             raise InfraError("the engine is gone")
 
     cli.jobs.work = work
-    end = cli.train("--name", "one", "--grpo.clip_low", "0.1")
+    end = cli.train("--name", "one", "--loss.clip_low", "0.1")
     assert end.code == 1 and "agentgym train --resume runs/one" in end.err
     assert RunFolder.open("runs/one").status().status is RunStatus.FAILED
     end = cli("train", "--resume", "runs/one", "--loop.steps", "90")
     assert end.code == 0, end.err
     recipe, resume = cli.jobs.trained[1]
-    assert resume and (recipe.grpo.clip_low, recipe.loop.steps) == (0.1, 90)
+    assert resume and (recipe.loss.clip_low, recipe.loop.steps) == (0.1, 90)
     assert read_yaml("runs/one/config.yaml") == to_mapping(recipe)
     assert RunFolder.open("runs/one").status().status is RunStatus.DONE
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym.config import apply_overrides, build, to_mapping
-from agentgym.recipe import Recipe
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.recipe import Recipe, build_recipe
 from agentgym.runs.folder import RunFolder
 
 SMALL = (
@@ -52,7 +52,7 @@ class RecordingReporter:
 
 
 def small_recipe(*overrides: str) -> Recipe:
-    return build(Recipe, apply_overrides({}, [*SMALL, *overrides]))
+    return build_recipe(apply_overrides({}, [*SMALL, *overrides]))
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:

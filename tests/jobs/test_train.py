@@ -32,7 +32,7 @@ def leftovers(lab, folder: RunFolder) -> list[object]:
 
 
 def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
-    recipe = lab.recipe("grpo.kl_coef=0.01", "loop.check_sync_every=1")
+    recipe = lab.recipe("loss.kl_coef=0.01", "loop.check_sync_every=1")
     folder, reporter = lab.new_run(recipe), lab.reporter()
     result = asyncio.run(train(recipe, folder, reporter))
     folder.close()

@@ -127,12 +127,6 @@ def test_resumes_at_the_first_group_that_was_not_taken():
     assert learner.published == [5, 6]
 
 
-def test_forced_staleness_keeps_the_generators_exactly_that_far_behind():
-    config = LoopConfig(steps=8, groups_per_step=2, max_staleness=0, force_staleness=3)
-    _, records = run(config)
-    assert [record.staleness[0] for record in records] == [0, 1, 2, 3, 3, 3, 3, 3]
-
-
 def test_a_crash_in_a_rollout_ends_the_run():
     async def crash(task, group_id):
         raise RuntimeError("a bug")

@@ -20,12 +20,12 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym_sandboxes.audit.findings import Outcome
-from agentgym_sandboxes.audit.hacks import HACKS
-from agentgym_sandboxes.audit.hacks_targets import ADD, REVERSED, TARGETS, TOTAL, Target
-from agentgym_sandboxes.audit.hacks_trial import Hack, attack, find_fault
+from agentgym_sandboxes.audit.hacks.hack import Hack, attack, find_fault
+from agentgym_sandboxes.audit.hacks.targets import ADD, REVERSED, TARGETS, TOTAL, Target
+from agentgym_sandboxes.audit.suite import HACKS
 from agentgym_sandboxes.docker.backend import DockerBackend
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
 
 AT_ONCE = 4
 LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mib=256)  # a busy machine must not change who is fooled

@@ -18,12 +18,12 @@ from agentgym.sandbox import (
     SandboxUnavailable,
     Verdict,
 )
-from agentgym_sandboxes.audit import handed_back
-from agentgym_sandboxes.audit.checks import ended, left, reached, refused
 from agentgym_sandboxes.audit.findings import Category, Finding, Outcome, Report
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Snippet
+from agentgym_sandboxes.audit.programs import handed_back
+from agentgym_sandboxes.audit.programs.checks import ended, left, reached, refused
 from agentgym_sandboxes.audit.suite import SNIPPETS, all_trials
+from agentgym_sandboxes.audit.trial import Snippet
 from agentgym_sandboxes.audit.verify import Examiner, verify
 
 ABLE = Capabilities(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses import Loss
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
@@ -89,7 +90,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
     def make(
         *,
         path: str = model_path,
-        loss: GrpoConfig | SftConfig | None = None,
+        loss: Loss | None = None,
         lr: float = 1e-2,
         optimizer: OptimizerConfig | None = None,
         **trainer: object,
@@ -99,7 +100,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             model_path=path,
             trainer=TrainerConfig(**settings),
             optimizer=optimizer or OptimizerConfig(lr=lr),
-            loss=loss or GrpoConfig(),
+            loss=loss or Grpo(),
             total_steps=20,
             folder=str(tmp_path / "titan"),
         )

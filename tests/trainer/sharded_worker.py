@@ -13,7 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import draw_samples  # type: ignore[import-not-found]
 
-from agentgym.rl.config import GrpoConfig
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 
@@ -39,7 +39,7 @@ def main(model_path: str, tensor_parallel: str, folder: str) -> None:
             device="cpu",
         ),
         optimizer=OptimizerConfig(lr=1e-2),
-        loss=GrpoConfig(kl_coef=0.1, aggregation="sequence_mean"),
+        loss=Grpo(kl_coef=0.1, aggregation="sequence_mean"),
         total_steps=20,
         folder=folder,
     )

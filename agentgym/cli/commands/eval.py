@@ -20,10 +20,10 @@ from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, eval_json, eval_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import read_yaml
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import sandbox_text
+from agentgym.yaml import read_yaml
 
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         "eval.samples_per_task": arguments.samples,
         "eval.seed": arguments.seed,
     }
-    recipe = finish(base, flags, arguments, where)
+    recipe = finish(base, flags, arguments, where, shell.plugins)
     registry = shell.plugins(recipe.plugins.disabled)
     check_names(recipe, registry)
     reporter = choose_reporter(shell, f"eval {model}", as_json=arguments.json, plain=True)

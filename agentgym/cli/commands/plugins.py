@@ -6,13 +6,15 @@ import argparse
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
+from agentgym.components import SEAMS
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRecord, PluginStatus
 
 DESCRIPTION = """
-List the plugins: environments, rewards, sandboxes and metric sinks, our own and those of other packages.
-The plain list imports none of them. --check imports each and shows what it provides, or why it fails; it ends
-with exit code 1 when one fails.
+List the plugins: environments, rewards, sandboxes, metric sinks, losses, advantages, task samplers, generator
+engines and weight stores, our own and those of other packages. The plain list imports none of them. --check
+imports each, with the losses and so on that it names, and shows what it provides, or why it fails; it ends with
+exit code 1 when one fails.
 """
 EXAMPLES = """
 agentgym plugins
@@ -32,6 +34,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     registry = shell.plugins()
     if arguments.check or arguments.trace:
         registry.load_all()
+        registry.check_components()
     records = sorted(registry.records, key=lambda record: (record.name, record.distribution))
     if arguments.trace:
         return _show_trace(arguments.trace, records, shell)
@@ -49,8 +52,10 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         shell.say(shell.paint.red(f"\n{record.name}: {record.error}"))
         if record.trace:
             shell.say(f"  agentgym plugins --trace {record.name} shows where")
+    shell.say("\nbuilt in")
+    shell.say_table(["kind", "names"], [[kind, ", ".join(seam.builtin)] for kind, seam in SEAMS.items()])
     if not arguments.check:
-        shell.say("\nNone was imported; --check imports them and shows what they provide.")
+        shell.say("\nNo plugin was imported; --check imports them and shows what they provide.")
     return 1 if failed else 0
 
 

@@ -24,13 +24,14 @@ from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import to_mapping, to_yaml
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot, write_png
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
+from agentgym.yaml import dump_yaml
 
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    recipe, earlier = _recipe(arguments)
+    recipe, earlier = _recipe(arguments, shell)
     registry = shell.plugins(recipe.plugins.disabled)
     check_names(recipe, registry)
     check_model_path(recipe.model.path)
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         return _train(recipe, folder, registry, arguments, shell, before=before)
 
 
-def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, Path | None]:
     """The recipe, and the folder of the run to resume."""
     if arguments.recipe and arguments.recipe_file:
         raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
@@ -93,7 +94,7 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
     }
     if not arguments.resume:
         base, where = read_recipe(file)
-        return finish(base, flags, arguments, where), None
+        return finish(base, flags, arguments, where, shell.plugins), None
     given = [flag for flag in ("env", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
@@ -102,14 +103,15 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
             "single fields can be: --loop.steps 200"
         )
     folder = RunFolder.open(arguments.resume)
-    return finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml")), folder.path
+    where = str(folder.path / "config.yaml")
+    return finish(folder.load_config(), {}, arguments, where, shell.plugins), folder.path
 
 
 def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: JobShell) -> int:
     if as_json:
         shell.say_json({"run_dir": str(path), "resume": resume, "config": to_mapping(recipe)})
         return 0
-    shell.say(to_yaml(recipe).rstrip())
+    shell.say(dump_yaml(to_mapping(recipe)).rstrip())
     shell.say()
     shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
     shell.say(f"  folder       {path}{' (going on)' if resume else ''}")

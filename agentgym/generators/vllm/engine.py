@@ -40,8 +40,17 @@ class VllmEngine:
     vLLM computes in a process of its own, which ends with this one.
     """
 
-    def __init__(self, config: GeneratorConfig, model_path: str) -> None:
+    def __init__(
+        self,
+        config: GeneratorConfig,
+        model_path: str,
+        *,
+        gpu_memory_utilization: float = 0.6,
+        enforce_eager: bool = False,
+    ) -> None:
         self._config = config
+        self._gpu_memory_utilization = gpu_memory_utilization
+        self._enforce_eager = enforce_eager
         self._folder = Path(model_path)
         self._shapes = read_shapes(self._folder)
         self._vocab_size = read_vocab_size(self._folder)
@@ -51,7 +60,7 @@ class VllmEngine:
         self._version = 0
         self._failure = "it is not started"
         self._request_ids = itertools.count()
-        self._running: set[str] = set()
+        self._running: set[asyncio.Future[CompletionOutput]] = set()
         self._updating = asyncio.Lock()
         self._num_tokens = 0
         self._num_prompt_tokens = 0
@@ -76,7 +85,14 @@ class VllmEngine:
         from agentgym.generators.vllm.settings import engine_arguments
 
         # in this thread: the engine's sockets belong to the running event loop
-        self._llm = AsyncLLM.from_engine_args(engine_arguments(self._config, self._folder, gpu=self._gpu))
+        arguments = engine_arguments(
+            self._config,
+            self._folder,
+            gpu=self._gpu,
+            gpu_memory_utilization=self._gpu_memory_utilization,
+            enforce_eager=self._enforce_eager,
+        )
+        self._llm = AsyncLLM.from_engine_args(arguments)
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""
@@ -86,8 +102,15 @@ class VllmEngine:
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._config.max_model_len)
         self._refuse_after_failure()
         request_id = f"agentgym-{next(self._request_ids)}"
-        with self._counted(request_id):
-            output = await self._final_output(request, request_id)
+        task = asyncio.ensure_future(self._final_output(request, request_id))
+        with self._counted(task):
+            try:
+                output = await task
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                if caller is None or not caller.cancelling():  # it was `_fail`
+                    self._refuse_after_failure()
+                raise
         completion = _completion(output)
         self._num_tokens += len(completion.completion_ids)
         self._num_prompt_tokens += len(request.prompt_ids)
@@ -180,17 +203,21 @@ class VllmEngine:
     async def _fail(self, why: str) -> None:
         """From now on refuse; what still runs ends with an InfraError. The engine stays paused."""
         self._failure = why
-        await self._llm.abort(list(self._running))
+        # not vLLM's abort, which misses a request that vLLM has not accepted yet; a cancelled one aborts itself
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
 
     @contextmanager
-    def _counted(self, request_id: str) -> Iterator[None]:
+    def _counted(self, task: asyncio.Future[CompletionOutput]) -> Iterator[None]:
         if not self._running:
             self._busy_since = time.perf_counter()
-        self._running.add(request_id)
+        self._running.add(task)
         try:
             yield
         finally:
-            self._running.discard(request_id)
+            self._running.discard(task)
             if not self._running:
                 self._busy_s += time.perf_counter() - self._busy_since
 

@@ -55,7 +55,14 @@ def set_environment(config: GeneratorConfig) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings would tear the live view
 
 
-def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool) -> AsyncEngineArgs:
+def engine_arguments(
+    config: GeneratorConfig,
+    folder: Path,
+    *,
+    gpu: bool,
+    gpu_memory_utilization: float = 0.6,
+    enforce_eager: bool = False,
+) -> AsyncEngineArgs:
     """Log-probabilities are those of the distribution that is sampled from ("processed")."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -66,8 +73,8 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool) -> Asy
         dtype=config.dtype,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_batch,
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        enforce_eager=config.enforce_eager or not gpu,
+        gpu_memory_utilization=gpu_memory_utilization,
+        enforce_eager=enforce_eager or not gpu,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",
         worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",

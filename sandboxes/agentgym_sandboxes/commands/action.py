@@ -29,7 +29,7 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One action, as the user asked for it. options: the `--sandbox.options`."""
+    """One call of an action. options: the `--sandbox.options`."""
 
     arguments: argparse.Namespace
     options: SandboxOptions
@@ -67,13 +67,13 @@ class Request:
 
 
 def refusal(refused: Sequence[tuple[str, Exception]]) -> UserError:
-    """Why each of the sandboxes that were tried is unavailable."""
+    """Why none of the sandboxes that were tried is available."""
     lines = [f"sandbox {name!r} is unavailable: {error}" for name, error in refused]
-    return UserError("\n".join([*lines, "`agentgym sandbox doctor` reports what is missing"]))
+    return UserError("\n".join([*lines, "`agentgym sandbox doctor` shows what is available"]))
 
 
 async def probe(backend: SandboxBackend) -> Capabilities:
-    """What a backend enforces; it is closed again. Raises SandboxUnavailable."""
+    """What a backend enforces; closes it. Raises SandboxUnavailable."""
     try:
         return await backend.probe()
     finally:
