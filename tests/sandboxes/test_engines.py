@@ -22,7 +22,7 @@ from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from tests.sandboxes.engines import PrivateEngine, private_engine
 
-pytestmark = [pytest.mark.hostile, pytest.mark.docker, pytest.mark.slow]
+pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

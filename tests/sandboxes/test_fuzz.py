@@ -46,7 +46,6 @@ async def test_nothing_is_found_in_the_proxy() -> None:
     check(report)
 
 
-@pytest.mark.docker
 async def test_nothing_is_found_with_docker(engine: str) -> None:
     async with docker_targets.docker_targets() as targets:
         for target in targets:

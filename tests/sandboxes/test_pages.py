@@ -25,7 +25,6 @@ PRINTED = [
 ]
 
 
-@pytest.mark.docker
 @pytest.mark.parametrize(
     ("block", "printed"), list(zip(BLOCKS, PRINTED, strict=True)), ids=["grade", "session"]
 )

@@ -294,7 +294,6 @@ async def test_hosts_are_refused_where_there_is_no_network_for_sessions() -> Non
                 pass
 
 
-@pytest.mark.docker
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_session_whose_container_dies_is_lost_and_never_answers_wrong(docker: SandboxBackend) -> None:
     async with docker.session() as session:

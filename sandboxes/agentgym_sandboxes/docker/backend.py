@@ -80,8 +80,6 @@ class DockerBackend(AgentBackend):
         )
 
     async def _start(self) -> None:
-        if self._pool is not None:
-            return
         group = self._group = self._new_group(self._new_choice())
         try:
             await group.open()

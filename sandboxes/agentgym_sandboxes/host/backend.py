@@ -37,10 +37,11 @@ class AgentBackend(SandboxBackend):
     def __init__(self) -> None:
         self._meter = CallMeter()
         self._turns = asyncio.Lock()  # of starts and closes
+        self._is_started = False
 
     @abstractmethod
     async def _start(self) -> None:
-        """Start it, unless it is started. Leaves nothing behind when it fails."""
+        """Leaves nothing behind when it fails."""
 
     @abstractmethod
     async def _stop(self) -> None:
@@ -60,7 +61,9 @@ class AgentBackend(SandboxBackend):
     async def start(self) -> Self:
         """Raises SandboxUnavailable with what to do."""
         async with self._turns:
-            await self._start()
+            if not self._is_started:
+                await self._start()
+            self._is_started = True
         return self
 
     async def close(self) -> None:
@@ -68,6 +71,7 @@ class AgentBackend(SandboxBackend):
 
         async def close() -> None:
             async with self._turns:
+                self._is_started = False
                 await self._stop()
 
         await asyncio.shield(asyncio.create_task(close()))

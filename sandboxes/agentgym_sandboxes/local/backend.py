@@ -61,8 +61,6 @@ class LocalBackend(AgentBackend):
         return not spec.session and spec.image is None and spec.memory_mib <= self._config.memory_mib
 
     async def _start(self) -> None:
-        if self._pool is not None:
-            return
         config, python = self._config, await self._prepare()
 
         async def start_box() -> Box:
