@@ -127,7 +127,8 @@ async def test_processes_that_are_too_large_together_are_out_of_memory(containin
     )
     result = await containing.run(code, limits=Limits(wall_s=60.0))
     assert (result.status, result.limit and result.limit.resource) == (RunStatus.OOM, "memory_mib"), result
-    assert result.limit is not None and result.limit.used > 0.9 * result.limit.allowed > 400
+    if containing.name == "bubblewrap":  # its group counts them together
+        assert result.limit is not None and result.limit.used > 0.9 * result.limit.allowed > 400
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
+from pool_fakes import FakeSession
 
 from agentgym.sandbox import FileInfo, FileRefused, SandboxLost
 from agentgym_sandboxes.agent.frames import Frame, Header
@@ -13,30 +13,15 @@ from agentgym_sandboxes.docker.sessions import MAX_BYTES, DockerSession, Session
 from agentgym_sandboxes.host.running import result_of
 
 
-class Liar:
+class Liar(FakeSession):
     """A container that gives one answer to everything."""
 
-    name = "liar"
-    lost: str | None = None
-    usable = True
-
     def __init__(self, answer: bytes, refused: str | None = None) -> None:
+        super().__init__("liar", lambda: None, 1)
         self._frame = Frame({"id": 1, "reason": None, "refused": refused}, [answer])
 
-    async def ask(
-        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
-    ) -> Frame:
+    async def ask(self, *asked: object, **named: object) -> Frame:
         return self._frame
-
-    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
-
-    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
-
-    def give_up(self, why: str) -> None: ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def session(answer: bytes) -> DockerSession:

@@ -5,56 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from fast_clock import run_fast, settle
-from pool_fakes import Factory, until
+from pool_fakes import Factory, FakeSession, until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
-from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.session_pool import SessionPool
-
-
-class FakeSession:
-    """Answers every operation with an empty end; `answers` come first."""
-
-    def __init__(self, name: str, on_change: Callable[[], None], max_uses: int) -> None:
-        self.name = name
-        self.lost: str | None = None
-        self.closed = False
-        self.answers: list[Header] = []
-        self.asked: list[str] = []
-        self.num_pings = 0
-        self.silent = False
-
-    @property
-    def usable(self) -> bool:
-        return self.lost is None
-
-    async def ask(
-        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
-    ) -> Frame:
-        if self.lost is not None:
-            raise SandboxLost(self.lost)
-        self.asked.append(op)
-        answer: Header = {"home": "/work/home", "reason": None, "refused": None}
-        return Frame({**answer, **(self.answers.pop(0) if self.answers else {})}, [b""])
-
-    def give_up(self, why: str) -> None:
-        self.lost = why
-
-    async def ping(self) -> None:
-        self.num_pings += 1
-        if self.silent:
-            self.lost = "silent"
-            raise SandboxLost("silent")
-
-    async def close(self) -> None:
-        self.lost, self.closed = "closed", True
 
 
 def sessions(*failing: int) -> Factory:
