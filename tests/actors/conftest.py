@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from agentgym.actors.runtime import Runtime
-from agentgym.actors.settings import ServiceSettings
-from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.scripted import (
+from scripted import (
     ScriptedSettings,
     build_scripted,
     fingerprint,
     scripted_tokens,
 )
+
+from agentgym.actors.runtime import Runtime
+from agentgym.actors.settings import ServiceSettings
+from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.service import GeneratorService, service_settings
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 from agentgym.weights.shared_memory import SharedMemoryStore

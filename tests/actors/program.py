@@ -7,9 +7,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from scripted import ScriptedSettings, build_scripted
+
 from agentgym.actors.runtime import Runtime, cancelled_by_sigterm
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.scripted import ScriptedSettings, build_scripted
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.shared_memory import SharedMemoryStore

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from scripted import ScriptedSettings, build_scripted
 from waiting import no_child_left, until
 
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.scripted import ScriptedSettings, build_scripted
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.config import WeightsConfig

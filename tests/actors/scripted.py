@@ -102,7 +102,7 @@ class ScriptedEngine:
                 if settings.token_s:
                     await asyncio.sleep(settings.token_s)
                 versions.append(self._version)
-                while settings.held_by is not None and settings.held_by.exists():  # noqa: ASYNC110  no event crosses
+                while settings.held_by is not None and settings.held_by.exists():
                     await asyncio.sleep(HELD_POLL_S)
             self._tokens_total += len(tokens)
         finally:
