@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import enum
-import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from agentgym.components import SEAMS, Choice, ComponentKind, choice_of, find, name_of
+from agentgym.components import SEAMS, ComponentKind, field_types, find, kind_of, name_of
 from agentgym.errors import UserError, nearest
 from agentgym.yaml import dump_inline, parse_yaml
 
@@ -81,9 +79,8 @@ def to_mapping(config: object) -> dict[str, object]:
         raise TypeError(f"{config!r} is not an object of a dataclass")
     mapping: dict[str, object] = {}
     for field in dataclasses.fields(config):
-        value, choice = getattr(config, field.name), choice_of(field)
-        named = {} if choice is None else {"name": name_of(choice.kind, value)}
-        mapping[field.name] = _plain(value) if choice is None else named | to_mapping(value)
+        value, kind = getattr(config, field.name), kind_of(field)
+        mapping[field.name] = {"name": name_of(kind, value)} | to_mapping(value) if kind else _plain(value)
     return mapping
 
 
@@ -93,26 +90,27 @@ def describe(cls: type) -> list[FieldInfo]:
 
 
 def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
-    hints = _hints(cls)
+    hints = field_types(cls)
     for field in dataclasses.fields(cls):
-        hint, key, choice = hints[field.name], f"{prefix}{field.name}", choice_of(field)
-        if choice is not None:
-            ours = ", ".join(SEAMS[choice.kind].builtin)
-            type_name = f"one of {ours}, or package.module:Name"
-            yield FieldInfo(key=f"{key}.name", type_name=type_name, default=choice.default)
-            yield from _describe(find(choice.kind, choice.default), f"{key}.")
+        hint, key, kind = hints[field.name], f"{prefix}{field.name}", kind_of(field)
+        if kind is not None:
+            default, names = _default_of(field), ", ".join(SEAMS[kind].builtin)
+            type_name = f"one of {names}, or package.module:Name"
+            yield FieldInfo(key=f"{key}.name", type_name=type_name, default=name_of(kind, default))
+            yield from _describe(type(default), f"{key}.")
         elif dataclasses.is_dataclass(hint):
             yield from _describe(typing.cast(type, hint), f"{key}.")
         else:
-            yield FieldInfo(key=key, type_name=_type_name(hint), default=_default_text(field))
+            default = _default_of(field)
+            text = "(required)" if default is dataclasses.MISSING else dump_inline(_plain(default))
+            yield FieldInfo(key=key, type_name=_type_name(hint), default=text)
 
 
-def _default_text(field: dataclasses.Field[object]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return dump_inline(_plain(field.default))
+def _default_of(field: dataclasses.Field[object]) -> object:
+    """dataclasses.MISSING when a value is required."""
     if field.default_factory is not dataclasses.MISSING:
-        return dump_inline(_plain(field.default_factory()))
-    return "(required)"
+        return field.default_factory()
+    return field.default
 
 
 class _Builder:
@@ -127,16 +125,15 @@ class _Builder:
         """path: dotted, of this section; empty for the root. chosen: the name of the component."""
         if not isinstance(mapping, Mapping):
             raise self.error(path, f"is a section with fields of its own, but it is given {_shown(mapping)}")
-        hints = _hints(typing.cast(type, cls))
+        hints = field_types(cls)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         for key in mapping:
             if key not in fields:
                 raise self.unknown(str(key), list(fields), path, chosen)
         values: dict[str, object] = {}
         for name, field in fields.items():
-            choice = choice_of(field)
-            if name in mapping and choice is not None:
-                values[name] = self.build_component(choice, mapping[name], _join(path, name))
+            if name in mapping and kind_of(field) is not None:
+                values[name] = self.build_component(field, mapping[name], _join(path, name))
             elif name in mapping:
                 values[name] = self.convert(hints[name], mapping[name], _join(path, name))
             elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -148,17 +145,18 @@ class _Builder:
             named = not section or str(error).startswith(section)
             raise UserError(f"{self.where}: {error}" if named else f"{self.where}: {path}: {error}") from None
 
-    def build_component(self, choice: Choice, value: object, path: str) -> object:
+    def build_component(self, field: dataclasses.Field[object], value: object, path: str) -> object:
         """value: a section with `name` and the component's own settings, or the name alone."""
-        settings = {"name": value} if isinstance(value, str) else value
-        if not isinstance(settings, Mapping):
+        if not isinstance(value, (str, Mapping)):
             raise self.error(path, f"is a section with a name, or a name; it is given {_shown(value)}")
-        settings = dict(settings)
-        name = settings.pop("name", choice.default)
+        settings = {"name": value} if isinstance(value, str) else dict(value)
+        kind = kind_of(field)
+        assert kind is not None
+        name = settings.pop("name", None) or name_of(kind, _default_of(field))
         if not isinstance(name, str):
             raise self.wrong_type(str, name, f"{path}.name")
         try:
-            cls = self.find_component(choice.kind, name)
+            cls = self.find_component(kind, name)
         except UserError as error:
             raise UserError(f"{self.where}: {path}.name: {error}") from error
         return self.build(cls, settings, path, chosen=name)
@@ -185,11 +183,6 @@ class _Builder:
                 )
                 for key, item in value.items()
             }
-        if isinstance(hint, type) and issubclass(hint, enum.Enum):
-            for member in hint:
-                if member.value == value:
-                    return member
-            raise self.error(path, f"is {_shown(value)}.{nearest(str(value), [str(m.value) for m in hint])}")
         return self.convert_scalar(hint, value, path)
 
     def convert_union(self, hint: object, arguments: Sequence[object], value: object, path: str) -> object:
@@ -258,12 +251,6 @@ class _Builder:
         return UserError(f"{self.where}: there is no field {full!r}{of}.{hint}")
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, object]:
-    """The field types; Json, which refers to itself, is taken as any value."""
-    return typing.get_type_hints(cls, localns={"Json": object})
-
-
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_mapping(value)
@@ -271,8 +258,6 @@ def _plain(value: object) -> object:
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
     return str(value) if isinstance(value, Path) else value
 
 
@@ -304,6 +289,4 @@ def _type_name(hint: object) -> str:
         return f"list of {_type_name(arguments[0])}"
     if origin in (dict, Mapping):
         return f"mapping of {_type_name(arguments[0])} to {_type_name(arguments[1])}"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return f"one of {', '.join(str(member.value) for member in hint)}"
     return hint.__name__ if isinstance(hint, type) else str(hint)

@@ -1,4 +1,4 @@
-"""Pluggy specifications, and a registry that works on when one plugin is broken.
+"""Pluggy specifications, and a registry in which a broken plugin does not affect the others.
 
 An entry point of the group `agentgym` names a module (or an object) with hook implementations. Finding them
 imports nothing; a plugin is imported when something it may provide is asked for.
@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeAlias, cast
 
 import pluggy
 
-from agentgym.components import SEAMS, ComponentKind, Target, find, load
+from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.rewards import Reward
@@ -49,7 +49,7 @@ class MetricSink(Protocol):
 
 SinkFactory: TypeAlias = Callable[[], MetricSink]
 Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"] | ComponentKind
-Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory | Target
+Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory | str
 NOUNS: Mapping[Kind, str] = {
     "environments": "environment",
     "rewards": "reward",
@@ -57,7 +57,6 @@ NOUNS: Mapping[Kind, str] = {
     "sinks": "sink",
     **{kind: seam.noun for kind, seam in SEAMS.items()},
 }
-OURS: Mapping[Kind, Mapping[str, str]] = {kind: seam.builtin for kind, seam in SEAMS.items()}
 ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
 
 
@@ -81,27 +80,27 @@ class Specs:
         """Metric sinks by name."""
 
     @hookspec
-    def losses(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+    def losses(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Losses by name: frozen dataclasses that inherit `agentgym.rl.losses.Loss`.
 
-        This hook and those below return import paths, "package.module:Class", so that a plugin is listed without
-        importing torch; a class itself is accepted too.
+        This hook and those below return import paths, "package.module:Class", which are imported when a recipe
+        chooses them: so plugins are listed without importing torch.
         """
 
     @hookspec
-    def advantages(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+    def advantages(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Advantages by name: they inherit `agentgym.rl.advantages.Advantage`."""
 
     @hookspec
-    def task_samplers(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+    def task_samplers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Task samplers by name: they inherit `agentgym.rollout.tasks.TaskSampler`."""
 
     @hookspec
-    def generator_engines(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+    def generator_engines(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Generator engines by name: their configs, which inherit `agentgym.generators.config.EngineConfig`."""
 
     @hookspec
-    def weight_stores(self) -> Mapping[str, Target]:  # type: ignore[empty-body]
+    def weight_stores(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Weight stores by name: their configs, which inherit `agentgym.weights.config.StoreConfig`."""
 
 
@@ -132,6 +131,9 @@ class PluginRecord:
 
 
 Offer: TypeAlias = tuple[Provided, PluginRecord]
+OURS = PluginRecord(
+    name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)"
+)
 
 
 class PluginRegistry:
@@ -147,6 +149,8 @@ class PluginRegistry:
         self._manager.add_hookspecs(Specs)
         self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
         self._provided: dict[Kind, dict[str, list[Offer]]] = {kind: {} for kind in NOUNS}
+        for kind, seam in SEAMS.items():
+            self._provided[kind] = {name: [(path, OURS)] for name, path in seam.builtin.items()}
         self.records: list[PluginRecord] = []
         off = set(disabled)
         for point in sorted(entry_points, key=lambda p: (p.name, p.value)):
@@ -191,7 +195,7 @@ class PluginRegistry:
     def names(self, kind: Kind) -> list[str]:
         """Everything of a kind that is available; imports all plugins."""
         self.load_all()
-        return sorted({*self._provided[kind], *OURS.get(kind, ())})
+        return sorted(self._provided[kind])
 
     def environment(self, name: str) -> EnvironmentFactory:
         return cast(EnvironmentFactory, self._get("environments", name))
@@ -219,9 +223,9 @@ class PluginRegistry:
 
     def component(self, kind: ComponentKind, name: str) -> type:
         """The class of a component: one of ours, a plugin's, or that of an import path."""
-        if ":" in name or name in OURS[kind]:
+        if ":" in name or name in SEAMS[kind].builtin:  # a plugin never replaces one of ours
             return find(kind, name)
-        return load(kind, cast(Target, self._get(kind, name)))
+        return find(kind, cast(str, self._get(kind, name)))
 
     def check_components(self) -> None:
         """Import every component that a plugin offers; a plugin with one that is refused has failed."""
@@ -229,7 +233,7 @@ class PluginRegistry:
             for name, offers in self._provided[kind].items():
                 for thing, record in offers:
                     try:
-                        load(kind, cast(Target, thing))
+                        find(kind, cast(str, thing))
                     except UserError as error:
                         record.status, record.error = PluginStatus.FAILED, f"{NOUNS[kind]} {name!r}: {error}"
 
@@ -264,7 +268,7 @@ class PluginRegistry:
                 )
             if record.name == name and record.status is PluginStatus.DISABLED:
                 raise UserError(f"the plugin {record.origin} is disabled; remove it from `plugins.disabled`")
-        known = [*self._provided[kind], *OURS.get(kind, ())]
+        known = self._provided[kind]
         failed = "".join(
             f"\nThe plugin {record.origin} did not load: {record.error}"
             for record in self.records
@@ -304,10 +308,6 @@ class PluginRegistry:
         record.provides = tuple(f"{kind}:{name}" for kind in NOUNS for name in found[kind])
         for kind, things in found.items():
             for name, thing in things.items():
-                if name in OURS.get(kind, ()):
-                    record.error = f"{NOUNS[kind]} {name!r} is one of agentgym's own; give yours another name"
-                    log.warning("plugin %s: %s", record.origin, record.error)
-                    continue
                 offers = self._provided[kind].setdefault(name, [])
                 if offers:
                     record.error = f"{kind} {name!r} is provided by {offers[0][1].origin} too; {ONE_TOO_MANY}"
@@ -329,7 +329,7 @@ class PluginRegistry:
         record.status = PluginStatus.FAILED
         record.error = f"{type(error).__name__}: {error}"
         record.trace = "".join(traceback.format_exception(error))
-        log.warning("plugin %s did not load, going on without it: %s", record.origin, record.error)
+        log.warning("plugin %s did not load and is left out: %s", record.origin, record.error)
 
     def _mark_duplicates(self, records: list[PluginRecord]) -> None:
         name = records[0].name
@@ -344,7 +344,7 @@ def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
     """What a hook returned; a TypeError or ValueError says what is wrong with it."""
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only say what there is")
+        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only list what a plugin provides")
     if not isinstance(result, Mapping):
         raise TypeError(f"hook {kind} returned {type(result).__name__}; return a mapping of names")
     for name, thing in result.items():
@@ -356,10 +356,8 @@ def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
             if thing.name != name:
                 raise ValueError(f"reward {name!r} calls itself {thing.name!r}; give it one name")
         elif kind in SEAMS:
-            if not isinstance(thing, type) and not (isinstance(thing, str) and ":" in thing):
-                raise TypeError(
-                    f"{NOUNS[kind]} {name!r} is {thing!r:.80}; return its import path, 'package.module:Class'"
-                )
+            if not isinstance(thing, str) or ":" not in thing:
+                raise TypeError(f"{NOUNS[kind]} {name!r} is {thing!r:.80}; return 'package.module:Class'")
         elif not callable(thing):
             raise TypeError(f"{kind} {name!r} is {thing!r:.80}; return a class or a function that builds it")
     return result

@@ -35,7 +35,7 @@ MOVED: Mapping[str, str] = {
 class ModelConfig:
     """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
 
-    random_weights: keep the architecture and tokenizer, draw the weights anew (for tests of size).
+    random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
     chat_template: empty is the tokenizer's own; `builtin:chatml`, or the path of a Jinja file.
     """
 

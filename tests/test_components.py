@@ -21,10 +21,8 @@ from agentgym.rl.losses.reinforce import Reinforce
 THEIRS = """
 from __future__ import annotations
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from agentgym.rl.advantages import Advantage
 from agentgym.rl.losses import Loss, TokenLoss
-if TYPE_CHECKING:
-    from decimal import Decimal
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Loss):
@@ -50,9 +48,10 @@ class Unfinished(Loss): ...
 class Named(Scaled):
     name: str = "x"
 
-@dataclass(frozen=True, kw_only=True)
-class Hidden(Scaled):
-    limit: Decimal = 1
+@dataclass(kw_only=True)
+class Changeable(Advantage):
+    def __call__(self, episodes_G):
+        return []
 
 def scaled(tokens): ...
 """
@@ -91,7 +90,7 @@ def test_a_name_alone_takes_the_defaults_and_becomes_a_section_when_a_setting_is
     ("given", "words"),
     [
         ("grop", ["no loss 'grop'", "Did you mean 'grpo'?", "cross_entropy, grpo, reinforce"]),
-        ("M:Scald", ["has no 'Scald'", "Did you mean 'Scaled'?"]),
+        ("M:Scald", ["does not exist in their_package.losses", "Did you mean 'Scaled'?"]),
         ("M:a.b", ["not an import path", "package.module:Name"]),
         ("their_package.loses:Scaled", ["no module 'their_package.loses'", "Did you mean 'losses'?"]),
         ("their_pakage.losses:Scaled", ["no module 'their_pakage'", "Did you mean 'their_package'?"]),
@@ -99,12 +98,15 @@ def test_a_name_alone_takes_the_defaults_and_becomes_a_section_when_a_setting_is
             "their_package.broken:Scaled",
             ["importing their_package.broken failed with RuntimeError: no licence"],
         ),
-        ("M:scaled", ["is a function, not a loss", "agentgym.rl.losses.Loss", "Did you mean 'Scaled'?"]),
-        ("M:Thawed", ["is another kind of class, not a loss", "Scaled"]),
-        ("M:Undecorated", ["is not a dataclass", "@dataclass(frozen=True, kw_only=True)"]),
+        (
+            "M:scaled",
+            ["is not a loss: a frozen dataclass that inherits agentgym.rl.losses.Loss", "mean 'Scaled'?"],
+        ),
+        ("M:Thawed", ["is not a loss", "Scaled"]),
+        ("M:Undecorated", ["has no settings", "@dataclass(frozen=True, kw_only=True)"]),
+        ("agentgym.rl.losses:Loss", ["is not a loss"]),
         ("M:Unfinished", ["does not define __call__"]),
         ("M:Named", ["has a field `name`"]),
-        ("M:Hidden", ["types of the fields", "NameError", "TYPE_CHECKING"]),
         ({"name": "M:Scaled", "scal": 1}, ["no field 'loss.scal' of", "Did you mean 'loss.scale'?"]),
         ({"name": "M:Scaled", "scale": "x"}, ["loss.scale is 'x' (str); allowed is float"]),
         ({"name": "M:Scaled", "scale": -1}, ["loss: scale is -1.0"]),
@@ -127,6 +129,11 @@ def test_what_is_no_loss_is_refused_with_what_would_fit(
         build_recipe({"loss": given}, "r.yaml")
     message = str(raised.value)
     assert message.startswith("r.yaml: ") and all(word in message for word in words), message
+
+
+def test_settings_that_could_be_changed_are_refused(their_module: str) -> None:
+    with pytest.raises(UserError, match=r"has no settings.*frozen=True.*class Changeable"):
+        find("advantages", f"{their_module}:Changeable")
 
 
 def test_a_module_in_the_current_folder_says_how_python_finds_it(
@@ -187,7 +194,7 @@ def test_checking_components_finds_those_that_can_not_be_used(their_module: str)
     odd = registry.register(Plugin(five=5), "odd")
     greedy = registry.register(Plugin(grpo=f"{their_module}:Scaled"), "greedy")
     assert odd.status is PluginStatus.FAILED and "'package.module:Class'" in odd.error
-    assert "loss 'grpo' is one of agentgym's own" in greedy.error
+    assert "losses 'grpo' is provided by 'agentgym' of agentgym (built in) too" in greedy.error
     assert registry.component("losses", "grpo") is Grpo
     assert bad.status is PluginStatus.LOADED
     registry.check_components()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +13,6 @@ from hypothesis import strategies as st
 from agentgym import config, yaml
 from agentgym.errors import UserError
 from agentgym.recipe import Recipe
-
-
-class Colour(StrEnum):
-    RED = "red"
-    BLUE = "blue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +29,7 @@ class Wheel:
 class Car:
     name: str
     wheel: Wheel = Wheel()
-    colour: Colour = Colour.RED
+    colour: Literal["red", "blue"] = "red"
     kind: Literal["small", "large"] = "small"
     electric: bool = False
     seats: tuple[int, ...] = (1, 2)
@@ -62,7 +56,7 @@ def test_builds_every_kind_of_field() -> None:
     assert car == Car(
         name="one",
         wheel=Wheel(size=2.0, spokes=12),
-        colour=Colour.BLUE,
+        colour="blue",
         kind="large",
         electric=True,
         seats=(4, 5),

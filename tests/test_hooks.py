@@ -1,4 +1,4 @@
-"""One broken plugin takes no other down, and says whose it is when it is asked for."""
+"""A broken plugin does not affect the others; asking for it names its distribution."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
         "--loop.steps": "2",
         "--loop.groups_per_step": "2",
         "--loop.group_size": "4",
-        "--eval.tasks": "2",
+        "--eval.at_end": "false",
         "--rollout.cut_turns": "score",
         "--rollout.max_turn_tokens": "16",
         "--loss.name": "pulled",
@@ -79,7 +79,8 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
-        assert row["even/pull_max"] ** 2 >= row["even/pull"] > 0
+        assert row["even/pull_max"] ** 2 >= 0.999 * row["even/pull"]
         assert 0 < row["reward/brevity_mean"] < 1
         assert row["sandbox/calls"] > 0
+    assert rows[-1]["even/pull"] > 0  # the first step's tokens are of the trainer's own weights
     assert json.loads((run / "sandbox.json").read_text())["backend"] == "ruler"

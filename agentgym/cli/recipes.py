@@ -1,25 +1,26 @@
-"""From the words of a command to a finished recipe, with every name in it checked."""
+"""Builds a recipe from a command's arguments, and checks every name in it."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.text import table_lines
 from agentgym.components import name_of
 from agentgym.config import apply_overrides, describe
-from agentgym.errors import UserError, nearest
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe, build_recipe
+from agentgym.jobs.layers import finish_recipe
+from agentgym.models.defaults import KEYS
+from agentgym.recipe import Recipe
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.yaml import read_yaml
 
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
-    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults count")
+    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument("--env", metavar="NAME", help="the environment (`agentgym envs` lists them)")
     parser.add_argument(
         "--set",
@@ -37,8 +38,11 @@ def finish(
     arguments: argparse.Namespace,
     where: str,
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
-) -> Recipe:
-    """The recipe: base, then the command's flags (dotted), then the overrides. None of a flag is left out."""
+) -> tuple[Recipe, dict[str, str]]:
+    """The recipe, from base, the command's flags (dotted) and the overrides, and where its fields come from.
+
+    A flag that is None is left out.
+    """
     mapping = dict(base)
     for key, value in flags.items():
         if value is None:
@@ -48,7 +52,8 @@ def finish(
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
-    return build_recipe(apply_overrides(mapping, arguments.overrides), where, plugins)
+    given = apply_overrides(mapping, arguments.overrides)
+    return finish_recipe(given, base=base, where=where, plugins=plugins)
 
 
 def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
@@ -57,7 +62,7 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is made."""
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
     registry.environment(recipe.env.name)
     for name in recipe.rewards:
         registry.reward(name)
@@ -66,26 +71,12 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
         registry.sink(name)
 
 
-def check_model_path(path: str) -> None:
-    """Raises UserError when it can only be a local path and nothing is there. Hub names pass."""
-    place = Path(path)
-    if path.startswith("builtin:") or place.is_dir():
-        return
-    if place.exists():
-        raise UserError(f"the model {path!r} is a file; give its folder")
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1 or place.parent.is_dir()
-    if looks_local:
-        siblings = [p.name for p in place.parent.iterdir() if p.is_dir()] if place.parent.is_dir() else []
-        hint = nearest(place.name, siblings) if siblings else ""
-        raise UserError(
-            f"no model folder {path!r}.{hint} Give a checkpoint of a run, a Hugging Face folder, "
-            "a hub name like Qwen/Qwen3-0.6B, or builtin:tiny."
-        )
-
-
 def recipe_help() -> str:
     """Every field with its type and default."""
-    rows = [(info.key, info.type_name, info.default) for info in describe(Recipe)]
+    rows = [
+        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default)
+        for info in describe(Recipe)
+    ]
     return "\n".join(
         [
             *table_lines(("field", "type", "default"), rows),
@@ -94,6 +85,15 @@ def recipe_help() -> str:
             "On the command line: --trainer.procs 2",
         ]
     )
+
+
+def source_lines(sources: Mapping[str, str]) -> list[str]:
+    """Where the values of a finished recipe come from, one source after another."""
+    by_source: dict[str, list[str]] = {}
+    for key, source in sources.items():
+        by_source.setdefault(source, []).append(key)
+    lines = [f"  {source}: {', '.join(keys)}" for source, keys in by_source.items()]
+    return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
 def plan(recipe: Recipe) -> list[str]:

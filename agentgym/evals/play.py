@@ -57,7 +57,7 @@ async def play_eval(
 
 
 def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
-    """Count successes. Broken infrastructure and unsupported code are left out, and counted apart.
+    """Count successes. Infrastructure errors and unsupported code are left out, and counted separately.
 
     Raises InfraError when nothing could be counted.
     """

@@ -1,6 +1,6 @@
-"""How sure a measured success is: intervals for one checkpoint, and for the difference of two.
+"""Confidence intervals: for the success of one checkpoint, and for the difference of two.
 
-Episodes of one task are alike, so the tasks, not the episodes, are the independent draws.
+Episodes of one task are correlated, so the tasks, not the episodes, are the independent draws.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TaskScores: TypeAlias = Sequence[Sequence[float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over tasks, its standard error, and the interval [low, high] that holds it."""
+    """A mean over tasks, its standard error, and its confidence interval [low, high]."""
 
     mean: float
     standard_error: float
@@ -40,12 +40,12 @@ class PairedDifference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
 def clustered_estimate(scores: TaskScores, confidence: float = 0.95) -> Estimate:
-    """The mean over all episodes, with a standard error that knows that episodes of one task are alike.
+    """The mean over all episodes, with a standard error that allows for the correlation within a task.
 
     The cluster-robust variance of a mean: with the residual sums r_k of K clusters and N episodes,
     K / (K - 1) * sum r_k^2 / N^2, and Student's t with K - 1 degrees of freedom.
@@ -68,8 +68,8 @@ def clustered_estimate(scores: TaskScores, confidence: float = 0.95) -> Estimate
 def paired_difference(first: TaskScores, second: TaskScores, confidence: float = 0.95) -> PairedDifference:
     """How much better the second does than the first on the same tasks.
 
-    Each task gives one difference of its two means; the interval is Student's t over tasks, so what makes
-    a task easy or hard cancels out. Tasks that one side has no counted episode of are left out.
+    Each task gives one difference of its two means; the interval is Student's t over tasks, so a task's
+    difficulty cancels out. Tasks without a counted episode on one side are left out.
     Source: Student (W. S. Gosset), The probable error of a mean, Biometrika 6 (1908); for evaluations,
     E. Miller, Adding Error Bars to Evals, arXiv:2411.00640, section 4.2.
     Raises ValueError when the lists differ in length or fewer than two tasks are left.
@@ -128,7 +128,7 @@ def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[floa
 
 
 def student_quantile(confidence: float, degrees: int) -> float:
-    """The t that Student's distribution stays within, on both sides, with this probability.
+    """The two-sided quantile of Student's t: the t with P(-t <= T <= t) = confidence.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.1 (t by the incomplete beta function).
     """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
+from agentgym.models.device import has_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class AutoEngine(EngineConfig):
 
     def choose(self, generator: GeneratorConfig) -> EngineConfig:
         """Imports neither engine."""
-        if vllm_is_installed() and generator.device != "cpu" and _has_gpu():
+        if vllm_is_installed() and generator.device != "cpu" and has_gpu():
             return VllmEngineConfig()
         return NativeEngineConfig()
 
@@ -64,9 +65,3 @@ def build_engine(generator: GeneratorConfig, model_path: str) -> GeneratorEngine
 
 def vllm_is_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

@@ -21,7 +21,7 @@ class TaskSampler(ABC):
     def tasks(self, environment: Environment, seed: int, start: int) -> Iterator[Task]:
         """The run's tasks from number `start` on, endless. The same arguments give the same tasks.
 
-        So a run that is resumed goes on with the tasks that it would have had.
+        So a resumed run continues with the tasks that it would have had.
         """
 
 

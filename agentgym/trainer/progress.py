@@ -13,7 +13,7 @@ from agentgym.trainer.parallel import Ranks
 
 
 class Totals:
-    """Values stay on the device until the end, so that no microbatch waits for the one before.
+    """Values stay on the device until the end, so that no microbatch waits for the previous one.
 
     reductions: of every metric that the loss may give. They are declared before the first microbatch, so that all
     ranks combine the same metrics in the same order, also where one rank has no value for some.

@@ -20,9 +20,9 @@ MANIFEST = "manifest"
 
 
 class TorchStoreStore:
-    """Made by `open`; copies that travel to other processes read and write but never end it.
+    """Made by `open`; copies in other processes read and write but never end it.
 
-    A version's manifest is written last and removed first: without it the version is not there.
+    A version's manifest is written last and removed first: without it the version does not exist.
     """
 
     process_imports = (torchstore_patch.__name__,)

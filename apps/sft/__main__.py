@@ -1,4 +1,4 @@
-"""`python -m apps.sft`: makes a small policy for `code_exec` from nothing."""
+"""`python -m apps.sft`: makes a small policy for `code_exec` from scratch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from agentgym.cli.recipes import check_names, plan
 from agentgym.config import describe
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe, build_recipe
+from agentgym.jobs.layers import finish_recipe
+from agentgym.recipe import Recipe
 from agentgym.yaml import read_yaml
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
@@ -18,26 +19,31 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 
 
 def recipe(name: str) -> Recipe:
-    return build_recipe(read_yaml(FOLDER / name), name)
+    return finish_recipe(read_yaml(FOLDER / name), where=name)[0]
+
+
+def default() -> Recipe:
+    """What a command without a recipe does."""
+    return finish_recipe({})[0]
 
 
 def test_all_recipes_are_here() -> None:
     names = {path.name for path in FILES}
     assert names >= {
-        "code_exec_tiny.yaml", "math_tiny.yaml", "code_exec_sync.yaml", "qwen3_0.6b_two_gpus.yaml",
+        "code_exec_tiny.yaml", "math.yaml", "code_exec_sync.yaml", "qwen3_0.6b_two_gpus.yaml",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_recipe_builds_and_names_only_what_there_is(path: Path) -> None:
-    made = build_recipe(read_yaml(path), path.name)
+    made = recipe(path.name)
     check_names(made, PluginRegistry.discover())
     assert made.rollout.max_episode_tokens <= min(made.generator.max_model_len, made.trainer.seq_len)
     assert plan(made)
 
 
 def test_the_tiny_recipe_is_the_default_with_every_field_written_out() -> None:
-    assert recipe("code_exec_tiny.yaml") == Recipe(), (
+    assert recipe("code_exec_tiny.yaml") == default(), (
         "a default changed: write it into code_exec_tiny.yaml too"
     )
     written = read_yaml(FOLDER / "code_exec_tiny.yaml")
@@ -52,7 +58,7 @@ def test_the_synchronous_recipe_differs_from_the_default_in_staleness_alone() ->
     import dataclasses
 
     made = recipe("code_exec_sync.yaml")
-    assert dataclasses.replace(made, loop=dataclasses.replace(made.loop, max_staleness=1)) == Recipe()
+    assert dataclasses.replace(made, loop=dataclasses.replace(made.loop, max_staleness=1)) == default()
     assert made.loop.max_staleness == 0
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import NativeEngineConfig
+from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 
 VOCAB_SIZE = 300
@@ -128,9 +128,10 @@ def generator_config():
 @pytest.fixture(
     scope="module",
     params=[
-        "native",
+        pytest.param(NativeEngineConfig(), id="native"),
         pytest.param(
-            "vllm",
+            VllmEngineConfig(),
+            id="vllm",
             marks=[
                 pytest.mark.vllm,
                 pytest.mark.skipif(

@@ -16,6 +16,7 @@ from conftest import draw_samples  # type: ignore[import-not-found]
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.setup import TrainerSetup
 
 KEPT = (
     "train/loss",
@@ -28,7 +29,7 @@ KEPT = (
 
 
 def main(model_path: str, tensor_parallel: str, folder: str) -> None:
-    engine = TitanEngine(
+    setup = TrainerSetup(
         model_path=model_path,
         trainer=TrainerConfig(
             procs=int(os.environ["WORLD_SIZE"]),
@@ -43,6 +44,7 @@ def main(model_path: str, tensor_parallel: str, folder: str) -> None:
         total_steps=20,
         folder=folder,
     )
+    engine = TitanEngine(setup)
     samples = draw_samples(9)
     steps = [engine.train_step(samples) for _ in range(3)]
     engine.save(f"{folder}/checkpoint")

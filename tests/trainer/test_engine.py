@@ -130,7 +130,7 @@ def test_zero_advantage_gives_zero_gradient(make_engine: MakeEngine, samples: li
     assert make_engine().train_step(flat)["train/grad_norm"] == 0.0
 
 
-def test_what_stands_at_masked_tokens_never_changes_the_loss(
+def test_values_at_masked_tokens_never_change_the_loss(
     make_engine: MakeEngine, samples: list[Sample]
 ) -> None:
     def scribble(column: Sequence[float], mask: Sequence[float]) -> tuple[float, ...]:
@@ -251,7 +251,7 @@ def test_a_kl_term_without_a_reference_is_refused(make_engine: MakeEngine, sampl
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        ({"seq_len": 512}, "the model knows 256 positions"),
+        ({"seq_len": 512}, "the model has 256 positions"),
         ({"attention": "flex"}, "can't train on a CPU"),
     ],
 )
@@ -262,22 +262,9 @@ def test_settings_that_do_not_fit_are_refused(
         make_engine(**trainer)
 
 
-def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(
-    model_path: str, tmp_path: Path, make_engine: MakeEngine
-) -> None:
-    from agentgym.trainer.config import TrainerConfig
-
+def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(make_engine: MakeEngine) -> None:
     def fresh(seed: int) -> dict[str, Tensor]:
-        engine = TitanEngine(
-            model_path=model_path,
-            trainer=TrainerConfig(seq_len=128, device="cpu", seed=seed),
-            optimizer=OptimizerConfig(),
-            loss=CrossEntropy(),
-            total_steps=1,
-            folder=str(tmp_path),
-            random_weights=True,
-        )
-        return weights_of(engine)
+        return weights_of(make_engine(seed=seed, random_weights=True))
 
     stored = weights_of(make_engine())
     first, again, other = fresh(1), fresh(1), fresh(2)
@@ -288,7 +275,7 @@ def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(
     assert not torch.equal(first[name], stored[name])
 
 
-def test_weights_come_out_as_they_went_in(make_engine: MakeEngine, model_path: str) -> None:
+def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model_path: str) -> None:
     from safetensors.torch import load_file
 
     stored = load_file(Path(model_path) / "model.safetensors")
@@ -329,7 +316,7 @@ def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: l
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
 
 
-def test_processes_that_are_not_there_are_asked_for(
+def test_missing_variables_of_torchrun_are_named(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym.actors.runtime import Actor, Runtime, endpoint
+from agentgym.actors.endpoint import endpoint
+from agentgym.actors.runtime import Actor, Runtime
 from agentgym.weights.config import WeightsConfig
 from agentgym.weights.select import TorchStoreConfig, build_store, process_imports
 from agentgym.weights.shared_memory import SharedMemoryStore

@@ -1,4 +1,4 @@
-"""`agentgym plugins`: what is installed and, when asked, whether it works."""
+"""`agentgym plugins`: what is installed, and whether it works."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agentgym.hooks import PluginRecord, PluginStatus
 
 DESCRIPTION = """
 List the plugins: environments, rewards, sandboxes, metric sinks, losses, advantages, task samplers, generator
-engines and weight stores, our own and those of other packages. The plain list imports none of them. --check
-imports each, with the losses and so on that it names, and shows what it provides, or why it fails; it ends with
-exit code 1 when one fails.
+engines and weight stores, our own and those of other packages. Without options none of them is imported. --check
+imports each, and the components that it names, and shows what it provides or why it fails; the exit code is 1 when
+one fails.
 """
 EXAMPLES = """
 agentgym plugins
@@ -26,7 +26,7 @@ TAKES_OVERRIDES = False
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help="import every plugin")
-    parser.add_argument("--trace", metavar="NAME", help="the whole traceback of a plugin that failed")
+    parser.add_argument("--trace", metavar="NAME", help="the full traceback of a plugin that failed")
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 

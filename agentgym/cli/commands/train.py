@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from agentgym.cli.failures import Failure, explain, show
@@ -13,12 +14,12 @@ from agentgym.cli.jobs import JobShell, TrainResult
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import (
     add_recipe_arguments,
-    check_model_path,
     check_names,
     finish,
     plan,
     read_recipe,
     recipe_help,
+    source_lines,
 )
 from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
@@ -27,6 +28,7 @@ from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot, write_png
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
@@ -65,24 +67,24 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    recipe, earlier = _recipe(arguments, shell)
+    recipe, sources, earlier = _recipe(arguments, shell)
     registry = shell.plugins(recipe.plugins.disabled)
     check_names(recipe, registry)
-    check_model_path(recipe.model.path)
+    local_folder(recipe.model.path)  # raises for a path where nothing is
     name = arguments.name or f"{recipe.env.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = earlier or Path(recipe.logging.runs_dir) / name
     if arguments.dry_run:
-        return _show_plan(recipe, path, bool(earlier), arguments.json, shell)
+        return _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
     if earlier is None:
         with RunFolder.create(recipe.logging.runs_dir, name) as folder:
-            return _train(recipe, folder, registry, arguments, shell, before=None)
+            return _train(recipe, sources, folder, registry, arguments, shell, before=None)
     before = RunFolder.open(earlier).status()
     with RunFolder.open(earlier, for_writing=True) as folder:
-        return _train(recipe, folder, registry, arguments, shell, before=before)
+        return _train(recipe, sources, folder, registry, arguments, shell, before=before)
 
 
-def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, Path | None]:
-    """The recipe, and the folder of the run to resume."""
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, dict[str, str], Path | None]:
+    """The recipe, where its fields come from, and the folder of the run to resume."""
     if arguments.recipe and arguments.recipe_file:
         raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
     file = arguments.recipe or arguments.recipe_file
@@ -94,7 +96,7 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, Pat
     }
     if not arguments.resume:
         base, where = read_recipe(file)
-        return finish(base, flags, arguments, where, shell.plugins), None
+        return *finish(base, flags, arguments, where, shell.plugins), None
     given = [flag for flag in ("env", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
@@ -104,15 +106,21 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, Pat
         )
     folder = RunFolder.open(arguments.resume)
     where = str(folder.path / "config.yaml")
-    return finish(folder.load_config(), {}, arguments, where, shell.plugins), folder.path
+    recipe, sources = finish(folder.load_config(), {}, arguments, where, shell.plugins)
+    changed = {key: source for key, source in sources.items() if source != where}
+    return recipe, folder.load_sources() | changed, folder.path
 
 
-def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: JobShell) -> int:
+def _show_plan(
+    recipe: Recipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
+) -> int:
     if as_json:
-        shell.say_json({"run_dir": str(path), "resume": resume, "config": to_mapping(recipe)})
+        config = to_mapping(recipe)
+        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
         return 0
     shell.say(dump_yaml(to_mapping(recipe)).rstrip())
     shell.say()
+    shell.say("\n".join([*source_lines(sources), ""]))
     shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
     shell.say(f"  folder       {path}{' (going on)' if resume else ''}")
     return 0
@@ -120,6 +128,7 @@ def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: J
 
 def _train(
     recipe: Recipe,
+    sources: Mapping[str, str],
     folder: RunFolder,
     registry: PluginRegistry,
     arguments: argparse.Namespace,
@@ -127,7 +136,7 @@ def _train(
     *,
     before: StatusRecord | None,
 ) -> int:
-    """before: how the run that is resumed stood."""
+    """before: the status of the run that is resumed."""
     resume = before is not None
     reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
 
@@ -138,7 +147,7 @@ def _train(
 
     try:
         with contextlib.closing(reporter), warnings_to(warn):
-            folder.save_config(to_mapping(recipe))
+            folder.save_config(to_mapping(recipe), sources)
             folder.set_status(RunStatus.RUNNING)
             folder.event("resumed" if resume else "started")
             for line in plan(recipe):

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
-from agentgym.generators.checkpoint import collect, read_shapes
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
-from agentgym.generators.vllm.settings import read_vocab_size, set_environment, wants_gpu
+from agentgym.generators.vllm.settings import model_size, set_environment, wants_gpu
+from agentgym.models.architecture import collect
+from agentgym.models.safetensors import write_folder
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _SHUTDOWN_S = 10.0  # for vLLM's process to end by itself; then it is killed
 
 
 class VllmEngine:
-    """A model in a local Hugging Face folder; keeps the promises of `GeneratorEngine`.
+    """A model in a local Hugging Face folder; implements `GeneratorEngine`.
 
     vLLM computes in a process of its own, which ends with this one.
     """
@@ -52,8 +53,7 @@ class VllmEngine:
         self._gpu_memory_utilization = gpu_memory_utilization
         self._enforce_eager = enforce_eager
         self._folder = Path(model_path)
-        self._shapes = read_shapes(self._folder)
-        self._vocab_size = read_vocab_size(self._folder)
+        self._vocab_size, self._shapes = model_size(self._folder)
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
         set_environment(config)
         self._gpu = wants_gpu(config)
@@ -117,15 +117,16 @@ class VllmEngine:
         return completion
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `GeneratorEngine.update_weights`. The weights travel as one file in shared memory."""
+        """See `GeneratorEngine.update_weights`. The weights travel as files in shared memory."""
         async with self._updating:
             self._refuse_after_failure()
             try:
                 with _shared_folder() as folder:
-                    path = Path(folder) / "weights.safetensors"
-                    await asyncio.to_thread(self._write, weights, path)  # generation goes on meanwhile
-                    await self._swap(version, path)
-            except BaseException as error:  # a cancelled update leaves the engine in between, too
+                    await asyncio.to_thread(
+                        self._write, weights, Path(folder)
+                    )  # generation goes on meanwhile
+                    await self._swap(version, folder)
+            except BaseException as error:  # a cancelled update leaves the engine between two versions, too
                 await self._fail(f"the update to version {version} failed: {error!r}")
                 raise
             self._num_updates += 1
@@ -175,21 +176,16 @@ class VllmEngine:
             )
         return final
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]], path: Path) -> None:
-        from safetensors.torch import save_file
-
+    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
         found = collect(self._shapes, weights)
-        save_file(
-            {name: weight.detach().to("cpu", self._dtype).contiguous() for name, weight in found.items()},
-            path,
-        )
+        write_folder(folder, ((name, weight.detach().to(self._dtype)) for name, weight in found.items()))
 
-    async def _swap(self, version: int, path: Path) -> None:
-        """Load the file while no step runs; running requests then go on with their context computed anew."""
+    async def _swap(self, version: int, folder: str) -> None:
+        """Load the weights while no step runs; running requests then continue, their context computed again."""
         timeout_s = self._config.update_timeout_s
         async with asyncio.timeout(timeout_s):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
-            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(str(path),))
+            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(folder,))
             if not await self._llm.reset_prefix_cache(reset_running_requests=True):
                 raise InfraError("vLLM did not drop the keys and values of the old weights")
             await self._llm.update_weight_version(str(version))
@@ -237,6 +233,6 @@ def _completion(output: CompletionOutput) -> Completion:
 
 
 def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder in memory where there is such a thing; removed at the end of the `with`."""
+    """A folder in memory where the system has one; removed at the end of the `with`."""
     place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     return tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place)

@@ -144,7 +144,7 @@ class ClientRequest:
         except h11.RemoteProtocolError as error:
             if error.error_status_hint == 431:
                 raise BadRequest(431, "the head of the request is too large") from error
-            raise BadRequest(400, f"not valid HTTP: {str(error)[:100]}") from error
+            raise BadRequest(400, f"not valid HTTP: {str(error).partition(':')[0]}") from error
 
 
 def _check_raw(head: bytes, target_bytes: int) -> None:

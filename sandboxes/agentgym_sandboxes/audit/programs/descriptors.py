@@ -1,7 +1,5 @@
 """Descriptors and other handles of which the kernel has a limited number."""
 
-# hostile programs, one an entry
-
 from __future__ import annotations
 
 import textwrap

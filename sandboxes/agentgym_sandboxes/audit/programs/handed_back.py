@@ -1,8 +1,6 @@
 """What reaches our own process: odd bytes, forged protocol, and results by other channels."""
 
-# ruff: noqa: E501  # hostile programs, one an entry
-
-from __future__ import annotations
+# ruff: noqa: E501  from __future__ import annotations
 
 import asyncio
 from functools import partial

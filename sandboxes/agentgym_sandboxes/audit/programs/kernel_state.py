@@ -1,4 +1,4 @@
-"""What the kernel keeps for longer than a process, does outside of its limits, or can't be stopped from."""
+"""Kernel state that outlives a process, and kernel work that its limits do not count."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """More memory than a call may have, wherever the kernel accounts for it."""
 
-# hostile programs, one an entry
-
 from __future__ import annotations
 
 from functools import partial
@@ -178,7 +176,7 @@ SNIPPETS = (
                     pass
         say("reached", "MiB", total >> 20)
     """),
-    _program("locked_memory", "pins pages so that they can't be taken back", refused(2), """
+    _program("locked_memory", "pins pages so that they cannot be reclaimed", refused(2), """
         import ctypes
         block = ctypes.create_string_buffer(1 << 20)
         call("mlock", (149, 228), ctypes.byref(block), 1 << 20, held_by=("EPERM", "ENOMEM", "EAGAIN"))
@@ -264,10 +262,10 @@ SNIPPETS = (
         say("made", "begin")
         eaters = [subprocess.Popen(line + [str(number), str(done), str(gate)], pass_fds=[done, gate])
                   for number in range(8)]
-        told, until = set(), time.monotonic() + 5
-        while len(told) < 8 and time.monotonic() < until:
+        answered, until = set(), time.monotonic() + 5
+        while len(answered) < 8 and time.monotonic() < until:
             if select.select([read], [], [], 0.05)[0]:
-                told.update(os.read(read, 8))
-            told.update(number for number in range(8) if eaters[number].poll() is not None)
+                answered.update(os.read(read, 8))
+            answered.update(number for number in range(8) if eaters[number].poll() is not None)
     """),
 )

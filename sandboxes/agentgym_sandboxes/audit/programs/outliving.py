@@ -1,7 +1,5 @@
 """Outliving the call: processes that survive it, and files that are hard to find or to remove."""
 
-# hostile programs, one an entry
-
 from __future__ import annotations
 
 import asyncio

@@ -146,10 +146,10 @@ SNIPPETS = (
             os.write(write, b".")
             os.read(gate, 1)
             os._exit(0)
-        told = b""
-        while told.count(b".") < children:
-            told += os.read(read, 1000)
-        say("reached", "threads", told.count(b"x"))
+        ended = b""
+        while ended.count(b".") < children:
+            ended += os.read(read, 1000)
+        say("reached", "threads", ended.count(b"x"))
     """),
     _program("spawned_programs", "80 other programs by posix_spawn, which uses vfork", reached(16), """
         import signal

@@ -1,8 +1,6 @@
 """Files of a session on their way to our process and back: links, devices, long ways up, and bad archives."""
 
-# ruff: noqa: E501  # hostile programs, one an entry
-
-from __future__ import annotations
+# ruff: noqa: E501  from __future__ import annotations
 
 import contextlib
 import io

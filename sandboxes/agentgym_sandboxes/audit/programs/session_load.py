@@ -1,8 +1,6 @@
 """Trials that make a session look broken, so that a failed episode would be left out."""
 
-# ruff: noqa: E501  # hostile programs, one an entry
-
-from __future__ import annotations
+# ruff: noqa: E501  from __future__ import annotations
 
 from agentgym.sandbox import FileRefused, Limits, Session
 from agentgym_sandboxes.audit.findings import Judgement, contained, escaped
@@ -13,19 +11,19 @@ LIMITS = Limits(wall_s=60.0, cpu_s=60, memory_mib=256)
 NUM_LISTINGS = 60
 
 
-async def _odd_words(session: Session) -> Judgement:
+async def _malformed_messages(session: Session) -> Judgement:
     """Messages of the session's Python about its runs, sent by the code it runs."""
     code = r"""
 import os, socket, stat
-words = [b'{"token":"x","exit":%s,"claim":null}' % value for value in
+messages = [b'{"token":"x","exit":%s,"claim":null}' % value for value in
          (b"Infinity", b"-Infinity", b"NaN", b"1e400", b'"x"', b"null", b"[]", b"{}", b"9" * 4000, b"true")]
-words += [b"", b"\xff", b"null", b"[" * 4000, b'{"token":' * 400, b"{}", b'{"token":[],"exit":0,"claim":{}}', b"1" * 4000]
+messages += [b"", b"\xff", b"null", b"[" * 4000, b'{"token":' * 400, b"{}", b'{"token":[],"exit":0,"claim":{}}', b"1" * 4000]
 for fd in range(3, 64):
     try:
         if stat.S_ISSOCK(os.fstat(fd).st_mode):
             control = socket.socket(fileno=os.dup(fd))
-            for word in words:
-                control.send(word or b" ")
+            for message in messages:
+                control.send(message or b" ")
             print("made")
     except OSError:
         pass
@@ -34,7 +32,7 @@ for fd in range(3, 64):
     after = await session.run("print('after')", limits=LIMITS)
     if after.stdout != "after\n":
         return escaped(described(after))
-    return contained("the words were dropped")
+    return contained("the messages were dropped")
 
 
 async def _restless_files(session: Session) -> Judgement:
@@ -102,7 +100,7 @@ for server in listening:
     for _ in range(120):
         with socket.create_connection(server.getsockname()):
             made += 1
-time.sleep(8)  # the agent looks for them far more often, on a machine that stands still too
+time.sleep(8)  # the agent looks for them far more often, on a stalled machine too
 print("escaped", made, flush=True)
 """
     result = await session.run(code, limits=LIMITS)
@@ -114,7 +112,7 @@ print("escaped", made, flush=True)
 
 # fmt: off
 SCENES = (
-    in_session("odd_words", "sends malformed messages in the name of the session's Python", _odd_words),
+    in_session("malformed_messages", "sends malformed messages in the name of the session's Python", _malformed_messages),
     in_session("restless_session", "makes and removes files while they are listed and saved", _restless_files),
     in_session("waiting_in_a_session", "connects to itself 48000 times and accepts nothing", _waiting_connections),
     in_session("long_paths", "has files listed and saved whose paths alone take 180 MB", _long_paths),

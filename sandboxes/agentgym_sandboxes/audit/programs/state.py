@@ -1,8 +1,6 @@
 """What a call leaves for the next one to find; the next-call check judges."""
 
-# ruff: noqa: E501  # hostile programs, one an entry
-
-from __future__ import annotations
+# ruff: noqa: E501  from __future__ import annotations
 
 from functools import partial
 

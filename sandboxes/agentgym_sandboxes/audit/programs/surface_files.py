@@ -1,8 +1,6 @@
 """Files of the host and of the image: secrets to read, places to write, devices, rights."""
 
-# ruff: noqa: E501  # hostile programs, one an entry
-
-from __future__ import annotations
+# ruff: noqa: E501  from __future__ import annotations
 
 from functools import partial
 
@@ -115,7 +113,7 @@ SNIPPETS = (
     """),
     _program("control_groups", "changes its own limits in the control group files, and makes a group of its own",
         refused(3), """
-        told = 0
+        opened = 0
         for folder, folders, names in os.walk("/sys/fs/cgroup"):
             if folder.count("/") > 6:
                 folders[:] = []
@@ -123,11 +121,11 @@ SNIPPETS = (
                 path = os.path.join(folder, name)
                 if name in ("cgroup.procs", "tasks", "memory.max", "memory.limit_in_bytes", "pids.max", "release_agent", "cpu.max",
                             "cgroup.kill", "notify_on_release", "cgroup.subtree_control"):
-                    told += 1
+                    opened += 1
                     attempt(path, lambda: os.open(path, os.O_WRONLY))
         for path in ("/sys/fs/cgroup/mine", "/sys/fs/cgroup/memory/mine"):
             attempt("mkdir", lambda: (os.mkdir(path), os.rmdir(path)))
-        held("files", told)
+        held("files", opened)
     """),
     _program("setuid_programs", "runs every program that would make it root", refused(3), """
         import subprocess, time

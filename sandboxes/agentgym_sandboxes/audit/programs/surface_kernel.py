@@ -3,9 +3,7 @@
 Numbers: (x86_64, aarch64), or one for both.
 """
 
-# ruff: noqa: E501  # hostile programs, one an entry
-
-from __future__ import annotations
+# ruff: noqa: E501  from __future__ import annotations
 
 from functools import partial
 
