@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from functools import partial
 from pathlib import Path
 
-from scripted import ScriptedSettings, build_scripted
+from scripted import Scripted
 
 from agentgym.actors.runtime import Runtime, cancelled_by_sigterm
 from agentgym.generators.config import GeneratorConfig
@@ -21,10 +20,7 @@ async def main(ending: str, logs: Path) -> None:
         async with Runtime(log_dir=logs) as runtime:
             store = SharedMemoryStore("program")
             generators = GeneratorService(
-                config=GeneratorConfig(),
-                store=store,
-                factory=partial(build_scripted, ScriptedSettings()),
-                runtime=runtime,
+                config=GeneratorConfig(engine=Scripted()), store=store, model_path="", runtime=runtime
             )
             try:
                 await generators.start()
