@@ -21,8 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from agentgym import Episode, PluginRegistry, Reward, hookimpl
+from agentgym import Episode, Reward, hookimpl
 from agentgym.config import apply_overrides, build, read_yaml, to_mapping
+from agentgym.hooks import PluginRegistry
 from agentgym.jobs.train import TrainResult, train
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus

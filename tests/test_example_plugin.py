@@ -47,7 +47,7 @@ async def test_the_example_is_played_and_scored_with_its_own_reward(registry: Pl
             low, high = (guess + 1, high) if message["content"] == "Higher." else (low, guess - 1)
     assert context.turn <= environment.max_turns and context.info["success"] is True
     episode = Episode(episode_id="e", task=task, seed=0, messages=context.messages, info=context.info)
-    async with Scorer.from_registry(registry, environment.rewards) as scorer:
+    async with Scorer.of(environment, registry) as scorer:
         await scorer.score(episode)
     assert episode.error is None
     assert episode.reward == pytest.approx(1.0 + 0.1 / context.turn)

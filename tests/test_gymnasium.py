@@ -36,9 +36,8 @@ def ids() -> list[str]:
 
 
 def right_answer(env: TextEnv) -> str:
-    (episode,) = env._table.episodes
-    assert episode._context is not None
-    return f"#### {episode._context.task.answer}"
+    (episode,) = env._game.episodes
+    return f"#### {episode.task.answer}"
 
 
 def test_every_installed_environment_is_registered_with_its_version(ids: list[str]) -> None:
@@ -140,7 +139,7 @@ def test_the_vector_environment_plays_what_single_ones_play() -> None:
 def test_finished_episodes_of_a_vector_wait_for_their_reset() -> None:
     vector = make_vector(3, options={"tries": 2})
     vector.reset(seed=0)
-    answer = f"#### {vector._table.episodes[1]._context.task.answer}"  # type: ignore[union-attr]
+    answer = f"#### {vector._game.episodes[1].task.answer}"
     _, rewards, terminated, _, _ = vector.step(["no", answer, "no"])
     assert rewards.tolist() == [0, 1, 0] and terminated.tolist() == [False, True, False]
     texts, rewards, terminated, _, _ = vector.step(["no", "ignored", "no"])

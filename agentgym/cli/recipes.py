@@ -12,12 +12,23 @@ from agentgym.config import apply_overrides, build, describe, read_yaml
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
+from agentgym.rollout.scoring import find_reward
 
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
     parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults count")
-    parser.add_argument("--env", metavar="NAME", help="the environment (`agentgym envs` lists them)")
+    parser.add_argument(
+        "--env",
+        metavar="NAME",
+        help="an environment that is installed, or a file's or module's: my_env.py:Guess",
+    )
+    parser.add_argument(
+        "--reward",
+        action="append",
+        metavar="NAME[=WEIGHT]",
+        help="a reward instead of the environment's own, by name or as my.py:short; may be given several times",
+    )
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -57,9 +68,11 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
 
     So for options that the sandbox does not take; with `auto` they are Docker's.
     """
-    registry.environment(recipe.env.name)
-    for name in recipe.rewards:
-        registry.reward(name)
+    environment = registry.environment(recipe.env.name)
+    for name in (
+        recipe.rewards if isinstance(environment, type) else ()
+    ):  # others show theirs when they are built
+        find_reward(name, environment, registry)
     sandbox = recipe.sandbox
     if sandbox.name != "auto":
         registry.sandbox(sandbox.name)(sandbox.options)

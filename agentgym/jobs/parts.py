@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.env import Environment
-from agentgym.errors import UserError, nearest
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
@@ -21,26 +21,6 @@ from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
 from agentgym.types import Task
-
-
-def load_environment(recipe: Recipe, registry: PluginRegistry) -> Environment:
-    """Raises UserError for an unknown name or option, and when the environment refuses its options."""
-    factory = registry.environment(recipe.env.name)
-    options = recipe.env.options
-    known = inspect.signature(factory).parameters
-    for name in options:
-        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            raise UserError(f"environment {recipe.env.name!r} has no option {name!r}.{nearest(name, known)}")
-    try:
-        return factory(**options)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"environment {recipe.env.name!r} refused its options {options}: {error}") from error
-
-
-def load_scorer(recipe: Recipe, environment: Environment, registry: PluginRegistry) -> Scorer:
-    """The recipe's rewards, or the environment's own."""
-    weights = recipe.rewards or dict(environment.rewards)
-    return Scorer([registry.reward(name) for name in weights], weights)
 
 
 def resolve_model(model: ModelConfig, scratch: Path) -> Path:
@@ -96,8 +76,8 @@ class Gym:
         cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter
     ) -> Gym:
         """Check everything that can be wrong before anything is started; then start the sandbox."""
-        environment = load_environment(recipe, registry)
-        scorer = load_scorer(recipe, environment, registry)
+        environment = build_environment(registry, recipe.env.name, recipe.env.options)
+        scorer = Scorer.of(environment, registry, recipe.rewards)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
         check_lengths(recipe)
         some = [next(training_tasks(environment, recipe.loop.seed)), *held_out_tasks(environment, 1)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import PluginRegistry, hookimpl
+from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.cli.checks import (
     PACKAGES,
     Level,

@@ -304,7 +304,7 @@ def test_wrong_names_and_weights_are_the_users_mistake(module: ModuleType) -> No
     with pytest.raises(UserError, match="no reward is weighed"):
         Scorer([], {})
     with pytest.raises(UserError, match="no reward 'sucess'"):
-        Scorer.from_registry(PluginRegistry([]), {"sucess": 1.0})
+        Scorer.of(object(), PluginRegistry([]), {"sucess": 1.0})  # type: ignore[arg-type]
 
 
 def test_a_reward_without_an_importable_name_is_refused_with_advice() -> None:

@@ -15,7 +15,7 @@ from agentgym_envs.code_exec.problems import Problem
 from agentgym_envs.code_exec.sources import TaskSource, make_source
 
 
-class CodeExec(Environment):
+class CodeExec(Environment[Problem]):
     """Python functions against visible examples and hidden tests, over several turns.
 
     A turn is one attempt and one sandbox call. The episode ends when all cases pass, when the examples pass
@@ -55,16 +55,14 @@ class CodeExec(Environment):
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         return self._source.tasks(split, seed)
 
-    async def start(self, context: EpisodeContext) -> None:
-        context.state = Problem.from_json(context.task.answer)
+    async def start(self, context: EpisodeContext[Problem]) -> Problem:
         context.info.update(
             success=False, tests_passed=0.0, format_ok=False, attempts=0, verdicts=[], unsupported=False
         )
+        return Problem.from_json(context.task.answer)
 
-    async def reply(self, context: EpisodeContext) -> Reply:
-        problem = context.state
-        assert isinstance(problem, Problem)
-        info = context.info
+    async def reply(self, context: EpisodeContext[Problem]) -> Reply:
+        problem, info = context.state, context.info
         code = find_code(context.messages[-1]["content"], problem.entry)
         info["attempts"] = context.turn
         info["format_ok"] = code is not None
@@ -86,7 +84,7 @@ class CodeExec(Environment):
             return Reply(done=True)  # solved, or only hidden cases fail: no word about those
         return Reply(messages=(feedback_message(told),))
 
-    async def _grade(self, context: EpisodeContext, problem: Problem, code: str) -> Verdict:
+    async def _grade(self, context: EpisodeContext[Problem], problem: Problem, code: str) -> Verdict:
         if context.sandbox is None:
             raise InfraError(f"task {context.task.task_id} was started without a sandbox")
         request = GradeRequest(
