@@ -32,8 +32,9 @@ def load_environment_class(path: str) -> type[Environment[Any]]:
     module, thing = _load(path)
     if not (isinstance(thing, type) and issubclass(thing, Environment)):
         there = [n for n in defined_in(module) if _is_environment(getattr(module, n))]
+        what = "another class" if isinstance(thing, type) else f"of type {type(thing).__name__}"
         raise UserError(
-            f"{path!r} is a {type(thing).__name__}, not a subclass of agentgym.Environment."
+            f"{path!r} is {what}, not a subclass of agentgym.Environment."
             + nearest(path.rpartition(":")[2], there)
         )
     if missing := sorted(getattr(thing, "__abstractmethods__", ())):
@@ -48,7 +49,7 @@ def load_reward(path: str) -> Reward:
         return thing
     if isinstance(thing, type) or not callable(thing):
         raise UserError(
-            f"the reward {path!r} is {thing!r:.80}; give a function of an episode, or a method's class as --env"
+            f"the reward {path!r} is {thing!r:.80}; give a function that takes an episode"
         )
     return marked_reward(thing) or Reward(name=path.rpartition(":")[2], function=thing)
 

@@ -35,7 +35,7 @@ async def test_the_example_is_played_and_scored_with_its_own_reward(registry: Pl
     environment = registry.environment("guess_number")()
     task = next(environment.tasks("train"))
     context = EpisodeContext(task=task, messages=list(task.prompt))
-    await environment.start(context)
+    context.state = await environment.start(context)
     low, high, done = 1, 100, False
     while not done:
         guess = (low + high) // 2

@@ -16,7 +16,7 @@ from agentgym.cli.jobs import InstalledJobs
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import check_model_path, check_names, finish, read_recipe
 from agentgym.cli.training import default_name, run_training, with_weights
-from agentgym.commands.stopping import run_until_stopped
+from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -95,7 +95,7 @@ def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
 
 
 def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
-    """A KeyboardInterrupt of the waiting thread cancels the job, and is raised when that has cleaned up."""
+    """A signal to the waiting thread cancels the job, and is raised when that has cleaned up."""
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
     ended: Future[T] = Future()
 
@@ -109,17 +109,20 @@ def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
         except BaseException as error:
             ended.set_exception(error)
 
+    is_main = threading.current_thread() is threading.main_thread()
     thread = threading.Thread(target=work, name="agentgym-job")
-    thread.start()
-    try:
-        return ended.result()
-    except KeyboardInterrupt:
-        loop, task = begun.result()
-        if task is not None and not ended.done():
-            loop.call_soon_threadsafe(task.cancel)
-        raise
-    finally:
-        thread.join()
+    with stoppable() if is_main else contextlib.nullcontext():
+        thread.start()
+        try:
+            return ended.result()
+        except KeyboardInterrupt:
+            loop, task = begun.result()
+            if task is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
+        finally:
+            thread.join()
 
 
 def _settings(

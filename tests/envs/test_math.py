@@ -27,7 +27,7 @@ ANSWERS = {"25", "1350", "36", "-7", "5/8", "75", "360", "100/3", "106"}
 
 async def play(environment: MathEnvironment, task: Task, *answers: str) -> tuple[EpisodeContext, Reply]:
     context = EpisodeContext(task=task, messages=list(task.prompt), max_turns=environment.max_turns)
-    await environment.start(context)
+    context.state = await environment.start(context)
     for answer in answers:
         context.messages.append({"role": "assistant", "content": answer})
         context.turn += 1
