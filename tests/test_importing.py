@@ -90,7 +90,10 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
         ("broken.py:X", "broken.py, line 2: y = x / 0)"),
         ("broken:X", "'broken' could not be imported: ZeroDivisionError: division by zero"),
         ("unparsed.py:X", "(unparsed.py, line 1)"),
-        ("agentgym.hoks:X", "no module 'agentgym.hoks'. Is its package installed? A file is named by its path"),
+        (
+            "agentgym.hoks:X",
+            "no module 'agentgym.hoks'. Is its package installed? A file is named by its path",
+        ),
         ("__main__:Guess", "A script's or notebook's own names are gone when it ends"),
         ("my_env.py:LIMIT", "is of type int, not a subclass of agentgym.Environment"),
         ("my_env.py:Inner", "not a subclass of agentgym.Environment. There is: Guess, Unfinished."),
