@@ -48,9 +48,7 @@ def load_reward(path: str) -> Reward:
     if isinstance(thing, Reward):
         return thing
     if isinstance(thing, type) or not callable(thing):
-        raise UserError(
-            f"the reward {path!r} is {thing!r:.80}; give a function that takes an episode"
-        )
+        raise UserError(f"the reward {path!r} is {thing!r:.80}; give a function that takes an episode")
     return marked_reward(thing) or Reward(name=path.rpartition(":")[2], function=thing)
 
 

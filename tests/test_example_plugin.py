@@ -47,9 +47,10 @@ async def test_the_example_is_played_and_scored_with_its_own_reward(registry: Pl
             low, high = (guess + 1, high) if message["content"] == "Higher." else (low, guess - 1)
     assert context.turn <= environment.max_turns and context.info["success"] is True
     episode = Episode(episode_id="e", task=task, seed=0, messages=context.messages, info=context.info)
-    async with Scorer.of(environment, registry) as scorer:
+    weights = {"success": 1.0, "few_guesses": 0.1, "polite": 0.5}
+    async with Scorer.of(environment, registry, weights) as scorer:
         await scorer.score(episode)
-    assert episode.error is None
+    assert episode.error is None and environment.rewards == {"success": 1.0, "few_guesses": 0.1}
     assert episode.reward == pytest.approx(1.0 + 0.1 / context.turn)
 
 
@@ -62,8 +63,9 @@ def test_the_examples_splits_share_no_task(registry: PluginRegistry) -> None:
 
 @pytest.mark.parametrize("page", ["writing_environments.md", "writing_rewards.md"])
 def test_code_in_the_documentation_is_code_that_is_tested(page: str) -> None:
-    """Each block of Python or TOML in the pages stands in the example, line by line."""
-    example = "\n".join(path.read_text() for path in sorted(ROOT.iterdir()) if path.is_file())
+    """Each block of Python or TOML in the pages is in the example, line by line."""
+    files = [*sorted(ROOT.iterdir()), ROOT.parent / "repeat_number.py"]
+    example = "\n".join(path.read_text() for path in files if path.is_file())
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     assert blocks
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Builds the environment that a name or an import path stands for, with its options checked."""
+"""Builds the environment with that name or import path, with its options checked."""
 
 from __future__ import annotations
 

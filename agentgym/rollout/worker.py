@@ -143,7 +143,7 @@ def _receive_exactly(channel: socket.socket, size: int) -> bytes:
 
 
 def _die_with(parent_pid: int) -> None:
-    """A reward that hangs would outlive a killed parent: it never comes back to see the channel closed."""
+    """A reward that hangs would outlive a killed parent, because it never sees the closed channel."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the line above

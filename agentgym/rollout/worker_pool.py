@@ -39,7 +39,7 @@ class WorkerPool:
             worker = await self._take()
             try:
                 answers = await self._ask(worker, work, timeouts_s)
-            except BaseException:  # cancelled with answers on their way: the channel is out of step
+            except BaseException:  # cancelled while answers were under way: the channel is out of step
                 self._drop(worker)
                 raise
             self._busy.discard(worker)
@@ -93,7 +93,7 @@ class WorkerPool:
             worker.kill()
             answers.append(Answer(error_kind="ProcessDied", error=f"its process {worker.exit_reason}"))
         if len(answers) < len(timeouts_s):
-            worker.kill()  # answers that nobody waits for may still come
+            worker.kill()  # late answers would be taken for the next episode's
         return answers
 
     def _drop(self, worker: _Worker) -> None:

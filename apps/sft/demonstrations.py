@@ -26,7 +26,7 @@ HABITS: Mapping[str, str] = {
     "append_count": "append_sum",
     "prepend": "append",
 }
-"""What the demonstrator mistakes an operation for again and again, more often than not."""
+"""What the demonstrator usually mistakes an operation for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,10 @@ def conversation(made: Pipeline, rng: random.Random, config: DemonstrationConfig
     for turn in range(config.turns):
         attempt = with_mistakes(made.steps, config, rng)
         messages.append({"role": "assistant", "content": source(attempt, ENTRY)})
-        told = _visible_error(made, attempt)
-        if told is None or turn + 1 == config.turns:
+        error = _visible_error(made, attempt)
+        if error is None or turn + 1 == config.turns:
             break
-        messages.append(feedback_message(told))
+        messages.append(feedback_message(error))
     return messages
 
 

@@ -39,7 +39,7 @@ def test_an_environment_and_rewards_of_files_are_trained_with_and_kept_in_the_co
     assert path.name.startswith("RepeatNumber-")
     assert build(Recipe, RunFolder.open(path).load_config()) == recipe
     end = cli("train", "--resume", str(path), "--reward", "short")
-    assert end.code == 2 and "--reward can't be given with it" in end.err
+    assert end.code == 2 and "--reward cannot be given with it" in end.err
 
 
 def test_a_recipe_and_an_evaluation_take_them_too(cli) -> None:

@@ -1,4 +1,4 @@
-"""The code_exec environment: attempts are graded, visible failures are told, hidden ones never."""
+"""The code_exec environment: attempts are graded, visible failures are shown, hidden ones never."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from agentgym.runs.report import sandbox_text
 
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
-a run (its config then counts: the same environment, limits and seeds), a run (its last checkpoint), a Hugging
+a run (then with its config: the same environment, limits and seeds), a run (its last checkpoint), a Hugging
 Face folder, a hub name, or builtin:tiny. The same tasks and seed give the same prompts and sampling seeds.
 """
 EXAMPLES = """

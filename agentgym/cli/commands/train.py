@@ -36,7 +36,7 @@ every episode, checkpoints. At the end the first and the last checkpoint play th
 the same seeds.
 
 Fields of the recipe are set by --section.field VALUE (--help-recipe lists them all).
-Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume goes on from its last checkpoint.
+Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume continues from its last checkpoint.
 """
 EXAMPLES = """
 agentgym train --env code_exec
@@ -52,7 +52,7 @@ TAKES_OVERRIDES = True
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("recipe_file", nargs="?", metavar="RECIPE", help="the same as --recipe FILE")
     add_recipe_arguments(parser)
-    parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder")
+    parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
     parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")
     parser.add_argument("--name", help="the run's name (default: environment, date and time)")
     parser.add_argument("--seed", type=int, metavar="N", help="sets loop.seed and trainer.seed")
@@ -100,7 +100,7 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(
-            f"--resume goes on with the run's own config, so {option} can't be given with it; "
+            f"--resume continues with the run's own config, so {option} cannot be given with it; "
             "single fields can be: --loop.steps 200"
         )
     folder = RunFolder.open(arguments.resume)
@@ -114,7 +114,7 @@ def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: J
     shell.say(to_yaml(recipe).rstrip())
     shell.say()
     shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
-    shell.say(f"  folder       {path}{' (going on)' if resume else ''}")
+    shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
     return 0
 
 
@@ -139,7 +139,7 @@ def _train(
         failure = explain(error)
         show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
         if (folder.path / "state.json").is_file() and not failure.is_users:
-            shell.warn(f"go on from its last checkpoint: agentgym train --resume {folder.path}")
+            shell.warn(f"continue from its last checkpoint: agentgym train --resume {folder.path}")
         return failure.exit_code
 
 

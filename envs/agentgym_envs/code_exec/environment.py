@@ -20,10 +20,10 @@ class CodeExec(Environment[Problem]):
 
     A turn is one attempt and one sandbox call. The episode ends when all cases pass, when the examples pass
     but hidden cases fail, or when the answer holds no code (which breaks the rules). Otherwise the agent is
-    told the first failing example. Recorded in `info`:
+    shown the first failing example. Recorded in `info`:
     success (bool; None where the sandbox could not judge), tests_passed (share of hidden cases of the last
     attempt; None likewise), format_ok (bool), attempts (int), verdicts (one record an attempt),
-    unsupported (bool: the interpreter can't run such code, which says nothing about it).
+    unsupported (bool: the interpreter cannot run such code, which says nothing about its quality).
     """
 
     name: ClassVar[str] = "code_exec"
@@ -79,10 +79,10 @@ class CodeExec(Environment[Problem]):
         hidden = verdict.results[len(problem.visible) :]
         info["tests_passed"] = sum(result.passed for result in hidden) / len(hidden)
         info["success"] = verdict.passed
-        told = feedback(problem, verdict, self._feedback_chars)
-        if told is None:
-            return Reply(done=True)  # solved, or only hidden cases fail: no word about those
-        return Reply(messages=(feedback_message(told),))
+        error = feedback(problem, verdict, self._feedback_chars)
+        if error is None:
+            return Reply(done=True)  # solved, or only hidden cases fail, which are never shown
+        return Reply(messages=(feedback_message(error),))
 
     async def _grade(self, context: EpisodeContext[Problem], problem: Problem, code: str) -> Verdict:
         if context.sandbox is None:
@@ -96,6 +96,6 @@ class CodeExec(Environment[Problem]):
         return verdict
 
 
-def feedback_message(told: str) -> Message:
-    """How a failure is told to the agent."""
-    return {"role": "user", "content": told}
+def feedback_message(error: str) -> Message:
+    """The message that reports a failure to the agent."""
+    return {"role": "user", "content": error}
