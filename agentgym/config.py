@@ -1,43 +1,27 @@
-"""Config files and dotted overrides become frozen dataclasses, and every mistake in them is explained.
-
-The YAML read and written here is typed as YAML 1.2 does it: `3e-4` is a number, `no` is a string, and a key
-that stands twice is an error.
-"""
+"""Plain values and dotted overrides become frozen dataclasses, and every mistake in them is explained."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import enum
-import functools
-import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
+from agentgym.components import SEAMS, ComponentKind, field_types, find, kind_of, name_of
 from agentgym.errors import UserError, nearest
+from agentgym.yaml import dump_inline, parse_yaml
 
 if TYPE_CHECKING:
-    import yaml
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
 
-_RESOLVERS = (  # tag, pattern, first characters: the scalars of YAML 1.2's core schema
-    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"^[-+]?[0-9][0-9_]*$|^0x[0-9a-fA-F]+$", list("-+0123456789")),
-    (
-        "float",
-        r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$"
-        r"|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$",
-        list("-+.0123456789"),
-    ),
-    ("merge", r"^(?:<<)$", ["<"]),
-)
+Finder: TypeAlias = Callable[[ComponentKind, str], type]
+"""The class of a component by its name or import path; raises UserError when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,67 +33,27 @@ class FieldInfo:
     default: str
 
 
-def read_yaml(path: str | Path) -> dict[str, object]:
-    """Read a config file. Raises UserError when it is missing, is no YAML, or is no mapping."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        folder = path.parent
-        found = [file.name for file in folder.glob("*.y*ml")] if folder.is_dir() else []
-        hint = (
-            nearest(path.name, found) if folder.is_dir() else f" Neither is there a folder {str(folder)!r}."
-        )
-        raise UserError(f"no config file {str(path)!r}.{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"can't read the config file {str(path)!r}: {error}") from None
-    value = parse_yaml(text, where=str(path))
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{path}: a config file holds a mapping of names to values; this is {_shown(value)}")
-    return value
-
-
-def parse_yaml(text: str, *, where: str) -> object:
-    """The value of a YAML text. Raises UserError, which names `where`."""
-    import yaml
-
-    try:
-        return yaml.load(text, Loader=_loader())  # a SafeLoader: builtin values only
-    except yaml.YAMLError as error:
-        raise UserError(f"{where}: this is no YAML: {error}") from None
-
-
-def to_yaml(value: object) -> str:
-    """YAML of a mapping or a config dataclass; `parse_yaml` reads it back as the same values."""
-    import yaml
-
-    plain = to_mapping(value) if dataclasses.is_dataclass(value) else value
-    text = str(yaml.dump(plain, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=100))
-    if any(
-        break_ in text for break_ in "\x85\u2028\u2029"
-    ):  # written as they are, they would be read as spaces
-        return str(yaml.dump(plain, Dumper=_dumper(), sort_keys=False, width=100))
-    return text
-
-
 def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> dict[str, object]:
     """A copy of the mapping with `section.field=value` set; values are typed as YAML types them.
 
-    `--section.field=value` is read the same way. Raises UserError for what is no such assignment.
+    `--section.field=value` is read the same way. A component that is given by its name alone becomes a section when
+    one of its settings is set. Raises UserError for anything else than such an assignment.
     """
     result = copy.deepcopy(dict(mapping))
     for override in overrides:
         key, equals, text = override.removeprefix("--").partition("=")
         parts = key.split(".")
         if not equals or not all(parts):
-            raise UserError(f"{override!r} is no override; write section.field=value, as in trainer.procs=4")
+            raise UserError(
+                f"{override!r} is not an override; write section.field=value, as in trainer.procs=4"
+            )
         place = result
         for depth, part in enumerate(parts[:-1], start=1):
             inner = place.setdefault(part, {})
             if inner is None:  # an empty section of the file
                 inner = place[part] = {}
+            if isinstance(inner, str):
+                inner = place[part] = {"name": inner}
             if not isinstance(inner, dict):
                 raise UserError(f"{override!r}: {'.'.join(parts[:depth])} is {_shown(inner)}, not a section")
             place = inner
@@ -117,21 +61,27 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> 
     return result
 
 
-def build(cls: type[T], mapping: Mapping[str, object], where: str = "recipe") -> T:
+def build(
+    cls: type[T], mapping: Mapping[str, object], where: str = "recipe", find_component: Finder = find
+) -> T:
     """An object of a config dataclass from plain values, nested dataclasses and all.
 
     Strict: an unknown key, a missing one or a value of another type raises UserError, as does a ValueError
     of a `__post_init__`. An int is taken for a float, a list for a tuple, nothing else. where: what the
-    errors call the source, for example the file.
+    errors call the source, for example the file. find_component: knows ours and import paths unless another is given.
     """
-    return _Builder(cls, where).build(cls, mapping, "")
+    return _Builder(cls, where, find_component).build(cls, mapping, "")
 
 
 def to_mapping(config: object) -> dict[str, object]:
     """A config dataclass as plain values (dict, list, str, numbers); `build` makes it again."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        raise TypeError(f"{config!r} is no dataclass object")
-    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        raise TypeError(f"{config!r} is not an object of a dataclass")
+    mapping: dict[str, object] = {}
+    for field in dataclasses.fields(config):
+        value, kind = getattr(config, field.name), kind_of(field)
+        mapping[field.name] = {"name": name_of(kind, value)} | to_mapping(value) if kind else _plain(value)
+    return mapping
 
 
 def describe(cls: type) -> list[FieldInfo]:
@@ -140,49 +90,51 @@ def describe(cls: type) -> list[FieldInfo]:
 
 
 def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
-    hints = _hints(cls)
+    hints = field_types(cls)
     for field in dataclasses.fields(cls):
-        hint, key = hints[field.name], f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(hint):
+        hint, key, kind = hints[field.name], f"{prefix}{field.name}", kind_of(field)
+        if kind is not None:
+            default, names = _default_of(field), ", ".join(SEAMS[kind].builtin)
+            type_name = f"one of {names}, or package.module:Name"
+            yield FieldInfo(key=f"{key}.name", type_name=type_name, default=name_of(kind, default))
+            yield from _describe(type(default), f"{key}.")
+        elif dataclasses.is_dataclass(hint):
             yield from _describe(typing.cast(type, hint), f"{key}.")
         else:
-            yield FieldInfo(key=key, type_name=_type_name(hint), default=_default_text(field))
+            default = _default_of(field)
+            text = "(required)" if default is dataclasses.MISSING else dump_inline(_plain(default))
+            yield FieldInfo(key=key, type_name=_type_name(hint), default=text)
 
 
-def _default_text(field: dataclasses.Field[object]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return _inline(_plain(field.default))
+def _default_of(field: dataclasses.Field[object]) -> object:
+    """dataclasses.MISSING when a value is required."""
     if field.default_factory is not dataclasses.MISSING:
-        return _inline(_plain(field.default_factory()))
-    return "(required)"
-
-
-def _inline(value: object) -> str:
-    import yaml
-
-    text = yaml.dump([value], Dumper=_dumper(), default_flow_style=True, allow_unicode=True, width=10_000)
-    return str(text).strip()[1:-1]
+        return field.default_factory()
+    return field.default
 
 
 class _Builder:
-    """Holds what every error of one `build` needs: the root class and the source's name."""
+    """Holds what every part of one `build` needs: the root class, the source's name, where components are found."""
 
-    def __init__(self, root: type, where: str) -> None:
+    def __init__(self, root: type, where: str, find_component: Finder) -> None:
         self.root = root
         self.where = where
+        self.find_component = find_component
 
-    def build(self, cls: type[T], mapping: object, path: str) -> T:
-        """path: dotted, of this section; empty for the root."""
+    def build(self, cls: type[T], mapping: object, path: str, chosen: str = "") -> T:
+        """path: dotted, of this section; empty for the root. chosen: the name of the component."""
         if not isinstance(mapping, Mapping):
             raise self.error(path, f"is a section with fields of its own, but it is given {_shown(mapping)}")
-        hints = _hints(typing.cast(type, cls))
+        hints = field_types(cls)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         for key in mapping:
             if key not in fields:
-                raise self.unknown(str(key), list(fields), path)
+                raise self.unknown(str(key), list(fields), path, chosen)
         values: dict[str, object] = {}
         for name, field in fields.items():
-            if name in mapping:
+            if name in mapping and kind_of(field) is not None:
+                values[name] = self.build_component(field, mapping[name], _join(path, name))
+            elif name in mapping:
                 values[name] = self.convert(hints[name], mapping[name], _join(path, name))
             elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise self.error(_join(path, name), f"is missing; give a {_type_name(hints[name])}")
@@ -192,6 +144,22 @@ class _Builder:
             section = path.rpartition(".")[2]
             named = not section or str(error).startswith(section)
             raise UserError(f"{self.where}: {error}" if named else f"{self.where}: {path}: {error}") from None
+
+    def build_component(self, field: dataclasses.Field[object], value: object, path: str) -> object:
+        """value: a section with `name` and the component's own settings, or the name alone."""
+        if not isinstance(value, (str, Mapping)):
+            raise self.error(path, f"is a section with a name, or a name; it is given {_shown(value)}")
+        settings = {"name": value} if isinstance(value, str) else dict(value)
+        kind = kind_of(field)
+        assert kind is not None
+        name = settings.pop("name", None) or name_of(kind, _default_of(field))
+        if not isinstance(name, str):
+            raise self.wrong_type(str, name, f"{path}.name")
+        try:
+            cls = self.find_component(kind, name)
+        except UserError as error:
+            raise UserError(f"{self.where}: {path}.name: {error}") from error
+        return self.build(cls, settings, path, chosen=name)
 
     def convert(self, hint: object, value: object, path: str) -> object:
         if hint is object or hint is typing.Any:
@@ -215,11 +183,6 @@ class _Builder:
                 )
                 for key, item in value.items()
             }
-        if isinstance(hint, type) and issubclass(hint, enum.Enum):
-            for member in hint:
-                if member.value == value:
-                    return member
-            raise self.error(path, f"is {_shown(value)}.{nearest(str(value), [str(m.value) for m in hint])}")
         return self.convert_scalar(hint, value, path)
 
     def convert_union(self, hint: object, arguments: Sequence[object], value: object, path: str) -> object:
@@ -266,7 +229,7 @@ class _Builder:
     def wrong_type(self, hint: object, value: object, path: str) -> UserError:
         advice = ""
         if typing.get_origin(hint) in (tuple, list) and not isinstance(value, Mapping):
-            advice = f"; write it as a list: [{_inline(_plain(value))}]"
+            advice = f"; write it as a list: [{dump_inline(_plain(value))}]"
         elif hint is str and isinstance(value, (int, float, bool)):
             advice = f"; put it in quotes: \"'{value}'\""
         return self.error(path, f"is {_shown(value)}; allowed is {_type_name(hint)}{advice}")
@@ -274,21 +237,18 @@ class _Builder:
     def error(self, path: str, text: str) -> UserError:
         return UserError(f"{self.where}: {path} {text}" if path else f"{self.where}: it {text}")
 
-    def unknown(self, key: str, fields: Sequence[str], path: str) -> UserError:
+    def unknown(self, key: str, fields: Sequence[str], path: str, chosen: str) -> UserError:
         full = _join(path, key)
-        hint = nearest(key, fields)
-        elsewhere = [info.key for info in describe(self.root) if info.key.endswith(f".{key}")]
+        hint = nearest(key, [*fields, "name"] if chosen else fields)
+        elsewhere = [
+            info.key for info in describe(self.root) if info.key.endswith(f".{key}") and info.key != full
+        ]
         if elsewhere:  # the right name in the wrong section is likelier than a misspelling
             hint = f" Did you mean {' or '.join(map(repr, elsewhere))}?" + hint[hint.index(" There is:") :]
         elif path:
             hint = hint.replace("Did you mean '", f"Did you mean '{path}.")
-        return UserError(f"{self.where}: there is no field {full!r}.{hint}")
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, object]:
-    """The field types; Json, which refers to itself, is taken as any value."""
-    return typing.get_type_hints(cls, localns={"Json": object})
+        of = f" of {chosen!r}" if chosen else ""
+        return UserError(f"{self.where}: there is no field {full!r}{of}.{hint}")
 
 
 def _plain(value: object) -> object:
@@ -298,8 +258,6 @@ def _plain(value: object) -> object:
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
     return str(value) if isinstance(value, Path) else value
 
 
@@ -331,52 +289,4 @@ def _type_name(hint: object) -> str:
         return f"list of {_type_name(arguments[0])}"
     if origin in (dict, Mapping):
         return f"mapping of {_type_name(arguments[0])} to {_type_name(arguments[1])}"
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return f"one of {', '.join(str(member.value) for member in hint)}"
     return hint.__name__ if isinstance(hint, type) else str(hint)
-
-
-@functools.cache
-def _loader() -> type[yaml.SafeLoader]:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  pyyaml's own, made anew
-
-        def construct_mapping(
-            self, node: yaml.MappingNode, deep: bool = False
-        ) -> dict[typing.Hashable, object]:
-            seen: set[str] = set()
-            for key_node, _ in node.value:
-                if key_node.tag != "tag:yaml.org,2002:merge" and key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key_node.value!r} stands here twice", key_node.start_mark
-                    )
-                seen.add(str(key_node.value))
-            return dict(super().construct_mapping(node, deep))
-
-        def construct_decimal(self, node: yaml.ScalarNode) -> int:
-            text = str(node.value).replace("_", "")
-            return int(text, 16) if text.startswith("0x") else int(text)  # 010 is ten, as in YAML 1.2
-
-    for tag, pattern, first in _RESOLVERS:
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), first)
-    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_decimal)
-    return Loader
-
-
-@functools.cache
-def _dumper() -> type[yaml.SafeDumper]:
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """Quotes what `_loader` would read as something else than a string."""
-
-        yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  pyyaml's own, made anew
-
-        def ignore_aliases(self, data: object) -> bool:
-            return True  # `&id001` is no help to a reader
-
-    for tag, pattern, first in _RESOLVERS:
-        Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), first)
-    return Dumper

@@ -1,4 +1,4 @@
-"""Pluggy specifications, and a registry that one broken plugin can't take down.
+"""Pluggy specifications, and a registry in which a broken plugin does not affect the others.
 
 An entry point of the group `agentgym` names a module (or an object) with hook implementations. Finding them
 imports nothing; a plugin is imported when something it may provide is asked for.
@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeAlias, cast
 
 import pluggy
 
+from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.importing import is_import_path, load_environment_class, load_reward
@@ -46,9 +47,15 @@ class MetricSink(Protocol):
 
 
 SinkFactory: TypeAlias = Callable[[], MetricSink]
-Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"]
-Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory
-KINDS: tuple[Kind, ...] = ("environments", "rewards", "sandboxes", "sinks")
+Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"] | ComponentKind
+Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory | str
+NOUNS: Mapping[Kind, str] = {
+    "environments": "environment",
+    "rewards": "reward",
+    "sandboxes": "sandbox",
+    "sinks": "sink",
+    **{kind: seam.noun for kind, seam in SEAMS.items()},
+}
 ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
 
 
@@ -71,18 +78,42 @@ class Specs:
     def sinks(self) -> Mapping[str, SinkFactory]:  # type: ignore[empty-body]
         """Metric sinks by name."""
 
+    @hookspec
+    def losses(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Losses by name: frozen dataclasses that inherit `agentgym.rl.losses.Loss`.
+
+        This hook and those below return import paths, "package.module:Class", which are imported when a recipe
+        chooses them: so plugins are listed without importing torch.
+        """
+
+    @hookspec
+    def advantages(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Advantages by name: they inherit `agentgym.rl.advantages.Advantage`."""
+
+    @hookspec
+    def task_samplers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Task samplers by name: they inherit `agentgym.rollout.tasks.TaskSampler`."""
+
+    @hookspec
+    def generator_engines(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Generator engines by name: their configs, which inherit `agentgym.generators.config.EngineConfig`."""
+
+    @hookspec
+    def weight_stores(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Weight stores by name: their configs, which inherit `agentgym.weights.config.StoreConfig`."""
+
 
 class PluginStatus(StrEnum):
     FOUND = "found"  # not imported yet
     LOADED = "loaded"
     FAILED = "failed"
-    DUPLICATE = "duplicate"  # another distribution gives a plugin of this name
+    DUPLICATE = "duplicate"  # another distribution brings a plugin of this name
     DISABLED = "disabled"
 
 
 @dataclass(slots=True, kw_only=True)
 class PluginRecord:
-    """One plugin: where it came from and how it fares. error: also what else it provides in vain."""
+    """One plugin: where it came from and its status. error: also what it provides that another one owns."""
 
     name: str
     target: str
@@ -99,6 +130,9 @@ class PluginRecord:
 
 
 Offer: TypeAlias = tuple[Provided, PluginRecord]
+OURS = PluginRecord(
+    name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)"
+)
 
 
 class PluginRegistry:
@@ -113,7 +147,9 @@ class PluginRegistry:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(Specs)
         self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
-        self._provided: dict[Kind, dict[str, list[Offer]]] = {kind: {} for kind in KINDS}
+        self._provided: dict[Kind, dict[str, list[Offer]]] = {kind: {} for kind in NOUNS}
+        for kind, seam in SEAMS.items():
+            self._provided[kind] = {name: [(path, OURS)] for name, path in seam.builtin.items()}
         self.records: list[PluginRecord] = []
         off = set(disabled)
         for point in sorted(entry_points, key=lambda p: (p.name, p.value)):
@@ -156,7 +192,7 @@ class PluginRegistry:
             self._load(record)
 
     def names(self, kind: Kind) -> list[str]:
-        """Everything of a kind that can be had; imports all plugins."""
+        """Everything of a kind that is available; imports all plugins."""
         self.load_all()
         return sorted(self._provided[kind])
 
@@ -178,6 +214,22 @@ class PluginRegistry:
     def sink(self, name: str) -> SinkFactory:
         return cast(SinkFactory, self._get("sinks", name))
 
+    def component(self, kind: ComponentKind, name: str) -> type:
+        """The class of a component: one of ours, a plugin's, or that of an import path."""
+        if ":" in name or name in SEAMS[kind].builtin:  # a plugin never replaces one of ours
+            return find(kind, name)
+        return find(kind, cast(str, self._get(kind, name)))
+
+    def check_components(self) -> None:
+        """Import every component that a plugin offers; a plugin with one that is refused has failed."""
+        for kind in SEAMS:
+            for name, offers in self._provided[kind].items():
+                for thing, record in offers:
+                    try:
+                        find(kind, cast(str, thing))
+                    except UserError as error:
+                        record.status, record.error = PluginStatus.FAILED, f"{NOUNS[kind]} {name!r}: {error}"
+
     def provider(self, kind: Kind, name: str) -> PluginRecord:
         """Which plugin provides it."""
         return self._offer(kind, name)[1]
@@ -198,14 +250,14 @@ class PluginRegistry:
             offers = self._provided[kind].get(name, [])
         if len(offers) == 1:
             return offers[0]
-        singular = kind[:-2] if kind == "sandboxes" else kind[:-1]
+        noun = NOUNS[kind]
         if offers:
             origins = " and by ".join(record.origin for _, record in offers)
-            raise UserError(f"{singular} {name!r} is provided by {origins}; {ONE_TOO_MANY}")
+            raise UserError(f"{noun} {name!r} is provided by {origins}; {ONE_TOO_MANY}")
         for record in self.records:
             if record.name == name and record.status in (PluginStatus.FAILED, PluginStatus.DUPLICATE):
                 raise UserError(
-                    f"the plugin {record.origin} can't be used: {record.error}\n{record.trace}".rstrip()
+                    f"the plugin {record.origin} could not be loaded: {record.error}\n{record.trace}".rstrip()
                 )
             if record.name == name and record.status is PluginStatus.DISABLED:
                 raise UserError(f"the plugin {record.origin} is disabled; remove it from `plugins.disabled`")
@@ -215,7 +267,7 @@ class PluginRegistry:
             for record in self.records
             if record.status is PluginStatus.FAILED
         )
-        raise UserError(f"no {singular} {name!r}.{nearest(name, known)} Is its package installed?{failed}")
+        raise UserError(f"no {noun} {name!r}.{nearest(name, known)} Is its package installed?{failed}")
 
     def _load_named(self, name: str) -> None:
         for record in self.records:
@@ -239,14 +291,14 @@ class PluginRegistry:
         try:
             self._manager.register(plugin, record.name)
             self._manager.check_pending()  # finds misspelt hooks
-            found = {kind: self._call(plugin, kind) for kind in KINDS}
+            found = {kind: self._call(plugin, kind) for kind in NOUNS}
         except (Exception, SystemExit) as error:  # plugin code: anything may come
             if self._manager.has_plugin(record.name):
                 self._manager.unregister(name=record.name)
             self._mark_failed(record, error)
             return
         record.status = PluginStatus.LOADED
-        record.provides = tuple(f"{kind}:{name}" for kind in KINDS for name in found[kind])
+        record.provides = tuple(f"{kind}:{name}" for kind in NOUNS for name in found[kind])
         for kind, things in found.items():
             for name, thing in things.items():
                 offers = self._provided[kind].setdefault(name, [])
@@ -270,7 +322,7 @@ class PluginRegistry:
         record.status = PluginStatus.FAILED
         record.error = f"{type(error).__name__}: {error}"
         record.trace = "".join(traceback.format_exception(error))
-        log.warning("plugin %s did not load, going on without it: %s", record.origin, record.error)
+        log.warning("plugin %s did not load and is left out: %s", record.origin, record.error)
 
     def _mark_duplicates(self, records: list[PluginRecord]) -> None:
         name = records[0].name
@@ -285,7 +337,7 @@ def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
     """What a hook returned; a TypeError or ValueError says what is wrong with it."""
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only say what there is")
+        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only list what a plugin provides")
     if not isinstance(result, Mapping):
         raise TypeError(f"hook {kind} returned {type(result).__name__}; return a mapping of names")
     for name, thing in result.items():
@@ -296,6 +348,9 @@ def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
                 raise TypeError(f"reward {name!r} is {thing!r:.80}; return agentgym.Reward objects")
             if thing.name != name:
                 raise ValueError(f"reward {name!r} calls itself {thing.name!r}; give it one name")
+        elif kind in SEAMS:
+            if not isinstance(thing, str) or ":" not in thing:
+                raise TypeError(f"{NOUNS[kind]} {name!r} is {thing!r:.80}; return 'package.module:Class'")
         elif not callable(thing):
             raise TypeError(f"{kind} {name!r} is {thing!r:.80}; return a class or a function that builds it")
     return result

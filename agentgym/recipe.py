@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
+from agentgym.components import SEAMS, ComponentKind, component, find
+from agentgym.config import build
+from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.rl.config import GrpoConfig, LoopConfig
+from agentgym.hooks import PluginRegistry
+from agentgym.rl.advantages import Advantage
+from agentgym.rl.config import LoopConfig
+from agentgym.rl.losses import Loss
 from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.tasks import TaskSampler
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json
 from agentgym.weights.config import WeightsConfig
+
+MOVED: Mapping[str, str] = {
+    "grpo.advantage": "advantage.name",
+    "grpo.correction": "loss.name: `sampler` is the loss grpo, `none` is the loss reinforce",
+    "grpo": "loss (loss.clip_low, loss.kl_coef and so on)",
+    "loop.force_staleness": "benchmarks/arm.py --lag",
+    "generator.gpu_memory_utilization": "generator.engine.gpu_memory_utilization, of generator.engine.name: vllm",
+    "generator.enforce_eager": "generator.engine.enforce_eager, of generator.engine.name: vllm",
+}
+"""Where fields of older recipes are now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
 
-    random_weights: keep the architecture and tokenizer, draw the weights anew (for tests of size).
+    random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
     chat_template: empty is the tokenizer's own; `builtin:chatml`, or the path of a Jinja file.
     """
 
@@ -75,7 +94,9 @@ class Recipe:
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()
     loop: LoopConfig = LoopConfig()
-    grpo: GrpoConfig = GrpoConfig()
+    task_sampler: TaskSampler = component("task_samplers", "shuffled")
+    advantage: Advantage = component("advantages", "std_normalized")
+    loss: Loss = component("losses", "grpo")
     optimizer: OptimizerConfig = OptimizerConfig()
     trainer: TrainerConfig = TrainerConfig()
     generator: GeneratorConfig = GeneratorConfig()
@@ -83,3 +104,35 @@ class Recipe:
     eval: EvalConfig = EvalConfig()
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()
+
+
+def build_recipe(
+    mapping: Mapping[str, object],
+    where: str = "recipe",
+    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
+) -> Recipe:
+    """A recipe from plain values. Raises UserError for any mistake, with its place in `where`.
+
+    plugins: makes the registry, called with `plugins.disabled` when a component is not one of ours.
+    """
+    _refuse_moved(mapping, where)
+
+    def find_any(kind: ComponentKind, name: str) -> type:
+        if ":" in name or name in SEAMS[kind].builtin:
+            return find(kind, name)
+        given = build(PluginsConfig, cast(Mapping[str, object], mapping.get("plugins", {})), where)
+        return plugins(given.disabled).component(kind, name)
+
+    return build(Recipe, mapping, where, find_any)
+
+
+def _refuse_moved(mapping: Mapping[str, object], where: str) -> None:
+    """Name the new place of every field that has moved, at once."""
+    found = []
+    for key, place in MOVED.items():
+        section, _, name = key.partition(".")
+        inner = mapping.get(section)
+        if section in mapping and (not name or (isinstance(inner, Mapping) and name in inner)):
+            found.append(f"\n  {key} is now {place}")
+    if found:
+        raise UserError(f"{where}: these fields have moved:{''.join(found)}")

@@ -3,9 +3,11 @@
     python benchmarks/arm.py --name seed0 --set loop.seed=0
     python benchmarks/arm.py --name coin --random-reward
     python benchmarks/arm.py --name slow --delay-ms 200 --set loop.max_staleness=2
+    python benchmarks/arm.py --name stale --lag 16 --set loop.max_staleness=0
 
 `--random-reward` pays a coin toss instead of the environment's rewards; `--delay-ms` makes every sandbox call
-take that much longer. Both are plugins of this file alone.
+take that much longer: both are plugins of this file alone. `--lag` keeps the generators that many updates behind
+the trainer until the last step; the comparison of the two is off, because they differ on purpose.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ import json
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
+from lagging import lag_behind
 
 from agentgym import Episode, Reward, hookimpl
-from agentgym.config import apply_overrides, build, read_yaml, to_mapping
+from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.train import TrainResult, train
-from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
+from agentgym.yaml import read_yaml
 
 
 def coin(episode: Episode) -> float:
@@ -128,6 +133,7 @@ def main() -> None:
     parser.add_argument("--runs-dir", default="runs/benchmarks")
     parser.add_argument("--random-reward", action="store_true")
     parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--lag", type=int, default=0)
     arguments = parser.parse_args()
 
     overrides = list(arguments.set)
@@ -137,15 +143,17 @@ def main() -> None:
     if arguments.delay_ms:
         overrides.append("sandbox.name=delayed")
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
-    recipe = build(
-        Recipe, apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
-    )
+    if arguments.lag:
+        overrides += [f"weights.keep={arguments.lag + 2}", "loop.check_sync_every=0"]
+    given = apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
+    recipe, sources = finish_recipe(given)
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)
     memory, began = PeakMemory(), time.monotonic()
     with RunFolder.create(arguments.runs_dir, name) as folder:
-        folder.save_config(to_mapping(recipe))
-        result = asyncio.run(train(recipe, folder, PlainReporter(sys.stderr), registry=registry))
+        folder.save_config(to_mapping(recipe), sources)
+        reporter, lag = PlainReporter(sys.stderr), partial(lag_behind, lag=arguments.lag)
+        result = asyncio.run(train(recipe, folder, reporter, registry=registry, change_loop=lag))
         folder.set_status(RunStatus.DONE)
         wall_s = time.monotonic() - began
         print(json.dumps(figures(arguments.name, result, folder, wall_s, memory.peak_mib)))

@@ -1,9 +1,9 @@
-"""How much two cores give over one on this machine: matrix products in one process, then in two at a time.
+"""How much more two cores compute than one: matrix products in one process, then in two at the same time.
 
     python benchmarks/cores.py
 
-Cores that share a floating-point unit, or a busy host, give less than 2; nothing that overlaps generation and
-training on the CPU can gain more than this ratio.
+The ratio is below 2 when cores share a floating-point unit or the host is busy. Overlapping generation and training
+on the CPU cannot gain more than this ratio.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fuzzes what reads untrusted bytes: `python benchmarks/fuzz_sandbox.py --minutes 60 --seed 7`.
+"""Fuzzes the code that reads untrusted bytes: `python benchmarks/fuzz_sandbox.py --minutes 60 --seed 7`.
 
-Each case has a seed of its own; a finding is written to a file, and `--replay FILE` makes it again. Exits with 1
-when there was one. `--docker` adds the targets that need a Docker engine: the agent in a container, and grades
-compared with a slow computation here.
+Each case has its own seed. A finding is written to a file, and `--replay FILE` reproduces it; the exit code is then 1.
+`--docker` adds the targets that need a Docker engine: the agent in a container, and grades compared with a slow
+computation here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fuzz import (
 )
 from fuzz.running import Finding, Report, Target
 
-MEMORY_BYTES = 8 << 30  # a case that takes more is a finding, not the end of the machine
+MEMORY_BYTES = 8 << 30  # a case that needs more is a finding
 
 
 def main() -> int:
@@ -57,17 +57,17 @@ async def _fuzz(arguments: argparse.Namespace) -> int:
             targets = [target for target in targets if target.name in arguments.only]
         print(f"{len(targets)} targets, {arguments.minutes:g} minutes, seed {arguments.seed}", flush=True)
         reports = await running.run(targets, arguments.seed, seconds=60 * arguments.minutes)
-    return _tell(reports, arguments.findings)
+    return _report(reports, arguments.findings)
 
 
 async def _replay(targets: list[Target], known: Finding) -> int:
     target = next(target for target in targets if target.name == known.target)
     finding = await running.run_case(target, known.seed)
-    print(finding.error if finding is not None else "nothing is found any more")
+    print(finding.error if finding is not None else "this case no longer fails")
     return 0 if finding is None else 1
 
 
-def _tell(reports: list[Report], folder: Path) -> int:
+def _report(reports: list[Report], folder: Path) -> int:
     print(f"{'target':<28}{'cases':>12}{'cases/s':>10}{'findings':>10}")
     for report in reports:
         rate = report.num_cases / max(report.seconds, 1e-9)
@@ -87,10 +87,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", metavar="TARGET", help="this target; may be given again")
-    parser.add_argument("--docker", action="store_true", help="also what needs a Docker engine")
+    parser.add_argument("--only", action="append", metavar="TARGET", help="only this target; may be repeated")
+    parser.add_argument("--docker", action="store_true", help="also the targets that need a Docker engine")
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), metavar="FOLDER")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="make a finding again")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="reproduce a finding")
     return parser.parse_args()
 
 

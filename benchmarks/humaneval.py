@@ -1,9 +1,9 @@
-"""Grades HumanEval's canonical solutions, which must all pass, and bodies that do nothing, which never may.
+"""Grades HumanEval's canonical solutions, which must all pass, and bodies that do nothing, which must all fail.
 
     python benchmarks/humaneval.py HumanEval.jsonl.gz --sandbox docker
 
-It downloads nothing. The file is at https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz;
-a dump of the hub's `openai/openai_humaneval` as JSON lines is as good. Exit 1: a solution was misjudged.
+Nothing is downloaded. The file is at https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz;
+the hub's `openai/openai_humaneval` as JSON lines works too. Exit code 1: a solution was misjudged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("canonical", "return None", "empty body", "empty file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One solution. right: None where the interpreter can't run it. error: what the first failing case said."""
+    """One solution. right: None when the interpreter can't run it. error: of the first case that failed."""
 
     task_id: str
     kind: str
@@ -43,7 +43,7 @@ class Judged:
 
 
 def read_rows(path: Path) -> list[Mapping[str, object]]:
-    """The problems of a .jsonl or .jsonl.gz file. Raises ValueError for what is no HumanEval data."""
+    """The problems of a .jsonl or .jsonl.gz file. Raises ValueError for anything but HumanEval data."""
     data = path.read_bytes()
     text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
     rows = [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -55,7 +55,7 @@ def read_rows(path: Path) -> list[Mapping[str, object]]:
 
 
 def solutions(problem: Problem) -> Mapping[str, str]:
-    """By kind: the one that is right, and the three that do nothing."""
+    """By kind: the right one, and three that do nothing."""
     prompt = problem.prelude
     codes = (problem.solution, f"{prompt}\n    return None\n", f"{prompt}\n    pass\n", "")
     return dict(zip(KINDS, codes, strict=True))
@@ -111,7 +111,7 @@ async def judge_all(
 
 
 def summary(judged: Sequence[Judged]) -> str:
-    """A line for each kind, then every miss with its words."""
+    """A line for each kind, then every misjudged solution with its error."""
     lines = []
     for kind in KINDS:
         mine = [one for one in judged if one.kind == kind]
@@ -128,7 +128,7 @@ def summary(judged: Sequence[Judged]) -> str:
 
 
 async def grade_file(rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace) -> int:
-    """Grade, print, and say by the exit code whether all was judged right."""
+    """Grade, print, and return the exit code: 0 when everything was judged correctly."""
     print(f"{len(rows)} problems, {len(KINDS)} solutions each, in {arguments.sandbox}", file=sys.stderr)
     async with PluginRegistry.discover().sandbox(arguments.sandbox)({}) as sandbox:
         judged = await judge_all(
@@ -161,7 +161,7 @@ def main() -> int:
     arguments = parser.parse_args()
     path = Path(arguments.path)
     if not path.is_file():
-        print(f"humaneval: there is no file {str(path)!r}; the data can be had at {WHERE}", file=sys.stderr)
+        print(f"humaneval: there is no file {str(path)!r}; the data is available at {WHERE}", file=sys.stderr)
         return 2
     try:
         rows = read_rows(path)

@@ -4,7 +4,7 @@
     python benchmarks/preload.py numpy==2.3.1 numpy
     python benchmarks/preload.py pandas==2.3.3 pandas --calls 60
 
-The two sandboxes take turns in rounds. On a machine that is not idle it measures all the same, and says so.
+The two sandboxes take turns in rounds. A busy machine is measured too, with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentgym_sandboxes.audit.timing import Plan, Timing, Way, measure
 
 
 async def compare(packages: Sequence[str], module: str, calls: int) -> list[Timing]:
-    """A program that imports the module, and one that does nothing; on each of the sandboxes."""
+    """A program that imports the module, and one that does nothing, in both sandboxes."""
     make = PluginRegistry.discover().sandbox("docker")
     named: list[Json] = list(packages)
     ways = []
@@ -54,7 +54,7 @@ async def main() -> None:
     arguments = parser.parse_args()
     load = await measure_load()
     if not load.is_idle:
-        print(f"The machine is not idle ({load}): claim none of these figures.", file=sys.stderr)
+        print(f"The machine is not idle ({load}): these figures are not reliable.", file=sys.stderr)
     for timing in await compare(arguments.packages, arguments.module, arguments.calls):
         print(f"{timing.name:32} p50 {timing.p50_ms:7.2f} ms   p95 {timing.p95_ms:7.2f} ms")
 

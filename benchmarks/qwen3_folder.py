@@ -1,9 +1,9 @@
-"""Writes a Qwen3 model folder of a public size without weights: config.json and the tiny policy's tokenizer.
+"""Writes a Qwen3 model folder of a released size, without weights: config.json and the tiny policy's tokenizer.
 
     python benchmarks/qwen3_folder.py 0.6B OUT
     agentgym train --recipe apps/grpo/qwen3_0.6b_two_gpus.yaml --model.path OUT --model.random_weights true
 
-For runs that are about speed and correctness at size, on machines that reach no model hub.
+For runs that test speed and correctness at size, on machines that can't reach a model hub.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZES = {
 
 
 def config(size: str, eos_token_id: int) -> dict[str, object]:
-    """The architecture of a size, with the tokenizer's own end token."""
+    """The architecture of that size, with the end token of the tokenizer."""
     hidden, layers, heads, key_value_heads, intermediate, tied = SIZES[size]
     return {
         "architectures": ["Qwen3ForCausalLM"],

@@ -25,17 +25,15 @@ MEASURED = HERE / "measured"
 DOCUMENT = HERE.parent / "docs" / "results.md"
 CURVE = HERE.parent / "docs" / "results-curve.png"
 
-STALE = ("loop.max_staleness=0", "loop.force_staleness=16", "loop.steps=40")
+STALE = ("--lag", "16", "--set", "loop.max_staleness=0", "--set", "loop.steps=40")
 LEARNING: Mapping[str, tuple[str, ...]] = {
     "seed-0": (),
     "seed-1": ("--set", "loop.seed=1", "--set", "trainer.seed=1"),
     "seed-2": ("--set", "loop.seed=2", "--set", "trainer.seed=2"),
     "random-reward": ("--random-reward",),
     "learning-rate-0": ("--set", "optimizer.lr=0"),
-    "stale-16-corrected": tuple(word for field in STALE for word in ("--set", field)),
-    "stale-16-uncorrected": tuple(
-        word for field in (*STALE, "grpo.correction=none") for word in ("--set", field)
-    ),
+    "stale-16-corrected": STALE,
+    "stale-16-uncorrected": (*STALE, "--set", "loss.name=reinforce"),
     "docker": ("--set", "sandbox.name=docker"),
 }
 WORK = ("--set", "loop.steps=40")
@@ -164,7 +162,7 @@ def machine() -> str:
 
 
 def write() -> None:
-    """Replace what stands between the markers of docs/results.md."""
+    """Replace the text between the markers of docs/results.md."""
     learning, overlap = load(LEARNING), load(OVERLAP)
     parts = {"machine": f"Machine: {machine()}."}
     if learning:

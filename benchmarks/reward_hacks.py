@@ -1,10 +1,10 @@
-"""Counts which graders the reward hacks fool: graders as people write them, and a sandbox's own.
+"""Counts which graders the reward hacks fool: graders as people write them, and that of a sandbox.
 
-    python benchmarks/reward_hacks.py                   the table, from Docker
-    python benchmarks/reward_hacks.py --hacks           and each hack, with the graders that it fools
-    python benchmarks/reward_hacks.py --json FILE       and all of it as JSON
+    python benchmarks/reward_hacks.py                   the table, measured in Docker
+    python benchmarks/reward_hacks.py --hacks           also each hack, with the graders that it fools
+    python benchmarks/reward_hacks.py --json FILE       also everything as JSON
 
-The naive graders run inside Docker, so that only their verdicts are at risk. Exit 1: a hack passed in ours.
+The naive graders run inside Docker, so that only their verdicts are at risk. Exit code 1: a hack fooled ours.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from naive_graders import GRADERS, Grader
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Outcome
-from agentgym_sandboxes.audit.hacks import HACKS
-from agentgym_sandboxes.audit.hacks_trial import Hack, attack
+from agentgym_sandboxes.audit.hacks.hack import Hack, attack
+from agentgym_sandboxes.audit.suite import HACKS
 
 Fooled = Mapping[
     str, Mapping[str, bool]
@@ -67,7 +67,7 @@ async def count(sandbox: SandboxBackend, at_once: int, wall_s: float) -> tuple[F
 
 
 def table(fooled: Fooled, passed: list[str], name: str) -> str:
-    """Markdown: a line for each grader, with the hacks that it took for solutions."""
+    """Markdown: a line for each grader, with the number of hacks that it accepted."""
     lines = ["| grader | hacks that fooled it | of |", "|---|---|---|"]
     for grader in GRADERS:
         tried = [row[grader.name] for row in fooled.values() if grader.name in row]
@@ -99,5 +99,5 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, default=4, help="grades at a time (4)")
     parser.add_argument("--wall-s", type=float, default=5.0, help="for one naive grade (5)")
     parser.add_argument("--hacks", action="store_true", help="each hack with the graders that it fools")
-    parser.add_argument("--json", help="a file for all of it")
+    parser.add_argument("--json", help="a file for everything")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -1,12 +1,12 @@
-"""Measures every sandbox that can be had here beside the raw baselines, in one run, against stated targets.
+"""Measures every sandbox that is available here, and raw baselines in the same run, against stated targets.
 
     python benchmarks/sandbox.py                 measures; writes benchmarks/measured/sandbox.json
     python benchmarks/sandbox.py --markdown      also prints the tables of docs/results.md
     python benchmarks/sandbox.py --quick --anyway --out /tmp/sandbox.json
 
-All ways of running the same program take turns in rounds, and every answer is checked. It refuses to start on a
-machine that is not idle; `--anyway` measures all the same and claims nothing. Exit code 0: all targets are met;
-1: one is missed; 3: nothing can be claimed.
+All methods of running the same program take turns in rounds, and every answer is checked. It refuses to start on a
+machine that is not idle; `--anyway` measures there too, but the figures are not claimed. Exit code 0: all targets
+are met; 1: one is missed; 3: nothing can be claimed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _named(sandbox: str, timings: Sequence[Timing]) -> list[Timing]:
 
 
 def _image_of(backends: dict[str, SandboxBackend]) -> str:
-    """The baselines run the sandbox's own image."""
+    """The baselines use the sandbox's own image."""
     if "docker" not in backends:
         raise SystemExit("the baselines need a Docker engine and the image: `agentgym sandbox build`")
     from agentgym_sandboxes.docker.image import RECIPE
@@ -110,9 +110,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sandbox", nargs="+", default=list(SANDBOXES), help="default: %(default)s")
-    parser.add_argument("--image", help="of the baselines (default: the Docker sandbox's)")
+    parser.add_argument("--image", help="for the baselines (default: that of the Docker sandbox)")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--anyway", action="store_true", help="measure on a busy machine, and claim nothing")
+    parser.add_argument(
+        "--anyway", action="store_true", help="measure on a busy machine too; nothing is claimed"
+    )
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--out", type=Path, help=f"default: {OUT}, when the figures can be claimed")
     arguments = parser.parse_args()
@@ -120,7 +122,7 @@ def main() -> int:
     idle = asyncio.run(measure_load(plan.load_s))
     if not idle.is_idle and not arguments.anyway:
         print(
-            f"the machine is not idle ({idle}): figures could not be claimed; --anyway measures all the same"
+            f"the machine is not idle ({idle}): figures could not be claimed; --anyway measures nevertheless"
         )
         return NOT_CLAIMED
     results = asyncio.run(run(plan, arguments.sandbox, arguments.image))

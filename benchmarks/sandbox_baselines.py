@@ -1,4 +1,4 @@
-"""What one would do without a sandbox of ours, measured beside it: docker exec, docker run, a plain process.
+"""The alternatives to our sandbox, measured in the same run: docker exec, docker run, a plain process.
 
 They run the same program in the same image and check the same answer. None of them limits a call, isolates it
 from the next, or cleans up after it.
@@ -25,13 +25,13 @@ PYTHON = sys.executable
 
 
 class Baselines:
-    """Use as a context: it keeps one plain container of the image, which runs nothing but `sleep`."""
+    """Use it as a context manager: it keeps one plain container of the image, which runs only `sleep`."""
 
     def __init__(self, image: str, at_once: int) -> None:
         self._image = image
         self._name = f"{LABEL}-{uuid.uuid4().hex[:8]}"
         self._client: Any = docker.APIClient(version="auto", timeout=60, num_pools=at_once + 2)
-        # Without a network, as ours: to set one up takes longer than all the rest.
+        # Without a network, like ours: setting one up takes longer than everything else.
         host = self._client.create_host_config(network_mode="none")
         self._settings: dict[str, Any] = {"labels": {LABEL: "1"}, "host_config": host}
         self._threads = ThreadPoolExecutor(max_workers=at_once)
@@ -75,7 +75,7 @@ class Baselines:
         await _process("docker", "exec", self._name, "python3", "-c", PROGRAM)
 
     def _run(self) -> None:
-        """Create, start, wait, read, remove: what `docker run --rm` comes down to."""
+        """Create, start, wait, read, remove: the steps of `docker run --rm`."""
         made = self._client.create_container(
             self._image, command=["python3", "-c", PROGRAM], **self._settings
         )

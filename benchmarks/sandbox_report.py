@@ -1,4 +1,4 @@
-"""What the sandbox benchmark found: figures against their targets, and tables of them."""
+"""The results of the sandbox benchmark: figures against their targets, and tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELD = ("memory_mib", "descriptors", "threads", "children", "containers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A figure of the Docker sandbox and what it must be. at_least: else at most."""
+    """A figure of the Docker sandbox and its limit, which it must not exceed; at_least: must reach."""
 
     what: str
     measured: float
@@ -123,14 +123,14 @@ def ways_table(results: Results) -> str:
             )
         )
     header = (
-        "way",
+        "method",
         "p50 ms",
         "p95 ms",
         f"calls/s, {results.plan.timing.at_once} at once",
         "CPU ms a call, whole machine",
         "CPU ms a call, our process",
-        "calls/s, times docker exec",
-        "p50, times quicker than docker exec",
+        "calls/s, against docker exec",
+        "p50 of docker exec, against this",
     )
     return _markdown(header, rows)
 

@@ -1,28 +1,31 @@
-"""The import rules hold, importing the gym stays light and quick, and no module grows too long."""
+"""The import rules hold, starting stays light and quick, no module grows too long, and the page's table is true."""
 
 from __future__ import annotations
 
-import ast
 import json
+import math
 import os
+import resource
 import shutil
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-SOURCE_ROOTS = {"agentgym": ".", "agentgym_envs": "envs", "agentgym_plugins": "plugins"}
-SOURCE_ROOTS["agentgym_sandboxes"] = "sandboxes"
+from benchmarks import structure
+from benchmarks.structure import PACKAGES, ROOT
+
 HEAVY = [
     "torch", "vllm", "monarch", "torchtitan", "torchstore", "docker", "datasets", "pydantic_monty",
-    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy",
+    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy", "h11",
 ]  # fmt: skip
-TORCH_ROOMS = ("rl", "actors", "generators", "trainer", "weights", "models")
-MAX_LINES = 400
-MAX_IMPORT_S = 0.15
+MAX_LINES, MAX_MEDIAN_LINES = 400, 120
+MAX_IMPORT_S, MAX_HELP_S = 0.10, 0.15  # on an idle core on which this takes REFERENCE_S:
+REFERENCE = "import asyncio, dataclasses, email.message, inspect, logging, zipfile"
+REFERENCE_S = 0.06
+PAGE = ROOT / "docs" / "architecture.md"
 
 
 def python(code: str) -> str:
@@ -31,8 +34,25 @@ def python(code: str) -> str:
     return done.stdout
 
 
+def copy_packages(folder: Path) -> None:
+    for package in PACKAGES.values():
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def processor_s(*words: str) -> float:
+    """What a process of its own took, from its start to its end."""
+
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = used()
+    subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True, timeout=120)
+    return used() - before
+
+
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(folder / root) for root in SOURCE_ROOTS.values())
+    path = os.pathsep.join(dict.fromkeys(str((folder / package).parent) for package in PACKAGES.values()))
     return subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"],
         cwd=folder,
@@ -68,15 +88,17 @@ def test_the_import_contracts_hold() -> None:
             "def f():\n    import torchtitan",
             "only trainer imports torchtitan",
         ),
+        (
+            "sandboxes/agentgym_sandboxes/host/judging.py",
+            "import torch.nn",
+            "only the rooms of training and sampling import torch",
+        ),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(
     module: str, line: str, contract: str, tmp_path: Path
 ) -> None:
-    for package, root in SOURCE_ROOTS.items():
-        shutil.copytree(
-            ROOT / root / package, tmp_path / root / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    copy_packages(tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     with (tmp_path / module).open("a") as file:
         file.write(f"\n{line}\n")
@@ -85,27 +107,44 @@ def test_a_forbidden_import_breaks_its_contract(
     assert f"{contract} BROKEN" in " ".join(done.stdout.split())
 
 
-def modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT), ast.parse(path.read_text())
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = {file.name: file.ours for file in structure.read()}
+    assert len(graph) > 300 and sum(map(len, graph.values())) > 1000  # or it reads the wrong places
+    assert [" -> ".join(circle) for circle in structure.circles(graph)] == []
 
 
-def imported(tree: ast.Module) -> set[str]:
-    names = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    return {name.partition(".")[0] for name in names}
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import agentgym.rollout.episode",
+        "def f():\n    from agentgym.rollout import episode",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .episode import EpisodePlayer",
+        "from agentgym import rollout",  # its __init__ imports the episode, here
+        "import importlib\nimportlib.import_module('agentgym.rollout.episode')",
+    ],
+)
+def test_a_planted_circle_is_found(line: str, tmp_path: Path) -> None:
+    copy_packages(tmp_path)
+    with (tmp_path / "agentgym/rollout/scoring.py").open("a") as file:
+        file.write(f"\n{line}\n")
+    (tmp_path / "agentgym/rollout/__init__.py").write_text(
+        "from agentgym.rollout.episode import EpisodePlayer\n"
+    )
+    graph = {file.name: file.ours for file in structure.read(tmp_path)}
+    assert "agentgym.rollout.episode" in {name for circle in structure.circles(graph) for name in circle}
 
 
-def test_only_the_rooms_of_training_and_sampling_import_torch() -> None:
-    importers = {
-        path
-        for path, tree in modules("agentgym", "envs", "plugins", "sandboxes")
-        if "torch" in imported(tree)
-    }
-    assert importers  # or this test looks at the wrong places
-    allowed = [Path("agentgym", room) for room in TORCH_ROOMS]
-    assert [p for p in importers if not any(p.is_relative_to(folder) for folder in allowed)] == []
+def test_the_pages_table_of_rooms_is_current() -> None:
+    """Which rooms there are, what they import and own; sizes may lag behind by a tenth."""
+    _, body, _ = structure.committed(PAGE.read_text())
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines()]
+    table = [row[:3] for row in rows if row][2:]
+    files = [*structure.read(), *structure.other_files()]
+    now = structure.rooms(files)
+    again = "`python benchmarks/structure.py --write docs/architecture.md` writes it again"
+    assert table == [structure.cells(room)[:3] for room in now], again
+    shown = sum(int(row[4].replace(",", "")) for row in rows[2:] if row)
+    assert shown == pytest.approx(sum(file.lines for file in files), rel=0.1), again
 
 
 def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
@@ -124,18 +163,25 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
     assert set(statuses.values()) == {"loaded"} and len(statuses) >= 7, statuses
 
 
-def test_importing_agentgym_is_quick() -> None:
-    """In processor time, which is what it takes where nothing else runs."""
-    code = "import time; t = time.process_time(); import agentgym; print(time.process_time() - t)"
-    assert min(float(python(code)) for _ in range(5)) <= MAX_IMPORT_S
+@pytest.mark.parametrize(
+    ("words", "budget_s"),
+    [(["-c", "import agentgym"], MAX_IMPORT_S), (["-m", "agentgym.cli.main", "--help"], MAX_HELP_S)],
+)
+def test_starting_is_quick(words: list[str], budget_s: float) -> None:
+    """In processor time; where the machine is busy or slow, as much longer as the standard library takes."""
+    reference_s = took_s = math.inf
+    for _ in range(25):  # other programs only ever add to it
+        reference_s = min(reference_s, processor_s("-c", REFERENCE))
+        took_s = min(took_s, processor_s(*words))
+        if took_s <= (allowed_s := budget_s * max(1.0, reference_s / REFERENCE_S)):
+            return
+    pytest.fail(
+        f"{took_s:.3f} s; allowed are {allowed_s:.3f} s, where the standard library takes {reference_s:.3f} s"
+    )
 
 
 def test_no_module_is_too_long() -> None:
-    folders = ("agentgym", "envs", "plugins", "sandboxes", "apps", "benchmarks", "tests")
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
-    }
+    lengths = {str(file.path): file.lines for file in [*structure.read(), *structure.other_files()]}
     assert len(lengths) > 30
     assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+    assert statistics.median(lengths.values()) <= MAX_MEDIAN_LINES

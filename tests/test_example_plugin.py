@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.types import Episode
 
 ROOT = Path(__file__).parent / "data" / "example_plugin"
-DOCS = Path(__file__).parent.parent / "docs"
 
 
 @pytest.fixture
@@ -59,14 +57,3 @@ def test_the_examples_splits_share_no_task(registry: PluginRegistry) -> None:
     train = {task.answer for task in islice(environment.tasks("train"), 500)}
     test = {task.answer for task in environment.tasks("test")}
     assert train and test and not train & test
-
-
-@pytest.mark.parametrize("page", ["writing_environments.md", "writing_rewards.md"])
-def test_code_in_the_documentation_is_code_that_is_tested(page: str) -> None:
-    """Each block of Python or TOML in the pages is in the example, line by line."""
-    files = [*sorted(ROOT.iterdir()), ROOT.parent / "repeat_number.py"]
-    example = "\n".join(path.read_text() for path in files if path.is_file())
-    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        assert block.strip() in example, f"{page} shows code that the example does not have:\n{block}"

@@ -1,4 +1,4 @@
-"""One broken plugin takes no other down, and says whose it is when it is asked for."""
+"""A broken plugin does not affect the others; asking for it names its distribution."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_asking_for_a_broken_plugin_names_its_distribution_and_the_cause(name: s
     registry = PluginRegistry(install("bad-things", **{name: source}))
     with pytest.raises(UserError) as raised:
         registry.environment(name)
-    assert f"the plugin '{name}' of bad-things 1.2 can't be used" in str(raised.value)
+    assert f"the plugin '{name}' of bad-things 1.2 could not be loaded" in str(raised.value)
     assert message in str(raised.value) and "Traceback" in str(raised.value)
 
 

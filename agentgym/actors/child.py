@@ -21,7 +21,7 @@ def redirect_output(path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--name", required=True, help="tells the process in a list of processes")
+    parser.add_argument("--name", required=True, help="identifies the process in a list of processes")
     parser.add_argument("--log")
     arguments = parser.parse_args()
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.

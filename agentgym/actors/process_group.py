@@ -1,4 +1,4 @@
-"""The processes of one actor: started, called with a deadline, and known to be dead the moment they are."""
+"""The processes of one actor: started, called with a deadline, and reported dead as soon as they are."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import psutil
 
+from agentgym.actors.endpoint import LifecycleActor, endpoint_name
+from agentgym.actors.options import ActorOptions
 from agentgym.actors.runtime import ActorError, Runtime
 from agentgym.errors import InfraError
-
-if TYPE_CHECKING:
-    from agentgym.actors.actor import ActorOptions, ServiceActor
 
 log = logging.getLogger(__name__)
 
 LOG_TAIL_BYTES = 2000
 KILL_WAIT_S = 5.0
-T = TypeVar("T")
+A = TypeVar("A", bound=LifecycleActor)
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 _titles = itertools.count()
 
 
 class ProcessDied(InfraError):
-    """A process died, or its actor did; a request it had may be made again elsewhere."""
+    """A process or its actor died; its request may be made again elsewhere."""
 
 
-class ProcessGroup:
+class ProcessGroup(Generic[A]):
     """One actor on `options.procs` processes of this host.
 
-    A death is noticed at once through the kernel (a pidfd), so no call waits for a dead process. An error
-    that the actor's own code raises is the caller's and never counts as a death.
+    The kernel reports a death at once (through a pidfd), so no call waits for a dead process. An error that
+    the actor's own code raises goes to the caller and never counts as a death.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         name: str,
-        actor_class: type[ServiceActor],
+        actor_class: type[A],
         args: tuple[object, ...],
         options: ActorOptions,
     ) -> None:
         self.name = name
         self.pids: list[int] = []
+        self._actor_class = actor_class
         self._runtime = runtime
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -70,11 +72,11 @@ class ProcessGroup:
 
         Raises what `start` raised, or ProcessDied.
         """
-        infos = await self.call("probe", timeout_s=timeout_s)
-        self.pids = [info.pid for info in infos]  # type: ignore[attr-defined]
+        infos = await self.call(LifecycleActor.probe, timeout_s=timeout_s)
+        self.pids = [info.pid for info in infos]
         for rank, pid in enumerate(self.pids):
             self._watch(rank, pid)
-        await self.call("start", timeout_s=timeout_s)
+        await self.call(LifecycleActor.start, timeout_s=timeout_s)
 
     @property
     def dead(self) -> asyncio.Future[str]:
@@ -86,32 +88,39 @@ class ProcessGroup:
         if not self._dead.done():
             self._dead.set_result(reason)
 
-    async def call(self, endpoint: str, *args: object, timeout_s: float | None) -> list[object]:
-        """Call an endpoint on every process; answers in rank order.
+    async def call(
+        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None
+    ) -> list[R]:
+        """Call an endpoint, given as `Class.method`, on every process; answers in rank order.
 
-        Raises what the endpoint raised, ProcessDied, or InfraError after timeout_s.
+        Raises what the endpoint raised, ProcessDied, InfraError after timeout_s, or UserError for a method
+        that is not an endpoint of the actor.
         """
-        values = await self._race(endpoint, "call", args, timeout_s)
-        return [value for _, value in values]  # type: ignore[attr-defined]
+        values = await self._race(method, "call", args, timeout_s)
+        return [value for _, value in values]
 
-    async def call_one(self, endpoint: str, *args: object, timeout_s: float | None) -> object:
+    async def call_one(
+        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None
+    ) -> R:
         """Call an endpoint of a group with one process. Raises as `call` does."""
-        return await self._race(endpoint, "call_one", args, timeout_s)
+        answer: R = await self._race(method, "call_one", args, timeout_s)
+        return answer
 
-    def tell(self, endpoint: str, *args: object) -> None:
+    def broadcast(self, method: Callable[[A, *Ts], Awaitable[None]], *args: *Ts) -> None:
         """Call an endpoint that never raises, without waiting for an answer."""
+        name = endpoint_name(self._actor_class, method)
         if not self._dead.done():
             with contextlib.suppress(RuntimeError):
-                getattr(self._actor, endpoint).broadcast(*args)
+                getattr(self._actor, name).broadcast(*args)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
-        """End every process: by Monarch's way, and by SIGKILL when it is hung or takes too long."""
+        """End every process: through Monarch, then by SIGKILL if it hangs or takes too long."""
         self._stopping = True
         if self._dead.done():
-            self._kill()  # what is left of a dead group would not answer
+            self._kill()  # the remaining processes of a dead group would not answer
         else:
             with contextlib.suppress(Exception):
-                await self.call("finish", timeout_s=timeout_s)
+                await self.call(LifecycleActor.finish, timeout_s=timeout_s)
         self.give_up("stopped")
         await self._runtime.stop(self._mesh, timeout_s=timeout_s)
         if not self.pids:  # stopped before its first answer
@@ -130,16 +139,16 @@ class ProcessGroup:
         path = self._runtime.log_path(self.name, rank)
         return "" if path is None else _tail(path)
 
-    async def _race(
-        self, endpoint: str, way: str, args: tuple[object, ...], timeout_s: float | None
-    ) -> object:
+    async def _race(self, method: object, way: str, args: tuple[object, ...], timeout_s: float | None) -> Any:
+        """The answer, or the death or the deadline, whichever comes first."""
+        endpoint = endpoint_name(self._actor_class, method)
         if self._dead.done():
             raise ProcessDied(f"{self.name} is dead: {self._dead.result()}")
         try:
             answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
-        except RuntimeError as error:  # Monarch refuses to send to a mesh that it knows to be dead
+        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
             raise self._died(error) from error
-        answer.add_done_callback(_forget)  # nobody may be left to read it: the caller was cancelled, say
+        answer.add_done_callback(_forget)  # a cancelled caller does not read it
         await asyncio.wait({answer, self._dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return self._unwrap(endpoint, answer)
@@ -147,7 +156,7 @@ class ProcessGroup:
             raise ProcessDied(f"{self.name} died during {endpoint}: {self._dead.result()}")
         raise InfraError(f"{self.name} did not answer {endpoint} within {timeout_s} s")
 
-    def _unwrap(self, endpoint: str, answer: asyncio.Future[T]) -> T:
+    def _unwrap(self, endpoint: str, answer: asyncio.Future[R]) -> R:
         try:
             return answer.result()
         except ActorError as error:
@@ -159,12 +168,12 @@ class ProcessGroup:
             raise self._died(error) from error
 
     def _died(self, error: RuntimeError) -> ProcessDied:
-        self._see_exits()  # a busy event loop hears of Monarch's word first; the kernel's says more
+        self._see_exits()  # on a busy event loop Monarch may report first; the kernel's report says more
         self.give_up(" ".join(str(error).split()))
         return ProcessDied(f"{self.name} is dead: {self._dead.result()}")
 
     def _see_exits(self) -> None:
-        """Take note of what has exited and has not been told to us yet."""
+        """Handle the exits that the event loop has not reported yet."""
         poller = select.poll()
         ranks = {descriptor: rank for rank, descriptor in self._pidfds.items()}
         for descriptor in ranks:
@@ -192,7 +201,7 @@ class ProcessGroup:
         os.close(descriptor)
 
     def _on_exit(self, rank: int) -> None:
-        how = "it is gone"
+        how = "it no longer exists"
         if rank in self._pidfds:
             how = _how_it_ended(self._pidfds[rank])
             self._unwatch(rank)
@@ -212,13 +221,13 @@ class ProcessGroup:
 
 
 def _forget(answer: asyncio.Future[object]) -> None:
-    """Take the late result of a call that nobody waits for, so that asyncio does not complain."""
+    """Read the late result of a call that nobody waits for, so that asyncio logs no warning."""
     if not answer.cancelled():
         answer.exception()
 
 
 def _how_it_ended(descriptor: int) -> str:
-    """Peek at the exit status; whoever reaps the child may have been quicker."""
+    """Read the exit status without reaping the child, which may have been reaped already."""
     try:
         status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except OSError:
@@ -248,7 +257,3 @@ def _tail(path: Path) -> str:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-Launch = Callable[[str], ProcessGroup]
-"""Makes a process group of the given name; it is not started yet."""

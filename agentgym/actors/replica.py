@@ -6,13 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from agentgym.actors.process_group import Launch, ProcessDied, ProcessGroup
+from agentgym.actors.endpoint import LifecycleActor
+from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
 log = logging.getLogger(__name__)
+A = TypeVar("A", bound=LifecycleActor)
 
 
 class ReplicaState(StrEnum):
@@ -22,36 +24,27 @@ class ReplicaState(StrEnum):
     STOPPED = "stopped"
 
 
-class Admission(Protocol):
+class Admission(Protocol[A]):
     """What a started replica must have before it serves, for example the current weights."""
 
-    def ready(self, group: ProcessGroup) -> bool: ...
+    def ready(self, group: ProcessGroup[A]) -> bool: ...
 
-    async def prepare(self, group: ProcessGroup) -> None: ...
-
-
-class Open:
-    """Admits every replica at once."""
-
-    def ready(self, group: ProcessGroup) -> bool:
-        return True
-
-    async def prepare(self, group: ProcessGroup) -> None:
-        return None
+    async def prepare(self, group: ProcessGroup[A]) -> None: ...
 
 
-class Replica:
+class Replica(Generic[A]):
     """`supervise` runs for the replica's whole life; the service routes to it while its state is UP."""
 
     def __init__(
         self,
         name: str,
-        launch: Launch,
+        launch: Callable[[str], ProcessGroup[A]],
         *,
         settings: ServiceSettings,
-        admission: Admission,
+        admission: Admission[A] | None,
         changed: Callable[[], None],
     ) -> None:
+        """launch: spawns a process group of the given name. admission: None admits every replica at once."""
         self.name = name
         self.state = ReplicaState.STARTING
         self.load = 0  # requests it has now
@@ -61,11 +54,11 @@ class Replica:
         self._settings = settings
         self._admission = admission
         self._changed = changed
-        self._group: ProcessGroup | None = None
+        self._group: ProcessGroup[A] | None = None
         self._deaths_in_a_row = 0
 
     @property
-    def group(self) -> ProcessGroup:
+    def group(self) -> ProcessGroup[A]:
         assert self._group is not None, f"{self.name} was never started"
         return self._group
 
@@ -116,22 +109,22 @@ class Replica:
             self._set_state(ReplicaState.DOWN)
             await self._stop(group)
 
-    async def _start(self, group: ProcessGroup) -> None:
+    async def _start(self, group: ProcessGroup[A]) -> None:
         await group.start(timeout_s=self._settings.start_timeout_s)
-        while not self._admission.ready(group):
+        while self._admission is not None and not self._admission.ready(group):
             await self._admission.prepare(group)
         if group.dead.done():
             raise ProcessDied(group.dead.result())
 
-    async def _stop(self, group: ProcessGroup) -> None:
+    async def _stop(self, group: ProcessGroup[A]) -> None:
         stopping = asyncio.ensure_future(group.stop(timeout_s=self._settings.stop_timeout_s))
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError:
-            await stopping  # the service closes while this runs; a stop that is cut short leaves processes
+            await stopping  # the service is closing; an interrupted stop would leave processes
             raise
 
-    async def _until_dead(self, group: ProcessGroup) -> str:
+    async def _until_dead(self, group: ProcessGroup[A]) -> str:
         """Probe the group, idle or not, until it is dead or has missed too many probes in a row."""
         missed = 0
         while True:
@@ -139,7 +132,7 @@ class Replica:
             if group.dead.done():
                 return group.dead.result()
             try:
-                await group.call("probe", timeout_s=self._settings.probe_timeout_s)
+                await group.call(LifecycleActor.probe, timeout_s=self._settings.probe_timeout_s)
                 missed = 0
             except ProcessDied as error:
                 return str(error)
@@ -154,7 +147,7 @@ class Replica:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > self._settings.max_respawns:
             raise InfraError(
-                f"{self.name} died {self._deaths_in_a_row} times in a row and is given up "
+                f"{self.name} died {self._deaths_in_a_row} times in a row and is not started again "
                 f"(max_respawns is {self._settings.max_respawns}). The last time: {reason}"
             )
         wait_s = self._settings.backoff_s * 2 ** (self._deaths_in_a_row - 1)

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
-from agentgym.actors.replica import Replica
+
+class Candidate(Protocol):
+    """load: requests it has now. has_room: whether it can take another one."""
+
+    load: int
+
+    @property
+    def has_room(self) -> bool: ...
+
+
+C = TypeVar("C", bound=Candidate)
 
 
 class LeastLoaded:
@@ -13,7 +24,7 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._turn = 0
 
-    def pick(self, replicas: Sequence[Replica]) -> Replica | None:
+    def pick(self, replicas: Sequence[C]) -> C | None:
         """None when no replica is up with room."""
         self._turn += 1
         count = len(replicas)

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self
 
 from agentgym.errors import InfraError, UserError
 
@@ -53,25 +53,19 @@ __all__ = [
     "ProcMesh",
     "Runtime",
     "cancelled_by_sigterm",
+    "concurrent_endpoint",
     "current_runtime",
-    "endpoint",
     "shutdown",
 ]
 
-F = TypeVar("F", bound=Callable[..., object])
 CHILD_MODULE = "agentgym.actors.child"
 SHUTDOWN_TIMEOUT_S = 10.0
 Environment = Callable[[int], Mapping[str, str]]
 """Environment variables of the process with this rank."""
 
 
-def endpoint(method: F) -> F:
-    """An async method that can be called from other processes; calls run at the same time."""
-    return cast(F, concurrent_endpoint(method))
-
-
 def log_fault(failure: MeshFailure) -> None:
-    """Monarch's own answer to an unhandled fault is to end the program; ours is ProcessGroup's and Replica's.
+    """Replaces Monarch's own handler, which ends the program; ProcessGroup and Replica handle deaths.
 
     It may run on any thread and must not raise.
     """
@@ -81,7 +75,7 @@ def log_fault(failure: MeshFailure) -> None:
 
 @contextlib.contextmanager
 def _stderr_to_log() -> Iterator[None]:
-    """Monarch's native code greets on file descriptor 2; a terminal view must not be broken by it."""
+    """Monarch's native code prints to file descriptor 2 when it starts, which would break a terminal view."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -162,7 +156,7 @@ class Runtime:
     ) -> ProcMesh:
         """Start processes on this host; returns at once.
 
-        title: stands in the processes' command line; None takes the name.
+        title: appears in the processes' command line; None uses the name.
         environment: set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
         imports: modules that every process imports before its first actor (patches).
         """
@@ -185,12 +179,12 @@ class Runtime:
         return mesh
 
     async def stop(self, mesh: ProcMesh, *, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Stop the processes of a mesh, dead ones included. A mesh that doesn't obey is logged, not raised."""
+        """Stop the processes of a mesh, dead ones included. A failure is logged, not raised."""
         if self._meshes.pop(id(mesh), None) is None:
             return
         try:
             await asyncio.wait_for(mesh.stop().as_asyncio(), timeout_s)
-        except Exception as error:  # a dead mesh answers in many ways, and it is dead
+        except Exception as error:  # a dead mesh raises errors of many kinds, and it is dead
             log.debug("stop of a process mesh: %s: %s", type(error).__name__, error)
 
     async def close(self) -> None:
@@ -222,7 +216,7 @@ def current_runtime() -> Runtime:
 
 
 async def shutdown() -> None:
-    """End Monarch in this process for good. At the interpreter's exit it happens by itself."""
+    """End Monarch in this process; it can't start again. At the interpreter's exit this happens by itself."""
     for runtime in list(_open_runtimes):
         await runtime.close()
     if _Client.started and not _Client.closed:

@@ -5,36 +5,40 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Generic, TypeVar, TypeVarTuple
 
+from agentgym.actors.endpoint import LifecycleActor, method_name
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
-from agentgym.actors.replica import Admission, Open, Replica, ReplicaState
+from agentgym.actors.replica import Admission, Replica, ReplicaState
 from agentgym.actors.router import LeastLoaded
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
 LATENCIES_KEPT = 1024
-Abandon = Callable[[ProcessGroup], None]
+A = TypeVar("A", bound=LifecycleActor)
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
-class Service:
-    """Every answer is delivered once: the call that asked gets it from the one replica it waits for.
+class Service(Generic[A]):
+    """Every answer is delivered once: a call waits for one replica at a time.
 
-    An error that an endpoint raises goes to the caller and leaves the replica alone. A replica that dies
-    takes no request with it: each goes to another one. When one replica dies too often the whole service
-    fails, and every call raises the reason.
+    An error that an endpoint raises goes to the caller and leaves the replica alone. The requests of a replica
+    that dies go to other ones. When one replica dies too often the whole service fails, and every call raises
+    the reason.
     """
 
     def __init__(
         self,
         name: str,
-        launch: Callable[[int, str], ProcessGroup],
+        launch: Callable[[int, str], ProcessGroup[A]],
         *,
         num_replicas: int,
         settings: ServiceSettings | None = None,
-        admission: Admission | None = None,
+        admission: Admission[A] | None = None,
     ) -> None:
         self.name = name
         self._settings = settings or ServiceSettings()
@@ -50,7 +54,7 @@ class Service:
                 f"{name}{index}",
                 partial(launch, index),
                 settings=self._settings,
-                admission=admission or Open(),
+                admission=admission,
                 changed=self._notify,
             )
             for index in range(num_replicas)
@@ -71,31 +75,39 @@ class Service:
 
     async def route(
         self,
-        endpoint: str,
-        *args: object,
+        method: Callable[[A, *Ts], Awaitable[R]],
+        *args: *Ts,
         timeout_s: float | None = None,
-        abandon: Abandon | None = None,
-    ) -> object:
-        """Call an endpoint on the replica with the fewest requests.
+        abandon: Callable[[ProcessGroup[A]], None] | None = None,
+    ) -> R:
+        """Call an endpoint, given as `Class.method`, on the replica with the fewest requests.
 
-        timeout_s: of everything, retries included; None takes settings.request_timeout_s. abandon: told the
-        group that still works on the request when the caller was cancelled or ran out of time.
+        timeout_s: of everything, retries included; None uses settings.request_timeout_s. abandon: called with
+        the group that still works on the request when the caller was cancelled or ran out of time.
         """
-        answer, _ = await self._route(endpoint, args, timeout_s, abandon, None)
+        answer, _ = await self._route(method, args, timeout_s, abandon, None)
         return answer
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
+    async def session(self) -> AsyncIterator[Session[A]]:
         """Calls that stay with one replica (its caches), and move only when it dies."""
         yield Session(self)
 
-    async def fanout(self, endpoint: str, *args: object, timeout_s: float | None = None) -> list[object]:
-        """Call an endpoint on rank 0's process of every replica that is up; see call_all."""
-        return [answers[0] for answers in await self.call_all(endpoint, *args, timeout_s=timeout_s)]
+    async def call_one(
+        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
+    ) -> R:
+        """`route` under the name that a process group has for it."""
+        return await self.route(method, *args, timeout_s=timeout_s)
+
+    async def fanout(
+        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
+    ) -> list[R]:
+        """Call an endpoint on every replica that is up: the answers of their rank 0; see call_all."""
+        return [answers[0] for answers in await self.call_all(method, *args, timeout_s=timeout_s)]
 
     async def call_all(
-        self, endpoint: str, *args: object, timeout_s: float | None = None
-    ) -> list[list[object]]:
+        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
+    ) -> list[list[R]]:
         """Call an endpoint on every process of every replica that is up: answers by replica, then rank.
 
         A replica that dies meanwhile is left out. Raises what an endpoint raised.
@@ -103,9 +115,9 @@ class Service:
         self._check_alive()
         groups = [replica.group for replica in self.replicas if replica.state is ReplicaState.UP]
         deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        calls = (group.call(endpoint, *args, timeout_s=deadline_s) for group in groups)
+        calls = (group.call(method, *args, timeout_s=deadline_s) for group in groups)
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        alive: list[list[object]] = []
+        alive: list[list[R]] = []
         for answer in answers:
             if isinstance(answer, ProcessDied):
                 continue
@@ -143,39 +155,45 @@ class Service:
 
     async def _route(
         self,
-        endpoint: str,
-        args: tuple[object, ...],
+        method: Callable[[A, *Ts], Awaitable[R]],
+        args: tuple[*Ts],
         timeout_s: float | None,
-        abandon: Abandon | None,
-        preferred: Replica | None,
-    ) -> tuple[object, Replica]:
+        abandon: Callable[[ProcessGroup[A]], None] | None,
+        preferred: Replica[A] | None,
+    ) -> tuple[R, Replica[A]]:
         deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         started_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(deadline_s) as deadline:
-                answer, replica = await self._attempt(endpoint, args, abandon, preferred)
+                answer, replica = await self._attempt(method, args, abandon, preferred)
         except TimeoutError as error:
             if not deadline.expired():
                 raise  # the endpoint's own
-            raise InfraError(f"{self.name}: no answer to {endpoint} within {deadline_s} s") from error
+            raise InfraError(
+                f"{self.name}: no answer to {method_name(method)} within {deadline_s} s"
+            ) from error
         self._latencies_s.append(asyncio.get_running_loop().time() - started_s)
         self._requests += 1
         return answer, replica
 
     async def _attempt(
-        self, endpoint: str, args: tuple[object, ...], abandon: Abandon | None, preferred: Replica | None
-    ) -> tuple[object, Replica]:
+        self,
+        method: Callable[[A, *Ts], Awaitable[R]],
+        args: tuple[*Ts],
+        abandon: Callable[[ProcessGroup[A]], None] | None,
+        preferred: Replica[A] | None,
+    ) -> tuple[R, Replica[A]]:
         lost: ProcessDied | None = None
         for _ in range(self._settings.max_attempts):
             replica = await self._pick(preferred)
             group = replica.group
             replica.load += 1
             try:
-                return await group.call_one(endpoint, *args, timeout_s=None), replica
+                return await group.call_one(method, *args, timeout_s=None), replica
             except ProcessDied as error:
                 lost = error
                 self._retries += 1
-                # Its supervisor may not have run yet; nobody may pick it again meanwhile.
+                # Its supervisor may not have run yet; the router must not pick it until then.
                 if replica.state is ReplicaState.UP and replica.group is group:
                     replica.state = ReplicaState.DOWN
             except asyncio.CancelledError:
@@ -188,10 +206,11 @@ class Service:
                 if not had_room:
                     self._notify()
         raise InfraError(
-            f"{self.name}: {endpoint} lost {self._settings.max_attempts} replicas in a row; does it kill them?"
+            f"{self.name}: {method_name(method)} lost {self._settings.max_attempts} replicas in a row; "
+            "does it kill them?"
         ) from lost
 
-    async def _pick(self, preferred: Replica | None) -> Replica:
+    async def _pick(self, preferred: Replica[A] | None) -> Replica[A]:
         while True:
             self._check_alive()
             if preferred is not None and preferred.has_room:
@@ -220,16 +239,18 @@ class Service:
         self._notify()
 
 
-class Session:
-    """A caller's stay at one replica."""
+class Session(Generic[A]):
+    """One caller's calls to the same replica."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service[A]) -> None:
         self._service = service
-        self._replica: Replica | None = None
-        self.moves = 0  # times that another replica had to take over
+        self._replica: Replica[A] | None = None
+        self.moves = 0  # to another replica, after a death
 
-    async def route(self, endpoint: str, *args: object, timeout_s: float | None = None) -> object:
-        answer, replica = await self._service._route(endpoint, args, timeout_s, None, self._replica)
+    async def route(
+        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
+    ) -> R:
+        answer, replica = await self._service._route(method, args, timeout_s, None, self._replica)
         if self._replica is not None and replica is not self._replica:
             self.moves += 1
         self._replica = replica

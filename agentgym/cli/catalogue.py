@@ -1,4 +1,4 @@
-"""Which commands there are: our own, and those that installed distributions bring by entry points."""
+"""The commands: our own, and those that installed distributions bring by entry points."""
 
 from __future__ import annotations
 
@@ -22,33 +22,47 @@ OWN = {
     "plugins": "list plugins and what they provide",
     "doctor": "what is installed here, what is missing, how to get it",
 }
+_ATTRIBUTES = ("DESCRIPTION", "EXAMPLES", "TAKES_OVERRIDES", "add_arguments", "run")  # of Command
 
 
 def summaries() -> dict[str, str]:
     """Every command with one line about it; imports none of them. Our own names win."""
-    return OWN | {name: _summary(point) for name, point in sorted(_brought().items())}
+    return OWN | {name: _summary(points[0]) for name, points in sorted(_third_party().items())}
 
 
 def load_command(name: str) -> Command:
-    """Raises UserError for an unknown name, and for a command whose module fails to import."""
+    """Raises UserError for an unknown name, and for a third party's command that cannot be used."""
     if name in OWN:
         return cast(Command, importlib.import_module(f"agentgym.cli.commands.{name}"))
-    brought = _brought()
-    if name not in brought:
-        raise UserError(f"agentgym has no command {name!r}.{nearest(name, [*OWN, *brought])}")
-    point = brought[name]
+    found = _third_party()
+    if name not in found:
+        raise UserError(f"agentgym has no command {name!r}.{nearest(name, [*OWN, *found])}")
+    [point, *others] = found[name]
+    where = f"the command {name!r} of {_distribution(point)}"
+    if others:
+        raise UserError(f"{where} is also defined by {_distribution(others[0])}; uninstall one of the two")
     try:
-        return cast(Command, point.load())
+        module = point.load()
     except Exception as error:  # a third party's code
-        brought_by = point.dist.name if point.dist else "an unknown distribution"
         raise UserError(
-            f"the command {name!r} of {brought_by} failed to load from {point.value}: "
-            f"{type(error).__name__}: {error}"
+            f"{where} failed to load from {point.value}: {type(error).__name__}: {error}"
         ) from error
+    missing = [attribute for attribute in _ATTRIBUTES if not hasattr(module, attribute)]
+    if missing:
+        raise UserError(f"{where} is incomplete: {point.value} does not define {', '.join(missing)}")
+    return cast(Command, module)
 
 
-def _brought() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in OWN}
+def _third_party() -> dict[str, list[EntryPoint]]:
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        if point.name not in OWN:
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "an unknown distribution"
 
 
 def _summary(point: EntryPoint) -> str:
@@ -62,7 +76,7 @@ def _summary(point: EntryPoint) -> str:
                 return _first_line(path)
     if spec and spec.origin and not parts:
         return _first_line(Path(spec.origin))
-    return f"from {point.dist.name}" if point.dist else ""
+    return f"from {_distribution(point)}"
 
 
 def _first_line(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Errors as a person reads them: one message, an exit code, and a traceback kept where it can be found."""
+"""Errors as the user sees them: one message, an exit code, and a traceback that is kept in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILED, USER_MISTAKE = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What an error comes down to. Where it is the user's, or an interrupt, the message says all."""
+    """How an error is reported. For the user's mistakes and for interrupts the message is enough."""
 
     message: str
     exit_code: int
@@ -25,7 +25,7 @@ class Failure:
 
 
 def explain(error: BaseException) -> Failure:
-    """What the error means; of a group, what its members mean."""
+    """How the error is reported; for a group, how its members are."""
     leaves = list(dict.fromkeys(_leaves(error)))
     stop = next((leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)), None)
     if stop is not None:
@@ -46,7 +46,7 @@ def explain(error: BaseException) -> Failure:
 def show(
     error: BaseException, failure: Failure, warn: Callable[[str], None], *, debug: bool, folder: Path | None
 ) -> None:
-    """One message; the traceback only for `debug`, else it is kept in a file where anyone may need it."""
+    """Print one message, and the traceback with `debug`; otherwise keep it in a file when it may be needed."""
     if debug:
         warn("".join(traceback.format_exception(error)).rstrip())
     warn(f"agentgym: {failure.message}")
@@ -57,7 +57,7 @@ def show(
 
 
 def _keep_traceback(error: BaseException, folder: Path | None) -> Path | None:
-    """Write the traceback into the folder, or among the temporary files. None when that can't be done."""
+    """Write the traceback into the folder, or to a temporary file. None when neither is possible."""
     text = "".join(traceback.format_exception(error))
     try:
         if folder is not None:

@@ -1,4 +1,4 @@
-"""The jobs that the commands start. They are imported only when one starts: with them comes torch."""
+"""The jobs that the commands start. A job is imported when it starts, because it imports torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TrainResult(Protocol):
 
 
 class Jobs(Protocol):
-    """Whatever end a job comes to, what it started is gone when it returns or raises."""
+    """Whether a job returns or raises, everything it started is gone by then."""
 
     async def train(
         self,
@@ -60,7 +60,7 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShell(Shell):
-    """A shell whose commands may start jobs. jobs: replaced by tests."""
+    """A shell whose commands can start jobs. jobs: replaced in tests."""
 
     jobs: Callable[[], Jobs]
 
@@ -94,7 +94,7 @@ class InstalledJobs:
 
 
 def explain_missing(error: ModuleNotFoundError) -> Exception:
-    """A UserError when an extra is missing; the error itself when the mistake is ours."""
+    """A UserError when an optional dependency is missing; the error itself when the mistake is ours."""
     module = (error.name or "").partition(".")[0]
     if module not in NEEDED:
         return error

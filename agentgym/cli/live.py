@@ -1,10 +1,10 @@
-"""The live view of a run in a terminal: figures, where the time goes, how long it will take."""
+"""The live view of a run in a terminal: figures, where the time goes, the time left."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -26,7 +26,7 @@ TIMES = (  # metric, label, colour
     ("time/publish_s", "publish", "yellow"),
     ("time/wait_s", "wait", "bright_black"),
 )
-FIGURES = (  # label, metric, digits: beside each other under the curves
+FIGURES = (  # label, metric, digits: one line below the curves
     ("staleness max", "loop/staleness_max", 0),
     ("mean", "loop/staleness_mean", 2),
     ("entropy", "train/entropy", 3),
@@ -47,29 +47,39 @@ CURVES = (
 
 
 class LiveReporter:
-    """Redraws itself twice a second at the bottom of the terminal; notes stand above it."""
+    """Redraws itself twice a second at the bottom of the terminal, below the notes.
 
-    def __init__(self, title: str, stream: TextIO, *, width: int | None = None) -> None:
+    clock: seconds; another one shows a run of the past as it was.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        stream: TextIO,
+        *,
+        width: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._title = title
+        self._clock = clock
         self._console = Console(file=stream, width=width)
         self._phase = ""
-        self._phase_since_s = time.monotonic()
-        self._started_s = time.monotonic()
-        self._pace = Pace()
+        self._phase_since_s = self._started_s = clock()
+        self._pace = Pace(clock=clock)
         self._step = self._total = 0
         self._history: dict[str, list[float]] = {key: [] for _, key, _ in CURVES}
         self._recent: list[tuple[int, dict[str, float]]] = []
         self._live = Live(
             console=self._console,
             get_renderable=self.render,
-            refresh_per_second=2,  # more would take time from the training on a small machine
+            refresh_per_second=2,  # a higher rate would take time from training on a small machine
             transient=False,
         )
         self._live.start()
 
     def phase(self, text: str) -> None:
         self._pace.begin()
-        self._phase, self._phase_since_s = text, time.monotonic()
+        self._phase, self._phase_since_s = text, self._clock()
 
     def note(self, text: str) -> None:
         self._console.print(Text(text))
@@ -104,11 +114,11 @@ class LiveReporter:
             title=f"agentgym · {self._title}",
             title_align="left",
             border_style="dim",
-            width=max(20, self._console.width - 2),  # the ^C that a terminal echoes must not begin a new line
+            width=max(20, self._console.width - 2),  # room for the ^C that a terminal echoes
         )
 
     def _header(self) -> RenderableType:
-        now = time.monotonic()
+        now = self._clock()
         grid = Table.grid(padding=(0, 1))
         cells: list[RenderableType] = []
         if self._total:

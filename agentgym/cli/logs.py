@@ -1,4 +1,4 @@
-"""Warnings of the library, shown where the command's own words go."""
+"""Warnings of the library, shown with the command's own output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOGGERS = ("agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes"
 
 
 class CallHandler(logging.Handler):
-    """Hands each record's text to a function, as long as that does not log itself."""
+    """Passes each record's text to a function, which must not log itself."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -25,7 +25,7 @@ class CallHandler(logging.Handler):
 
 @contextlib.contextmanager
 def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
-    """Give the library's warnings to `say` while this is open; the innermost one counts."""
+    """Send the library's warnings to `say` while this is open; the innermost one receives them."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     saved = [(logger, logger.handlers[:], logger.propagate) for logger in loggers]
     handler = CallHandler(say)

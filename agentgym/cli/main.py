@@ -1,4 +1,4 @@
-"""`agentgym`: finds the command, runs it, and turns its end into a message and an exit code."""
+"""`agentgym`: finds the command, runs it, and turns its result into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
 
 EXAMPLES = """
-agentgym doctor                             is everything here?
+agentgym doctor                             what is installed, what is missing
 agentgym train --env code_exec              train the tiny policy that ships with the package
-agentgym train recipe.yaml --loop.steps 20  train by a recipe, with a field set anew
+agentgym train recipe.yaml --loop.steps 20  train by a recipe, with one field overridden
 agentgym eval runs/NAME --tasks 200         measure a run's last checkpoint
 agentgym episodes runs/NAME --show 1        read an episode
 """

@@ -1,23 +1,26 @@
-"""From the words of a command to a finished recipe, with every name in it checked."""
+"""Builds a recipe from a command's arguments, and checks every name in it."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.text import table_lines
-from agentgym.config import apply_overrides, build, describe, read_yaml
-from agentgym.errors import UserError, nearest
+from agentgym.components import name_of
+from agentgym.config import apply_overrides, describe
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.layers import finish_recipe
+from agentgym.models.defaults import KEYS
 from agentgym.recipe import Recipe
 from agentgym.rollout.scoring import find_reward
+from agentgym.yaml import read_yaml
 
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
-    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults count")
+    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument(
         "--env",
         metavar="NAME",
@@ -44,8 +47,12 @@ def finish(
     flags: Mapping[str, object],
     arguments: argparse.Namespace,
     where: str,
-) -> Recipe:
-    """The recipe: base, then the command's flags (dotted), then the overrides. None of a flag is left out."""
+    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
+) -> tuple[Recipe, dict[str, str]]:
+    """The recipe, from base, the command's flags (dotted) and the overrides, and where its fields come from.
+
+    A flag that is None is left out.
+    """
     mapping = dict(base)
     for key, value in flags.items():
         if value is None:
@@ -55,7 +62,8 @@ def finish(
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
-    return build(Recipe, apply_overrides(mapping, arguments.overrides), where)
+    given = apply_overrides(mapping, arguments.overrides)
+    return finish_recipe(given, base=base, where=where, plugins=plugins)
 
 
 def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
@@ -64,7 +72,7 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is made.
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started.
 
     So for options that the sandbox does not take; with `auto` they are Docker's.
     """
@@ -82,26 +90,12 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
         registry.sink(name)
 
 
-def check_model_path(path: str) -> None:
-    """Raises UserError when it can only be a local path and nothing is there. Hub names pass."""
-    place = Path(path)
-    if path.startswith("builtin:") or place.is_dir():
-        return
-    if place.exists():
-        raise UserError(f"the model {path!r} is a file; give its folder")
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1 or place.parent.is_dir()
-    if looks_local:
-        siblings = [p.name for p in place.parent.iterdir() if p.is_dir()] if place.parent.is_dir() else []
-        hint = nearest(place.name, siblings) if siblings else ""
-        raise UserError(
-            f"no model folder {path!r}.{hint} Give a checkpoint of a run, a Hugging Face folder, "
-            "a hub name like Qwen/Qwen3-0.6B, or builtin:tiny."
-        )
-
-
 def recipe_help() -> str:
     """Every field with its type and default."""
-    rows = [(info.key, info.type_name, info.default) for info in describe(Recipe)]
+    rows = [
+        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default)
+        for info in describe(Recipe)
+    ]
     return "\n".join(
         [
             *table_lines(("field", "type", "default"), rows),
@@ -110,6 +104,15 @@ def recipe_help() -> str:
             "On the command line: --trainer.procs 2",
         ]
     )
+
+
+def source_lines(sources: Mapping[str, str]) -> list[str]:
+    """Where the values of a finished recipe come from, one source after another."""
+    by_source: dict[str, list[str]] = {}
+    for key, source in sources.items():
+        by_source.setdefault(source, []).append(key)
+    lines = [f"  {source}: {', '.join(keys)}" for source, keys in by_source.items()]
+    return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
 def plan(recipe: Recipe) -> list[str]:
@@ -125,12 +128,14 @@ def plan(recipe: Recipe) -> list[str]:
         f"sandbox      {recipe.sandbox.name}",
         f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
-        f"engine {generator.engine}",
-        f"weights      through {recipe.weights.store}",
+        f"engine {name_of('generator_engines', generator.engine)}",
+        f"weights      through {name_of('weight_stores', recipe.weights.store)}",
+        f"algorithm    loss {name_of('losses', recipe.loss)}, "
+        f"advantage {name_of('advantages', recipe.advantage)}, tasks {name_of('task_samplers', recipe.task_sampler)}",
         f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",
     ]
-    if recipe.grpo.kl_coef > 0:
-        lines.append(f"reference    1 model, KL weight {recipe.grpo.kl_coef:g}")
+    if recipe.loss.needs_reference:
+        lines.append("reference    1 model, the policy as it is at the start")
     if recipe.eval.at_end:
         lines.append(
             f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "

@@ -1,4 +1,4 @@
-"""Which reporter a command takes: live in a terminal, lines elsewhere, JSON for scripts."""
+"""Chooses a command's reporter: live in a terminal, lines elsewhere, JSON for scripts."""
 
 from __future__ import annotations
 

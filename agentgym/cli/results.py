@@ -36,7 +36,7 @@ def eval_row(result: EvalResult) -> tuple[str, ...]:
 
 
 def difference_line(difference: PairedDifference) -> str:
-    verdict = "zero lies outside" if difference.is_clear else "zero lies inside: not told apart"
+    verdict = "zero lies outside" if difference.is_clear else "zero lies inside: no clear difference"
     return (
         f"last minus first, task by task: {difference.mean:+.3f} "
         f"[{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict}); "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import sys
@@ -14,13 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from agentgym.cli.commands.eval import base_recipe, find_model
 from agentgym.cli.jobs import InstalledJobs
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import check_model_path, check_names, finish, read_recipe
+from agentgym.cli.recipes import check_names, read_recipe
 from agentgym.cli.training import default_name, run_training, with_weights
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.importing import import_path_of
+from agentgym.jobs.layers import finish_recipe
+from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 from agentgym.rewards import RewardFunction
 from agentgym.runs.folder import RunFolder
@@ -55,10 +56,10 @@ def train(
     returns when it has ended. Raises UserError for a mistake in what was given.
     """
     base, where = read_recipe(recipe)
-    settings, registry = _settings(base, where, {"env": env, **sections}, rewards)
+    settings, sources, registry = _settings(base, where, {"env": env, **sections}, rewards)
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings)) as folder:
         shown = reporter or PlainReporter(sys.stdout)
-        return run_training(settings, folder, registry, shown, InstalledJobs(), run_anywhere)
+        return run_training(settings, sources, folder, registry, shown, InstalledJobs(), run_anywhere)
 
 
 def evaluate(
@@ -77,7 +78,7 @@ def evaluate(
     path, run_dir = find_model(model)
     base, where = base_recipe(recipe, run_dir)
     given = {"env": env, **sections, "model": {"path": path, "random_weights": False}}
-    settings, registry = _settings(base, where, given, rewards)
+    settings, _, registry = _settings(base, where, given, rewards)
     shown = reporter or PlainReporter(sys.stdout)
     with contextlib.closing(shown), warnings_to(shown.note):
         return run_anywhere(InstalledJobs().evaluate(settings, shown, registry=registry), shown.note)
@@ -127,17 +128,17 @@ def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
 
 def _settings(
     base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards
-) -> tuple[Recipe, PluginRegistry]:
-    """The finished recipe with every name in it checked, and the plugins that it was checked against."""
+) -> tuple[Recipe, dict[str, str], PluginRegistry]:
+    """The finished recipe with every name in it checked, where its fields come from, and the plugins."""
     sections = {key: _section(key, value) for key, value in given.items() if value is not None}
-    recipe = finish(_merged(base, sections), {}, argparse.Namespace(overrides=[]), where)
+    recipe, sources = finish_recipe(_merged(base, sections), base=base, where=where)
     registry = PluginRegistry.discover(recipe.plugins.disabled)
     weights = {_path(one): rewards[one] if isinstance(rewards, Mapping) else None for one in rewards}
     if weights:
         recipe = with_weights(recipe, weights, registry)
     check_names(recipe, registry)
-    check_model_path(recipe.model.path)
-    return recipe, registry
+    local_folder(recipe.model.path)  # raises for a path where nothing is
+    return recipe, sources, registry
 
 
 def _section(key: str, value: object) -> object:

@@ -31,7 +31,7 @@ class TokenOrigin:
 def token_origins(episode: Episode) -> list[TokenOrigin]:
     """All tokens of the episode in order, each once.
 
-    Raises ValueError when a turn does not begin with the turn before, ids and completion, unchanged.
+    Raises ValueError when a turn does not begin with the exact tokens of the turn before.
     """
     origins: list[TokenOrigin] = []
     for number, turn in enumerate(episode.turns, start=1):
@@ -51,7 +51,7 @@ def token_origins(episode: Episode) -> list[TokenOrigin]:
 
 
 def find_decoder(run_dir: Path) -> Decode | None:
-    """Turns a token id into text, by a tokenizer that a checkpoint of the run holds; None without one."""
+    """A function from token id to text, from the tokenizer of one of the run's checkpoints; None without one."""
     files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(
         run_dir.glob("*/tokenizer.json")
     )

@@ -34,6 +34,7 @@ def default_name(recipe: Recipe) -> str:
 
 def run_training(
     recipe: Recipe,
+    sources: Mapping[str, str],
     folder: RunFolder,
     registry: PluginRegistry,
     reporter: Reporter,
@@ -42,7 +43,10 @@ def run_training(
     *,
     before: StatusRecord | None = None,
 ) -> TrainResult:
-    """Train; whatever ends it is raised and recorded. before: the status of the run that is resumed."""
+    """Train; whatever ends it is raised and recorded.
+
+    sources: where the recipe's fields come from. before: the status of the run that is resumed.
+    """
 
     def warn(text: str) -> None:
         reporter.note(text)
@@ -52,7 +56,7 @@ def run_training(
     resume = before is not None
     try:
         with contextlib.closing(reporter), warnings_to(warn):
-            folder.save_config(to_mapping(recipe))
+            folder.save_config(to_mapping(recipe), sources)
             folder.set_status(RunStatus.RUNNING)
             folder.event("resumed" if resume else "started")
             for line in plan(recipe):

@@ -19,7 +19,7 @@ GROUP = "agentgym.commands"
 
 
 class Command(Protocol):
-    """A module that is a subcommand. TAKES_OVERRIDES: `arguments.overrides` holds its `--section.field value`."""
+    """A command's module. TAKES_OVERRIDES: whether `arguments.overrides` holds its `--section.field value`."""
 
     DESCRIPTION: str
     EXAMPLES: str
@@ -28,7 +28,7 @@ class Command(Protocol):
     def add_arguments(self, parser: Parser) -> None: ...
 
     def run(self, arguments: argparse.Namespace, shell: Shell) -> int:
-        """Do it; returns the exit code. Raise UserError for a mistake of the user's."""
+        """Run it; returns the exit code. Raise UserError for the user's mistakes."""
         ...
 
 

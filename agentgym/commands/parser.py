@@ -1,4 +1,4 @@
-"""Arguments: argparse with errors of our kind, and dotted overrides beside its options."""
+"""Argument parsing: argparse with UserErrors, and dotted overrides beside its options."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NoReturn, cast
 from agentgym.errors import UserError, nearest
 
 _DOTTED = re.compile(r"--([A-Za-z_]\w*(?:\.[\w-]+)+)(=.*)?", re.DOTALL)
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+)*=(?!=).*", re.DOTALL)  # numpy==2.3.1 is no assignment
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+)*=(?!=).*", re.DOTALL)  # numpy==2.3.1 is not an assignment
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Paragraphs are filled to the terminal's width; what is indented, as lists and examples, stays as it is."""
+    """Paragraphs are filled to the terminal's width; indented text, as lists and examples, is kept."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(
@@ -27,7 +27,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Mistakes are UserErrors that name the nearest option; no option may be shortened."""
+    """Mistakes are UserErrors that name the nearest option; options cannot be abbreviated."""
 
     def __init__(self, *, prog: str, description: str, examples: str) -> None:
         super().__init__(
@@ -54,10 +54,10 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, word: str) -> NoReturn:
         options = [name for action in self._actions for name in action.option_strings]
         hint = nearest(word.partition("=")[0], options) if word.startswith("-") else ""
-        self.error(f"it does not know {word!r}.{hint}".rstrip(". "))
+        self.error(f"unknown argument {word!r}.{hint}".rstrip(". "))
 
     def _chosen(self, arguments: argparse.Namespace) -> Parser:
-        """The parser of the action that was given, where there are actions; else this one."""
+        """The parser of the given action, if there are actions; else this one."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and action.dest in vars(arguments):
                 return cast(Parser, action.choices[getattr(arguments, action.dest)])
@@ -65,9 +65,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_overrides(words: Sequence[str], valued: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """The words that are overrides, as `section.field=value`, and all the others.
+    """The overrides among the words, as `section.field=value`, and all other words.
 
-    Taken are `--section.field value`, `--section.field=value`, `section.field=value` and `--set key=value`.
+    An override is `--section.field value`, `--section.field=value`, `section.field=value` or `--set key=value`.
     valued: options that are followed by a value, which is not an override even where it looks like one.
     """
     overrides: list[str] = []

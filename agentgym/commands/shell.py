@@ -1,4 +1,4 @@
-"""What a command is given: where it writes, and which plugins there are."""
+"""What a command is given: where it writes, and the installed plugins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FindPlugins(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """plugins: replaced by tests. Relative paths are relative to the user's working directory."""
+    """Output streams and plugins of one command. plugins: discovers them; tests replace it."""
 
     out: TextIO
     err: TextIO
@@ -33,7 +33,7 @@ class Shell:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; of a pipe, what reads well."""
+        """Columns of the terminal; a fixed width for a pipe."""
         return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if self.is_terminal else PIPED_WIDTH
 
     @property
@@ -56,7 +56,7 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """Colours, where there is a terminal that shows them."""
+    """Colours, where the terminal shows them."""
 
     enabled: bool
 

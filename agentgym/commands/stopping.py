@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a job in order: it is cancelled, cleans up, and the exit code says why."""
+"""Ctrl-C, SIGTERM and SIGHUP stop a job cleanly: it is cancelled, cleans up, and the exit code names the signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked for the end."""
+    """A signal stopped the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """128 and the signal's number, as shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+        """128 plus the signal's number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.number
 
     @property
@@ -32,14 +32,14 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """While this is open the signals raise Stopped, wherever the main thread is."""
+    """Inside, the signals raise Stopped in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup asked for that
+        if handler is not signal.SIG_IGN:  # as set by nohup
             signal.signal(number, stop)
     try:
         yield
@@ -49,9 +49,9 @@ def stoppable() -> Iterator[None]:
 
 
 def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
-    """Run a job on an event loop. The first signal cancels it; another one cancels its cleaning up too.
+    """Run a job on an event loop. The first signal cancels it; the next one cancels its clean-up, too.
 
-    Raises Stopped once the job has ended because of a signal, whatever it raised on its way.
+    Raises Stopped once the job has ended because of a signal, whatever the job raised.
     """
     seen: list[int] = []
 
@@ -62,7 +62,7 @@ def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -
 
         def stop(number: int) -> None:
             if not seen:
-                say(f"stopping ({Stopped(number).reason}); once more to stop without cleaning up")
+                say(f"stopping ({Stopped(number).reason}); again to stop without cleaning up")
             seen.append(number)
             task.cancel()
 

@@ -10,7 +10,7 @@ _COMMAND = re.compile(r"`([^`]+)`")
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns that line up; those that hold only numbers stand to the right."""
+    """Columns that line up; numeric columns are right-aligned."""
     if not rows:
         return ["  ".join(header), "(none)"]
     columns = list(zip(header, *rows, strict=True))
@@ -31,12 +31,12 @@ def _is_number(cell: str) -> bool:
 
 
 def commands_in(message: str) -> list[str]:
-    """What a message tells to run: its words in backticks."""
+    """The commands that a message suggests: its text in backticks."""
     return list(dict.fromkeys(_COMMAND.findall(message)))
 
 
 def wrap(text: str, width: int, indent: str = "  ") -> str:
-    """Lines no longer than the width, except where one word is."""
+    """Lines no longer than the width, except for single longer words."""
     return "\n".join(
         textwrap.fill(
             line,

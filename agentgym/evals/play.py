@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentgym.errors import InfraError
-from agentgym.evals.statistics import clustered_estimate, wilson_interval
+from agentgym.evals.statistics import success_interval
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.types import Episode, Outcome, Task
 
@@ -57,7 +57,7 @@ async def play_eval(
 
 
 def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
-    """Count successes. Broken infrastructure and unsupported code are left out, and counted apart.
+    """Count successes. Infrastructure errors and unsupported code are left out, and counted separately.
 
     Raises InfraError when nothing could be counted.
     """
@@ -67,7 +67,7 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
     if not known:
         first = next((e.error for e in flat if e.error is not None), None)
         raise InfraError(f"none of {len(flat)} episodes could be counted; the first error: {first}")
-    low, high = _interval(by_task)
+    low, high = success_interval(by_task)
     rewards = [e.reward for e in flat if e.reward is not None and e.outcome is not Outcome.INFRA_ERROR]
     unsupported = sum(1 for e in flat if e.error is not None and e.error.kind == "unsupported")
     return EvalResult(
@@ -82,17 +82,6 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
         num_infra_errors=len(flat) - len(known) - unsupported,
         by_task=by_task,
     )
-
-
-def _interval(by_task: Sequence[Sequence[bool | None]]) -> tuple[float, float]:
-    """Over tasks when they were played more than once, since a task's episodes are alike."""
-    rows = [[value for value in row if value is not None] for row in by_task]
-    rows = [row for row in rows if row]
-    if len(rows) > 1 and max(map(len, rows)) > 1:
-        estimate = clustered_estimate(rows)
-        return max(0.0, estimate.low), min(1.0, estimate.high)
-    known = [value for row in rows for value in row]
-    return wilson_interval(sum(known), len(known))
 
 
 def _counted(episode: Episode) -> bool | None:

@@ -1,6 +1,6 @@
-"""How sure a measured success is: intervals for one checkpoint, and for the difference of two.
+"""Confidence intervals: for the success of one checkpoint, and for the difference of two.
 
-Episodes of one task are alike, so the tasks, not the episodes, are the independent draws.
+Episodes of one task are correlated, so the tasks, not the episodes, are the independent draws.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TypeAlias
 
 TaskScores: TypeAlias = Sequence[Sequence[float | None]]
@@ -17,7 +16,7 @@ TaskScores: TypeAlias = Sequence[Sequence[float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over tasks, its standard error, and the interval [low, high] that holds it."""
+    """A mean over tasks, its standard error, and its confidence interval [low, high]."""
 
     mean: float
     standard_error: float
@@ -41,32 +40,12 @@ class PairedDifference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
-def wilson_interval(successes: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval for a share, which stays within [0, 1] and is not empty at 0 or 1.
-
-    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22
-    (1927), without continuity correction.
-    """
-    if not 0 <= successes <= count or count < 1:
-        raise ValueError(
-            f"{successes} successes of {count}: give a count of at least 1 and no more successes"
-        )
-    z = _normal_quantile(confidence)
-    share = successes / count
-    scale = 1 + z * z / count
-    middle = (share + z * z / (2 * count)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    low = 0.0 if successes == 0 else max(0.0, middle - half)
-    high = 1.0 if successes == count else min(1.0, middle + half)
-    return low, high
-
-
 def clustered_estimate(scores: TaskScores, confidence: float = 0.95) -> Estimate:
-    """The mean over all episodes, with a standard error that knows that episodes of one task are alike.
+    """The mean over all episodes, with a standard error that allows for the correlation within a task.
 
     The cluster-robust variance of a mean: with the residual sums r_k of K clusters and N episodes,
     K / (K - 1) * sum r_k^2 / N^2, and Student's t with K - 1 degrees of freedom.
@@ -89,8 +68,8 @@ def clustered_estimate(scores: TaskScores, confidence: float = 0.95) -> Estimate
 def paired_difference(first: TaskScores, second: TaskScores, confidence: float = 0.95) -> PairedDifference:
     """How much better the second does than the first on the same tasks.
 
-    Each task gives one difference of its two means; the interval is Student's t over tasks, so what makes
-    a task easy or hard cancels out. Tasks that one side has no counted episode of are left out.
+    Each task gives one difference of its two means; the interval is Student's t over tasks, so a task's
+    difficulty cancels out. Tasks without a counted episode on one side are left out.
     Source: Student (W. S. Gosset), The probable error of a mean, Biometrika 6 (1908); for evaluations,
     E. Miller, Adding Error Bars to Evals, arXiv:2411.00640, section 4.2.
     Raises ValueError when the lists differ in length or fewer than two tasks are left.
@@ -118,48 +97,82 @@ def paired_difference(first: TaskScores, second: TaskScores, confidence: float =
     )
 
 
-def student_quantile(confidence: float, degrees: int) -> float:
-    """The t that Student's distribution stays within, on both sides, with this probability.
+def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval for the share of successes (scores of 0 or 1) when each task was played several times.
 
-    Found by bisection on the distribution function, which for whole degrees of freedom is a finite sum.
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    Clopper and Pearson's exact interval for as many independent episodes as hold the same information: the episodes
+    divided by the design effect, which the spread between tasks shows. Where no episode or every one succeeded it
+    shows nothing, and the number of tasks is taken. So the interval is not empty at 0 or 1, and never leaves [0, 1].
+    Source: E. Korn and B. Graubard, Confidence intervals for proportions with small expected number of positive
+    counts estimated from survey data, Survey Methodology 24 (1998), with the degrees-of-freedom correction.
+    Raises ValueError when no episode was counted.
+    """
+    rows = [[float(score) for score in row if score is not None] for row in scores]
+    rows = [row for row in rows if row]
+    tasks, episodes = len(rows), sum(map(len, rows))
+    if not episodes:
+        raise ValueError("no episode was counted; an interval needs at least 1")
+    mean = math.fsum(score for row in rows for score in row) / episodes
+    effective = float(episodes)
+    if tasks > 1 and episodes > tasks:
+        effective = tasks
+        if 0 < mean < 1:
+            error = clustered_estimate(rows).standard_error
+            effective = mean * (1 - mean) / max(error * error, mean * (1 - mean) / episodes)
+        correction = student_quantile(confidence, episodes - 1) / student_quantile(confidence, tasks - 1)
+        effective = min(max(effective * correction**2, tasks), episodes)
+    successes, tail = mean * effective, (1 - confidence) / 2
+    low = 0.0 if mean == 0 else _beta_quantile(tail, successes, effective - successes + 1)
+    high = 1.0 if mean == 1 else _beta_quantile(1 - tail, successes + 1, effective - successes)
+    return low, high
+
+
+def student_quantile(confidence: float, degrees: int) -> float:
+    """The two-sided quantile of Student's t: the t with P(-t <= T <= t) = confidence.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.1 (t by the incomplete beta function).
     """
     if not 0 < confidence < 1 or degrees < 1:
         raise ValueError(f"confidence {confidence}, {degrees} degrees: give 0 < confidence < 1, degrees >= 1")
+    share = _beta_quantile(1 - confidence, degrees / 2, 0.5)  # of degrees / (degrees + t^2)
+    return math.sqrt(degrees * (1 / share - 1))
+
+
+def _beta_quantile(probability: float, a: float, b: float) -> float:
+    """Where the beta distribution's cumulative probability is reached, by bisection."""
     low, high = 0.0, 1.0
-    while _student_within(high, degrees) < confidence:
-        high *= 2
     for _ in range(80):
         middle = (low + high) / 2
-        if _student_within(middle, degrees) < confidence:
+        if _beta_cumulative(middle, a, b) < probability:
             low = middle
         else:
             high = middle
     return (low + high) / 2
 
 
-def _student_within(t: float, degrees: int) -> float:
-    """The probability that Student's t lies in [-t, t]."""
-    angle = math.atan(t / math.sqrt(degrees))
-    square = math.cos(angle) ** 2
-    odd = degrees % 2
-    term = total = 1.0 if degrees > 1 else 0.0
-    if odd:
-        term = total = math.cos(angle) if degrees > 1 else 0.0
-        for k in range(3, degrees - 1, 2):
-            term *= square * (k - 1) / k
-            total += term
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    for k in range(2, degrees - 1, 2):
-        term *= square * (k - 1) / k
-        total += term
-    return math.sin(angle) * total
+def _beta_cumulative(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b).
 
-
-def _normal_quantile(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}; give a number between 0 and 1")
-    return NormalDist().inv_cdf((1 + confidence) / 2)
+    Source: Abramowitz and Stegun, 26.5.8, a continued fraction, evaluated by Lentz's method.
+    """
+    if not 0 < x < 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly
+        return 1 - _beta_cumulative(1 - x, b, a)
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    numerator, denominator = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    fraction = denominator
+    for m in range(1, 1000):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            denominator = 1 / (1 + term * denominator)
+            numerator = 1 + term / numerator
+            fraction *= denominator * numerator
+        if abs(denominator * numerator - 1) < 1e-13:
+            break
+    return math.exp(scale) * fraction / a
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from agentgym.actors.actor import ServiceActor
-from agentgym.actors.runtime import endpoint
+from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
 from agentgym.generators.engine import GeneratorEngine
 from agentgym.types import Completion, GenerateRequest
@@ -18,7 +18,7 @@ EngineFactory: TypeAlias = Callable[[], GeneratorEngine]
 
 
 class Generator(ServiceActor):
-    """Requests run at the same time, and go on while new weights are loaded."""
+    """Requests run concurrently, and continue while new weights are loaded."""
 
     def __init__(self, factory: EngineFactory, store: WeightStore) -> None:
         self._factory = factory
@@ -51,7 +51,7 @@ class Generator(ServiceActor):
 
     @endpoint
     async def cancel(self, call_id: str) -> None:
-        """End a call whose caller is gone, so that it frees its place. Never raises."""
+        """End a call whose caller is gone, which frees its place in the batch. Never raises."""
         task = self._calls.get(call_id)
         if task is not None:
             task.cancel()

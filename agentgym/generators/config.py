@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
+
+from agentgym.components import component
+from agentgym.generators.engine import GeneratorEngine
+
+
+class EngineConfig(ABC):
+    """What `generator.engine` chooses. Inherit it as a frozen dataclass: the fields are the engine's own settings."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
+        """An engine for the model in a local Hugging Face folder; its `start` is called next, in this process.
+
+        Raises UserError for a model, device or engine that is unavailable.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
     """engine: auto takes vllm where it is installed with a GPU, else native."""
 
-    engine: Literal["auto", "native", "vllm"] = "auto"
+    engine: EngineConfig = component("generator_engines", "auto")
     replicas: int = 2
     max_batch: int = 64  # sequences that one replica decodes at a time
     max_model_len: int = 1024
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: tuple[int, ...] = ()  # one per replica
-    gpu_memory_utilization: float = 0.6
-    enforce_eager: bool = False
     threads: int = 1
     start_timeout_s: float = 300.0
     update_timeout_s: float = 120.0

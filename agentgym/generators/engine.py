@@ -1,4 +1,4 @@
-"""What a generator engine promises; `native` and `vllm` both keep it."""
+"""The interface of a generator engine, as `native` and `vllm` implement it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class GeneratorEngine(Protocol):
     """Token ids in, token ids with the sampler's log-probabilities out. Lives in one process.
 
-    Requests run at the same time (continuous batching). A weight update does not wait for them: they go on
-    under the new weights, with their cache computed anew, and their version spans say where.
+    Requests run concurrently (continuous batching). A weight update does not wait for them: they continue under
+    the new weights with their cache recomputed, and their version spans say where.
     """
 
     @property
@@ -28,14 +28,14 @@ class GeneratorEngine(Protocol):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Raises ValueError for a request that can't be served, for example a context that is too long.
 
-        Cancelling the call ends the request and frees its place.
+        Cancelling the call ends the request and frees its place in the batch.
         """
         ...
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Load weights under Hugging Face names; every name of the model must come exactly once.
+        """Load weights under Hugging Face names; every name of the model must be given exactly once.
 
-        A tied lm_head need not come. After an error the engine refuses to generate.
+        A tied lm_head may be left out. After an error the engine refuses to generate.
         """
         ...
 
@@ -54,7 +54,7 @@ def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: i
     if len(prompt_ids) + max_tokens > max_model_len:
         raise ValueError(
             f"a context of {len(prompt_ids)} tokens and max_tokens {max_tokens} exceed generator.max_model_len "
-            f"{max_model_len}; ask for fewer tokens or raise it"
+            f"{max_model_len}; request fewer tokens or raise it"
         )
     if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
         raise ValueError(

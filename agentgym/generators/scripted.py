@@ -1,4 +1,4 @@
-"""A generator engine without a model, for tests and dry runs: its tokens follow from prompt, seed and weights."""
+"""A generator engine without a model, for tests: its tokens follow from prompt, seed and weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD_POLL_S = 0.02
 class ScriptedSettings:
     """token_s: time per token. max_model_len: longer requests are refused. poison_token: a prompt that begins
     with it kills the process, as a request that breaks an engine would. start_error: raised by `start`.
-    held_by: a file; while it is there, a request stays at the token that it came to, the first for a new one.
+    held_by: a file; while it is there, every request waits after its current token, a new one after its first.
     """
 
     vocab_size: int = 256
@@ -54,7 +54,7 @@ def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> int:
 
 
 class ScriptedEngine:
-    """Keeps the GeneratorEngine protocol. The weights it starts with have version 0 and fingerprint 0."""
+    """Implements `GeneratorEngine`. The weights it starts with have version 0 and fingerprint 0."""
 
     def __init__(self, settings: ScriptedSettings) -> None:
         self._settings = settings

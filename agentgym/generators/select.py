@@ -1,43 +1,67 @@
-"""Chooses the generator's engine: vLLM where it is installed with a GPU, else our own."""
+"""The generator engines of ours: vLLM where it is installed with a GPU, else the native one."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Literal
+from dataclasses import dataclass
 
 from agentgym.errors import UserError
-from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
+from agentgym.models.device import has_gpu
 
 
-def engine_name(config: GeneratorConfig) -> Literal["native", "vllm"]:
-    """The engine that `build_engine` would take; imports neither. Raises UserError where vllm is missing."""
-    installed = importlib.util.find_spec("vllm") is not None
-    if config.engine == "vllm" and not installed:
-        raise UserError(
-            "generator.engine is 'vllm' but vllm is not installed. Install it (GPU: `pip install "
-            "vllm==0.32.0`; CPU: see docs/generators.md), or use generator.engine=native."
-        )
-    if config.engine == "auto":
-        return "vllm" if installed and config.device != "cpu" and _has_gpu() else "native"
-    return config.engine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeEngineConfig(EngineConfig):
+    """Dense Qwen3 in plain torch, on a CPU or a GPU."""
+
+    def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
+        from agentgym.generators.native.engine import NativeEngine
+
+        return NativeEngine(generator, model_path)
 
 
-def build_engine(config: GeneratorConfig, model_path: str) -> GeneratorEngine:
-    """An engine for the model in a local Hugging Face folder; call its `start` next.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmEngineConfig(EngineConfig):
+    """gpu_memory_utilization: the share of a GPU's memory that vLLM takes. enforce_eager: no CUDA graphs."""
 
-    Raises UserError for a model, device or engine that can't be had.
-    """
-    if engine_name(config) == "vllm":
+    gpu_memory_utilization: float = 0.6
+    enforce_eager: bool = False
+
+    def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
+        if not vllm_is_installed():
+            raise UserError(
+                "generator.engine is 'vllm' but vllm is not installed. Install it (GPU: `pip install "
+                "vllm==0.32.0`; CPU: see docs/generators.md), or use generator.engine=native."
+            )
         from agentgym.generators.vllm.engine import VllmEngine
 
-        return VllmEngine(config, model_path)
-    from agentgym.generators.native.engine import NativeEngine
+        return VllmEngine(
+            generator,
+            model_path,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            enforce_eager=self.enforce_eager,
+        )
 
-    return NativeEngine(config, model_path)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoEngine(EngineConfig):
+    """vLLM with its defaults where it is installed and there is a GPU, else the native engine."""
+
+    def choose(self, generator: GeneratorConfig) -> EngineConfig:
+        """Imports neither engine."""
+        if vllm_is_installed() and generator.device != "cpu" and has_gpu():
+            return VllmEngineConfig()
+        return NativeEngineConfig()
+
+    def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
+        return self.choose(generator).build(generator, model_path)
 
 
-def _has_gpu() -> bool:
-    import torch
+def build_engine(generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
+    """The engine that the config chooses; picklable with its arguments, as a replica's factory is."""
+    return generator.engine.build(generator, model_path)
 
-    return torch.cuda.is_available()
+
+def vllm_is_installed() -> bool:
+    return importlib.util.find_spec("vllm") is not None

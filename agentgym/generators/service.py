@@ -6,9 +6,8 @@ import asyncio
 import itertools
 import logging
 from functools import partial
-from typing import cast
 
-from agentgym.actors.actor import ActorOptions
+from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.replica import ReplicaState
 from agentgym.actors.runtime import Runtime, current_runtime
@@ -26,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class GeneratorService:
-    """What the controller knows of the generators.
+    """The generators as the controller sees them.
 
-    A replica serves only with the current weights: one that can't load them, or that comes back after a
-    death, is kept out until it can.
+    A replica serves only with the current weights: one that can't load them, or that is restarted
+    after a death, gets no request until it holds them.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class GeneratorService:
             imports=process_imports(store),
         )
         self._current = CurrentWeights(config.update_timeout_s)
-        self._service: Service | None = None
+        self._service: Service[Generator] | None = None
         self._updating = asyncio.Lock()
         self._call_ids = itertools.count()
         self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group, dead ones too
@@ -79,7 +78,7 @@ class GeneratorService:
 
     @property
     def version(self) -> int:
-        """The version that new tokens are sampled from; while an update runs, the one that is coming."""
+        """The version that new tokens are sampled from; during an update, the one that is being loaded."""
         if self._current.version is None:
             raise InfraError("the generators have not started")
         return self._current.version
@@ -88,14 +87,13 @@ class GeneratorService:
         """Raises ValueError for a request that can't be served. Cancelling the call frees its place."""
         call_id = f"call-{next(self._call_ids)}"
 
-        def abandon(group: ProcessGroup) -> None:
-            group.tell("cancel", call_id)
+        def abandon(group: ProcessGroup[Generator]) -> None:
+            group.broadcast(Generator.cancel, call_id)
 
-        answer = await self._started().route("generate", request, call_id, abandon=abandon)
-        return cast(Completion, answer)
+        return await self._started().route(Generator.generate, request, call_id, abandon=abandon)
 
     async def update_weights(self, version: int) -> None:
-        """Bring every live replica to a version that the store holds; requests go on meanwhile.
+        """Load a version from the store into every live replica; requests continue meanwhile.
 
         A replica that can't load it is replaced. Raises KeyError when the store has no such version.
         """
@@ -115,20 +113,22 @@ class GeneratorService:
     async def metrics(self) -> dict[str, float]:
         """The engines' metrics summed over replicas, and the service's own.
 
-        Sums (`_total`, `_s`) keep what dead replicas had done when they were last asked.
+        Sums (`_total`, `_s`) include those of dead replicas, as of their last answer.
         """
         service = self._started()
         groups = [r.group for r in service.replicas if r.state is ReplicaState.UP]
-        calls = (group.call_one("metrics", timeout_s=self._config.probe_timeout_s) for group in groups)
+        calls = (
+            group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups
+        )
         answers = await asyncio.gather(*calls, return_exceptions=True)
         live: set[str] = set()
         for group, answer in zip(groups, answers, strict=True):
             if isinstance(answer, InfraError):
-                continue  # dead or too busy to answer; its last figures stand
+                continue  # dead or too busy to answer; its last figures are used
             if isinstance(answer, BaseException):
                 raise answer
             live.add(group.name)
-            self._seen[group.name] = cast(dict[str, float], answer)
+            self._seen[group.name] = answer
         total: dict[str, float] = {}
         for name, figures in self._seen.items():
             for key, value in figures.items():
@@ -144,45 +144,46 @@ class GeneratorService:
         if self._service is not None:
             await self._service.close()
 
-    def _launch(self, index: int, name: str) -> ProcessGroup:
+    def _launch(self, index: int, name: str) -> ProcessGroup[Generator]:
         options = self._options.for_replica(index)
         return Generator.launch(name, self._factory, self._store, options=options, runtime=self._runtime)
 
-    async def _update_one(self, group: ProcessGroup) -> None:
+    async def _update_one(self, group: ProcessGroup[Generator]) -> None:
         try:
             await self._current.prepare(group)
         except ProcessDied:
-            return  # its supervisor brings it back with the current weights
+            return  # its supervisor restarts it with the current weights
         except Exception as error:
             log.warning("%s could not load version %d: %s", group.name, self.version, error)
             group.give_up(f"weight update failed: {type(error).__name__}: {error}")
 
-    def _started(self) -> Service:
+    def _started(self) -> Service[Generator]:
         if self._service is None:
             raise InfraError("the generators have not started; await start() first")
         return self._service
 
 
 class CurrentWeights:
-    """Admits a replica once it holds the current version. The first replica's own version is the first."""
+    """Admits a replica once it holds the current version. The first replica's own version is the first one."""
 
     def __init__(self, update_timeout_s: float) -> None:
         self.version: int | None = None
         self._update_timeout_s = update_timeout_s
         self._held: dict[str, int] = {}  # process group -> version
 
-    def ready(self, group: ProcessGroup) -> bool:
+    def ready(self, group: ProcessGroup[Generator]) -> bool:
         return self.version is not None and self._held.get(group.name) == self.version
 
-    async def prepare(self, group: ProcessGroup) -> None:
+    async def prepare(self, group: ProcessGroup[Generator]) -> None:
         if self.version is None:
-            own = cast(int, await group.call_one("get_version", timeout_s=self._update_timeout_s))
+            own = await group.call_one(Generator.get_version, timeout_s=self._update_timeout_s)
             self._held[group.name] = own
             if self.version is None:
                 self.version = own
             return
-        held = await group.call_one("update_weights", self.version, timeout_s=self._update_timeout_s)
-        self._held[group.name] = cast(int, held)
+        self._held[group.name] = await group.call_one(
+            Generator.update_weights, self.version, timeout_s=self._update_timeout_s
+        )
 
 
 def service_settings(config: GeneratorConfig) -> ServiceSettings:

@@ -1,1 +1,1 @@
-"""Whole jobs, put together from all the parts: train, evaluate."""
+"""The jobs, assembled from all the other packages: train, evaluate."""

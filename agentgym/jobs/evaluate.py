@@ -11,8 +11,9 @@ from agentgym.actors.runtime import Runtime
 from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
-from agentgym.jobs.parts import Gym, resolve_model
+from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.runs.report import Reporter
 from agentgym.weights.select import build_store
@@ -21,10 +22,10 @@ from agentgym.weights.select import build_store
 async def evaluate(
     recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None
 ) -> EvalResult:
-    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, `eval.samples_per_task` plays each."""
+    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times."""
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
-        model_path = resolve_model(recipe.model, scratch)
+        model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
         found = registry or PluginRegistry.discover(recipe.plugins.disabled)
         gym = await Gym.open(recipe, model_path, found, reporter)
         stack.push_async_callback(gym.close)

@@ -1,4 +1,4 @@
-"""One step's metrics, from everyone who took part in it. Each name is `area/what_unit`."""
+"""One step's metrics, from all parts of the run. Each name is `area/what_unit`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepMeter:
 
         time/compute_share: the share of the step's wall time with anything in flight.
         sandbox/<what>_total counts since the sandbox started, sandbox/<what> since the last step's reading;
-        its percentiles are of the latest calls, the rest is as it is now.
+        its percentiles are of the latest calls, the other metrics are current values.
         """
         totals = self.activity.totals_s()
         passed = since(totals, self._times_s)
@@ -70,7 +70,7 @@ def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Means over the episodes of a step; rewards and successes over those that count."""
+    """Means over the episodes of a step; rewards and successes over those without infrastructure errors."""
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
     broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
     unsupported = sum(1 for e in broken if e.error is not None and e.error.kind == "unsupported")

@@ -1,4 +1,4 @@
-"""What a run must remember to go on: the last checkpoint, where the loop stood there, the first measurement."""
+"""What a resumed run needs: the last checkpoint, the loop's position there, the first measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgym.types import Json
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """position: that of the last checkpoint; None before the first one."""
+    """position: at the last checkpoint; None before the first one."""
 
     position: Position | None = None
     first_eval: EvalResult | None = None
@@ -34,7 +34,9 @@ class RunState:
                 first_eval=_eval_result(first) if isinstance(first, Mapping) else None,
             )
         except (TypeError, KeyError) as error:
-            raise UserError(f"the run's state.json can't be read: {error}; start a new run") from error
+            raise UserError(
+                f"the run's state.json was written by another version ({error}); start a new run"
+            ) from error
 
 
 def _eval_result(saved: Mapping[str, Json]) -> EvalResult:

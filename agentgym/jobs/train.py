@@ -1,8 +1,9 @@
-"""The training job: start the parts, run the loop, save and measure checkpoints, leave nothing behind."""
+"""The training job: start the services, run the loop, save and measure checkpoints, stop everything."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,21 +16,24 @@ from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.jobs.checks import check_sampling
+from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
-from agentgym.jobs.parts import Gym, check_sampling, resolve_model
 from agentgym.jobs.state import RunState
+from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
-from agentgym.rollout.tasks import training_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.checkpoint import check
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
 from agentgym.weights.select import build_store
 from agentgym.weights.store import WeightStore
@@ -53,16 +57,18 @@ async def train(
     *,
     resume: bool = False,
     registry: PluginRegistry | None = None,
+    change_loop: Callable[[TrainingLoop], None] = lambda loop: None,
 ) -> TrainResult:
     """Train to the recipe's last step. On any end, everything that was started is gone when this returns.
 
-    Raises UserError before anything is started for what the user must mend; InfraError for what broke.
+    change_loop: called with the loop before it runs, for experiments. Raises UserError before anything is
+    started for what the user must fix; InfraError for what broke.
     """
     state = RunState.from_mapping(folder.load_state()) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         raise UserError(
-            f"{folder.path} is done: it stands at step {state.position.step} of {recipe.loop.steps}; "
-            "raise loop.steps to go on"
+            f"{folder.path} is done: it is at step {state.position.step} of {recipe.loop.steps}; "
+            "raise loop.steps to continue"
         )
     async with AsyncExitStack() as stack:
         job = TrainJob(
@@ -72,6 +78,7 @@ async def train(
             registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
             state=state,
             stack=stack,
+            change_loop=change_loop,
         )
         return await job.run()
 
@@ -86,6 +93,7 @@ class TrainJob:
     registry: PluginRegistry
     state: RunState
     stack: AsyncExitStack
+    change_loop: Callable[[TrainingLoop], None]
     gym: Gym = field(init=False)
     player: EpisodePlayer = field(init=False)
     generator: GeneratorService = field(init=False)
@@ -116,7 +124,9 @@ class TrainJob:
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
         check_sampling(recipe)
-        model_path = resolve_model(recipe.model, self.folder.path)
+        model_path = resolve_model(
+            recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights
+        )
         if self.state.position is not None:
             check(str(self._checkpoint(self.state.position.step) / "trainer"), str(model_path))
         self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
@@ -125,12 +135,7 @@ class TrainJob:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
-        store = await build_store(
-            recipe.weights,
-            runtime=runtime,
-            run=self.folder.name,
-            keep=recipe.weights.keep + recipe.loop.force_staleness,
-        )
+        store = await build_store(recipe.weights, runtime=runtime, run=self.folder.name)
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
@@ -144,28 +149,22 @@ class TrainJob:
         )
         self.reporter.phase(f"starting {names}")
         self.generator = GeneratorService(
-            config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime
+            config=recipe.generator, store=store, model_path=model_path, runtime=runtime
         )
         self.stack.push_async_callback(self.generator.close)
-        self.trainer = TrainerClient(
+        setup = TrainerSetup(
             model_path=model_path,
             trainer=recipe.trainer,
             optimizer=recipe.optimizer,
-            loss=recipe.grpo,
+            loss=recipe.loss,
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
-            store=store,
-            runtime=runtime,
         )
+        self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
-        if recipe.grpo.kl_coef > 0:
-            self.reference = ReferenceModel(
-                model_path=model_path,
-                trainer=recipe.trainer,
-                temperature=recipe.rollout.temperature,
-                runtime=runtime,
-            )
+        if recipe.loss.needs_reference:
+            self.reference = ReferenceModel(setup, runtime=runtime)
             self.stack.push_async_callback(self.reference.close)
         async with asyncio.TaskGroup() as starting:
             starting.create_task(self.generator.start())
@@ -175,8 +174,8 @@ class TrainJob:
         step = 0
         if self.state.position is not None:
             step = self.state.position.step
-            await self.trainer.load(str(self._checkpoint(step) / "trainer"))
-        await self.trainer.publish(step)
+            await self.trainer.call(TitanTrainer.load, str(self._checkpoint(step) / "trainer"))
+        await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
 
     async def _train(self) -> None:
@@ -185,13 +184,14 @@ class TrainJob:
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
         loop = TrainingLoop(
             config=recipe.loop,
-            tasks=training_tasks(self.gym.environment, recipe.loop.seed, position.next_group),
+            tasks=recipe.task_sampler.tasks(self.gym.environment, recipe.loop.seed, position.next_group),
             rollout=self._rollout,
             learner=learner,
             generator=self.generator,
             after_step=self._after_step,
             position=position,
         )
+        self.change_loop(loop)
         self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
         before = await self.generator.metrics()
         self.meter = StepMeter(
@@ -215,14 +215,14 @@ class TrainJob:
         )
         for episode in group.episodes:
             self.monitor.add(episode)
-        assign_advantages(group, self.recipe.grpo.advantage)
+        assign_advantages(group, self.recipe.advantage)
         return group
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         last = step == loop.steps
-        if loop.check_sync_every and step % loop.check_sync_every == 0 and not loop.force_staleness:
+        if loop.check_sync_every and step % loop.check_sync_every == 0:
             metrics.update(await self._check_sync(step))
         if loop.eval_every and step % loop.eval_every == 0 and not last:
             result = await self._evaluate(f"step-{step:06d}", loop.eval_tasks)
@@ -249,7 +249,7 @@ class TrainJob:
         return summarize(episodes, checkpoint)
 
     async def _check_sync(self, step: int) -> dict[str, float]:
-        """Sample a few tokens from the new weights and ask the trainer, which still holds them, for theirs."""
+        """Compare generators and trainer at the same weights: log-probabilities of a few new tokens."""
         prompt_ids = self.gym.renderer.prompt(self.gym.held_out(1)[0].prompt)
         sampling = SamplingParams(
             max_tokens=32, temperature=self.recipe.rollout.temperature, seed=derive_seed("sync", step)
@@ -269,7 +269,7 @@ class TrainJob:
             advantages=zeros,
             versions=(-1,) * len(zeros),
         )
-        [trainer] = await self.trainer.logprobs([sample])
+        [trainer] = await self.trainer.call(TitanTrainer.logprobs, [sample])
         distances = [abs(a - b) for a, b in zip(trainer[known:], completion.logprobs, strict=True)]
         return {
             "sync/mismatch_max": max(distances),
@@ -277,10 +277,10 @@ class TrainJob:
         }
 
     async def _save(self, position: Position) -> None:
-        """The state names a checkpoint only once it is whole."""
+        """The state names a checkpoint only once it is complete."""
         target = self._checkpoint(position.step)
-        await self.trainer.save(str(target / "trainer"))
-        await self.trainer.export_hf(str(target / "hf"))
+        await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+        await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
         self.folder.save_state(self.state.to_mapping())
 

@@ -3,42 +3,73 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from agentgym.rl.config import AdvantageName
-from agentgym.types import Group, Outcome
+from agentgym.types import Episode, Group, Outcome
 
 _EPSILON = 1e-6  # below this spread all rewards count as equal
 
 
-def compute_advantages(rewards_G: Sequence[float], name: AdvantageName) -> list[float]:
-    """Advantages of one group's rewards; all 0.0 when the rewards are equal.
+class Advantage(ABC):
+    """Inherit it as a frozen dataclass: the fields are the advantage's settings in a recipe."""
 
-    mean_only: r - mean (Dr. GRPO, arXiv:2503.20783, eq. 3). std_normalized: (r - mean) / std over the group
-    (GRPO, arXiv:2402.03300, sec. 4.1.2). rloo: r minus the mean of the others (arXiv:2402.14740, eq. 8).
-    """
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        """One number for each episode of a group. All of them have a reward. 0.0 trains nothing on an episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanOnly(Advantage):
+    """r - mean (Dr. GRPO, arXiv:2503.20783, eq. 3)."""
+
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        return centred_rewards(episodes_G)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StdNormalized(Advantage):
+    """(r - mean) / std over the group (GRPO, arXiv:2402.03300, sec. 4.1.2)."""
+
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        centred_G, std = centred_rewards(episodes_G)
+        return [value / (std + _EPSILON) for value in centred_G]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rloo(Advantage):
+    """r minus the mean of the others (arXiv:2402.14740, eq. 8)."""
+
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        count = len(episodes_G)
+        return [value * count / max(1, count - 1) for value in centred_rewards(episodes_G)[0]]
+
+
+def centred_rewards(episodes_G: Sequence[Episode]) -> tuple[list[float], float]:
+    """Rewards minus their mean, and their standard deviation; all exactly 0.0 when the rewards are equal."""
+    rewards_G = [episode.reward for episode in episodes_G if episode.reward is not None]
+    assert len(rewards_G) == len(episodes_G), "a scored episode has a reward"
     count = len(rewards_G)
-    if count < 2:
-        return [0.0] * count
-    mean = math.fsum(rewards_G) / count
-    centred = [reward - mean for reward in rewards_G]
-    std = math.sqrt(math.fsum(value * value for value in centred) / count)
-    if std < _EPSILON:
-        return [0.0] * count
-    if name == "mean_only":
-        return centred
-    if name == "rloo":
-        return [value * count / (count - 1) for value in centred]
-    return [value / (std + _EPSILON) for value in centred]
+    mean = math.fsum(rewards_G) / max(1, count)
+    centred_G = [reward - mean for reward in rewards_G]
+    std = math.sqrt(math.fsum(value * value for value in centred_G) / max(1, count))
+    return (centred_G, std) if std >= _EPSILON else ([0.0] * count, 0.0)
 
 
-def assign_advantages(group: Group, name: AdvantageName) -> None:
+def assign_advantages(group: Group, advantage: Advantage) -> None:
     """Fill `group.advantages`. Episodes that broken infrastructure cost get None and touch no other's."""
     counted = [e for e in group.episodes if e.outcome in (Outcome.SCORED, Outcome.INVALID)]
-    rewards = [episode.reward for episode in counted if episode.reward is not None]
-    assert len(rewards) == len(counted), "a scored episode has a reward"
-    values = iter(compute_advantages(rewards, name))
+    values = advantage(counted)
+    if len(values) != len(counted) or not all(map(math.isfinite, values)):
+        raise ValueError(
+            f"{type(advantage).__name__} gave the advantages {values} for {len(counted)} episodes; "
+            "give one finite number for each"
+        )
+    remaining = iter(values)
     group.advantages = [
-        next(values) if episode.outcome in (Outcome.SCORED, Outcome.INVALID) else None
+        next(remaining) if episode.outcome in (Outcome.SCORED, Outcome.INVALID) else None
         for episode in group.episodes
     ]

@@ -1,8 +1,8 @@
 """The whole of asynchronous RL: sample and train at the same time, with a bound on staleness.
 
 A slot is taken before a group is sampled, and given back once the generators hold the weights that were
-trained on it. Groups are trained in the order in which they began. So no more than `max_staleness` whole
-steps can stand before a group that begins. `max_staleness = 0` is synchronous RL.
+trained on it. Groups are trained in the order in which they began. So at most `max_staleness` whole
+steps are queued before a group that begins. `max_staleness = 0` is synchronous RL.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from agentgym.types import Group, Task
 class Learner(Protocol):
     """Trains on groups and publishes weights under a version."""
 
-    async def step(self, groups: list[Group], version: int) -> dict[str, float]:
-        """One optimizer step from the weights of `version`; returns metrics."""
+    async def step(self, groups: list[Group]) -> dict[str, float]:
+        """One optimizer step; returns metrics."""
         ...
 
     async def publish(self, version: int) -> None:
@@ -48,7 +48,7 @@ AfterStep: TypeAlias = Callable[[StepRecord], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run stands: steps done (which is the version of the weights), and the next group to train."""
+    """Progress of a run: steps done (which is the version of the weights), and the next group to train."""
 
     step: int = 0
     next_group: int = 0
@@ -57,7 +57,11 @@ class Position:
 @dataclass(slots=True, kw_only=True)
 class TrainingLoop:
     """`tasks` yields the task of group `position.next_group` first. `after_step` runs when the generators
-    hold the step's weights; it may save and evaluate."""
+    hold the step's weights; it may save and evaluate.
+
+    generator: gets each step's weights. staleness_bound: no trained group may be older, which is asserted;
+    None is config.max_staleness, and generators that lag behind need more.
+    """
 
     config: LoopConfig
     tasks: Iterator[Task]
@@ -66,6 +70,7 @@ class TrainingLoop:
     generator: Generator
     after_step: AfterStep
     position: Position = field(default_factory=Position)
+    staleness_bound: int | None = None
     _slots: asyncio.Semaphore = field(init=False)
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
 
@@ -94,20 +99,20 @@ class TrainingLoop:
     async def _play(self, task: Task, group_id: int) -> Group:
         group = await self.rollout(task, group_id)
         if not group.has_signal:
-            self._slots.release()  # it will never be trained, so nothing waits behind it
+            self._slots.release()  # it will never be trained, so no later group waits for it
         return group
 
     async def _step(self, step: int) -> StepRecord:
         version = step - 1
-        bound = self.config.max_staleness + self.config.force_staleness
+        bound = self.config.max_staleness if self.staleness_bound is None else self.staleness_bound
         groups, skipped = await self._collect(step, oldest=version - bound)
         staleness = [version - oldest_version(group) for group in groups]
         assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
-        metrics = await self.learner.step(groups, version)
+        metrics = await self.learner.step(groups)
         await self.learner.publish(step)
-        await self.generator.update_weights(max(0, step - self.config.force_staleness))
+        await self.generator.update_weights(step)
         for _ in groups:
-            self._slots.release()  # only now: a group begun earlier would be older than its slot says
+            self._slots.release()  # only now: a group that began earlier would exceed the staleness of its slot
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1
         return StepRecord(
             step=step,
@@ -121,19 +126,19 @@ class TrainingLoop:
     async def _collect(self, step: int, oldest: int) -> tuple[list[Group], list[Group]]:
         """Groups with signal in start order, and those that were skipped on the way.
 
-        A step that goes on with fewer groups leaves others waiting longer than their slots allow for; what
-        has grown older than `oldest` by then is skipped too.
+        After a step with fewer groups, later groups wait longer than their slots allow for; what is older than
+        `oldest` by then is skipped too.
         """
         groups: list[Group] = []
         skipped: list[Group] = []
         wanted = self.config.groups_per_step
         while len(groups) < wanted:
-            dull = [group for group in skipped if not group.has_signal]
-            if len(dull) >= wanted * self.config.max_refills:
+            no_signal = [group for group in skipped if not group.has_signal]
+            if len(no_signal) >= wanted * self.config.max_refills:
                 if groups:
-                    break  # train on what there is rather than wait for ever
-                if len(dull) == len(skipped):
-                    raise NothingToLearn(step, dull)
+                    break  # train on fewer rather than wait forever
+                if len(no_signal) == len(skipped):
+                    raise NothingToLearn(step, no_signal)
             group = await (await self._pending.get())
             if group.has_signal and oldest_version(group) < oldest:
                 skipped.append(group)

@@ -22,9 +22,9 @@ ROW_MULTIPLE = 64
 class TrainBatch:
     """Rows that a trainer reads. All tensors but the last two: [R, L].
 
-    Entry t speaks of the prediction of the token after it: labels[t] is that token, and loss_mask, logprobs,
+    Entry t refers to the prediction of the next token: labels[t] is that token, and loss_mask, logprobs,
     advantages and versions are those of that token. A document's last entry predicts nothing.
-    positions: 0 at each document's start; every padding token has position 0 too, a document of its own.
+    positions: 0 at each document's start; every padding token also has position 0, as a document of its own.
     sample_index: -1 in padding. ref_logprobs: zeros without has_reference.
     starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
     num_trained_tokens, num_tokens, num_samples: over all rows, also in a part made by `rows`.
@@ -135,7 +135,7 @@ def cheapest_row_length(lengths: Sequence[int], seq_len: int, attention_break_ev
 def unpack(batch: TrainBatch, values: Tensor) -> list[tuple[float, ...]]:
     """Give each sample what was computed for its tokens; 0.0 for the first token, which nothing predicts.
 
-    values: [R, L], entry t speaks of the token after it, rows as in the whole batch.
+    values: [R, L], entry t refers to the next token, rows as in the whole batch.
     """
     flat = values.flatten().tolist()
     spans = zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True)

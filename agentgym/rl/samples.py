@@ -27,7 +27,7 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
         known = len(token_ids)
         assert list(turn.prompt_ids[:known]) == token_ids, f"{episode.episode_id}: a turn rewrote its history"
         new = len(turn.prompt_ids) - known
-        assert new > 0, f"{episode.episode_id}: two turns without a word between them"
+        assert new > 0, f"{episode.episode_id}: two turns with nothing between them"
         token_ids += turn.prompt_ids[known:]
         loss_mask += [0.0] * new
         logprobs += [0.0] * new
@@ -49,8 +49,8 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
 
 
 def check_provenance(sample: Sample, episode: Episode) -> None:
-    """What holds for every sample: sampled tokens, and only they, have a mask, a logprob and a version."""
-    assert sample.num_trained_tokens == episode.num_sampled_tokens, f"{sample.sample_id}: a token went astray"
+    """Assert that sampled tokens, and only they, have a mask, a logprob and a version."""
+    assert sample.num_trained_tokens == episode.num_sampled_tokens, f"{sample.sample_id}: a token was lost"
     for mask, version, logprob in zip(sample.loss_mask, sample.versions, sample.logprobs, strict=True):
         assert (mask == 1.0) == (version >= 0), f"{sample.sample_id}: a trained token without a version"
         assert mask == 1.0 or logprob == 0.0, f"{sample.sample_id}: a logprob on a token that was not sampled"

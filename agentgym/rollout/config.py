@@ -15,8 +15,8 @@ class RolloutConfig:
     """
 
     max_turns: int | None = None
-    max_turn_tokens: int = 128
-    max_episode_tokens: int = 512
+    max_turn_tokens: int = 256
+    max_episode_tokens: int = 1024
     cut_turns: Literal["floor", "score"] = "floor"
     episode_time_s: float = 120.0
     generate_timeout_s: float = 60.0

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.types import Task
 
 
-def training_tasks(environment: Environment, seed: int, start: int = 0) -> Iterator[Task]:
-    """The run's tasks from number `start` on. A finite split is drawn again, in another order, when it ends."""
-    return itertools.islice(_endless(environment, seed), start, None)
+class TaskSampler(ABC):
+    """Inherit it as a frozen dataclass: the fields are the sampler's settings in a recipe."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def tasks(self, environment: Environment, seed: int, start: int) -> Iterator[Task]:
+        """The run's tasks from number `start` on, endless. The same arguments give the same tasks.
+
+        So a resumed run continues with the tasks that it would have had.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffled(TaskSampler):
+    """The train split in the environment's order for a seed; when it ends, again with the next seed."""
+
+    def tasks(self, environment: Environment, seed: int, start: int) -> Iterator[Task]:
+        return itertools.islice(_epochs(environment, itertools.count(seed)), start, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequential(TaskSampler):
+    """The train split in the environment's order for a seed; when it ends, again in the same order."""
+
+    def tasks(self, environment: Environment, seed: int, start: int) -> Iterator[Task]:
+        return itertools.islice(_epochs(environment, itertools.repeat(seed)), start, None)
 
 
 def held_out_tasks(environment: Environment, count: int, seed: int = 0) -> list[Task]:
@@ -23,10 +49,10 @@ def held_out_tasks(environment: Environment, count: int, seed: int = 0) -> list[
     return tasks
 
 
-def _endless(environment: Environment, seed: int) -> Iterator[Task]:
-    for epoch in itertools.count():
+def _epochs(environment: Environment, seeds: Iterable[int]) -> Iterator[Task]:
+    for seed in seeds:
         drawn = 0
-        for task in environment.tasks("train", seed + epoch):
+        for task in environment.tasks("train", seed):
             drawn += 1
             yield task
         if not drawn:

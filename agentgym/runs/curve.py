@@ -19,7 +19,7 @@ _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dot bits 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One metric over the steps where it is known and finite; steps rise."""
+    """One metric over the steps where it is known and finite, in rising order."""
 
     key: str
     steps: tuple[int, ...]

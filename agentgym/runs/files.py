@@ -1,4 +1,4 @@
-"""Files that stay readable whatever happens while they are written: whole or not at all, line by line."""
+"""Files that stay readable when writing is interrupted: replaced whole, or appended line by line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line and hand it to the system. What a failed write left is cut off again.
+    """Append one line. What a failed write left is truncated.
 
     Raises InfraError, which names the path, when the disk is full or the file can't be written.
     """
@@ -48,7 +48,7 @@ def append_line(path: Path, line: str) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(file).st_size
-            if size and os.pread(file, 1, size - 1) != b"\n":  # another process died in the middle of a line
+            if size and os.pread(file, 1, size - 1) != b"\n":  # another process died while it wrote a line
                 data = b"\n" + data
             try:
                 written = os.write(file, data)
@@ -64,13 +64,13 @@ def append_line(path: Path, line: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the system's errors into an InfraError that says what to do."""
+    """Turn an OSError into an InfraError that names the path and what to do."""
     try:
         yield
     except OSError as error:
         raise InfraError(
             f"can't write {path}: {error.strerror or error}. What was saved before stays readable; "
-            "make room or choose another `logging.runs_dir`, then go on with `agentgym train --resume RUN`."
+            "make room or choose another `logging.runs_dir`, then continue with `agentgym train --resume RUN`."
         ) from error
 
 
@@ -81,14 +81,14 @@ def write_json_lines(path: Path, records: Iterable[Mapping[str, Json]]) -> None:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Json]]:
-    """The objects of a plain or gzipped file, one a line. A torn line is left out, and said in the log."""
+    """The objects of a plain or gzipped file, one a line. A torn line is skipped and logged."""
     with _open_text(path) as file:
         try:
             for number, line in enumerate(file, start=1):
                 try:
                     value = json.loads(line)
                 except json.JSONDecodeError:
-                    log.warning("%s: line %d is torn and is left out", path, number)
+                    log.warning("%s: line %d is torn and is skipped", path, number)
                     continue
                 if isinstance(value, dict):
                     yield value
@@ -114,5 +114,5 @@ def read_json(path: Path) -> dict[str, Json]:
 
 
 def dump_line(record: Mapping[str, Json]) -> str:
-    """Pure ASCII: text that a model wrote may hold half characters, which no encoding takes."""
+    """Pure ASCII: text written by a model may contain lone surrogates, which UTF-8 can't encode."""
     return json.dumps(record, separators=(",", ":"))

@@ -1,14 +1,15 @@
-"""The folder of one run: everything that is kept of it, and the lock that gives it to one process.
+"""The folder of one run: its files, and the lock that lets one process write them.
 
 RUN/config.yaml             the finished config
+    config.sources.json     where its fields come from, those that are not defaults
     status.json             running, done, failed or interrupted, and why
-    state.json              what a resumed run needs, replaced whole
-    sandbox.json            what ran the code that the policy wrote, and what that enforced
+    state.json              what a resumed run needs; replaced whole
+    sandbox.json            the sandbox that ran the policy's code, and what it enforced
     metrics.jsonl           one line a step
     events.log              what happened when
     episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance
     evals/step-000020.jsonl.gz      the same, of evaluations
-    checkpoints/step-000020/        whatever the trainer saves
+    checkpoints/step-000020/        the trainer's state and an exported model
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
-from agentgym.config import read_yaml, to_yaml
 from agentgym.errors import UserError, nearest
 from agentgym.runs.files import (
     append_line,
@@ -43,6 +43,7 @@ from agentgym.runs.files import (
 from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group, encode_saved
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
+from agentgym.yaml import dump_yaml, read_yaml
 
 _STEP_FILE = re.compile(r"step-(\d+)")
 
@@ -52,12 +53,12 @@ class RunStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    LOST = "lost"  # it says running, but no process holds it: it was killed
+    LOST = "lost"  # recorded as running, but no process holds the lock: it was killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRecord:
-    """How a run fares. time: seconds since the epoch of the last change."""
+    """The status of a run. time: of the last change, seconds since the epoch."""
 
     status: RunStatus
     reason: str = ""
@@ -93,7 +94,7 @@ class RunFolder:
                 path.mkdir(parents=True)
             except FileExistsError:
                 raise UserError(
-                    f"there is a run {str(path)!r} already; choose another --name, or go on with it: "
+                    f"there is a run {str(path)!r} already; choose another --name, or continue it: "
                     f"agentgym train --resume {path}"
                 ) from None
         folder = cls(path, _take_lock(path))
@@ -102,7 +103,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path, *, for_writing: bool = False) -> RunFolder:
-        """A run that exists. Raises UserError when it doesn't, or when another process is writing it."""
+        """An existing run. Raises UserError when there is none, or when another process is writing it."""
         path = Path(path)
         if not path.is_dir():
             siblings = runs_in(path.parent)
@@ -111,7 +112,7 @@ class RunFolder:
         if not (path / "status.json").is_file():
             inside = runs_in(path)
             hint = f" Runs in it: {', '.join(inside)}." if inside else " A run's folder has a status.json."
-            raise UserError(f"{str(path)!r} is no run of agentgym.{hint}")
+            raise UserError(f"{str(path)!r} is not a run of agentgym.{hint}")
         return cls(path, _take_lock(path) if for_writing else None)
 
     @property
@@ -119,7 +120,7 @@ class RunFolder:
         return self.path.resolve().name
 
     def close(self) -> None:
-        """Give the lock back; safe to call twice."""
+        """Release the lock; safe to call twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -134,11 +135,18 @@ class RunFolder:
 
     # config, status, state
 
-    def save_config(self, config: Mapping[str, object]) -> None:
-        write_whole(self.path / "config.yaml", to_yaml(dict(config)).encode())
+    def save_config(self, config: Mapping[str, object], sources: Mapping[str, str] | None = None) -> None:
+        """sources: where its fields come from, by dotted key, those that are not defaults."""
+        write_whole(self.path / "config.yaml", dump_yaml(dict(config)).encode())
+        write_whole(self.path / "config.sources.json", json.dumps(dict(sources or {}), indent=1).encode())
 
     def load_config(self) -> dict[str, object]:
         return read_yaml(self.path / "config.yaml")
+
+    def load_sources(self) -> dict[str, str]:
+        """The sources that `save_config` was given."""
+        path = self.path / "config.sources.json"
+        return {key: str(source) for key, source in read_json(path).items()} if path.is_file() else {}
 
     def set_status(self, status: RunStatus, reason: str = "") -> None:
         record: dict[str, Json] = {
@@ -151,13 +159,13 @@ class RunFolder:
         write_whole(self.path / "status.json", json.dumps(record, indent=1).encode())
 
     def status(self) -> StatusRecord:
-        """How the run fares; a run whose process is gone without a word is `lost`."""
+        """The current status; `lost` for a run whose process ended without recording one."""
         record = read_json(self.path / "status.json")
         try:
             status = RunStatus(str(record.get("status")))
         except ValueError:
             raise UserError(f"{self.path / 'status.json'}: no status {record.get('status')!r}") from None
-        here = record.get("host") == socket.gethostname()  # another host's locks can't be seen from here
+        here = record.get("host") == socket.gethostname()  # locks of another host are not visible here
         if status is RunStatus.RUNNING and here and self._lock is None and not _is_locked(self.path):
             status = RunStatus.LOST
         when, process = record.get("time"), record.get("process")
@@ -172,7 +180,7 @@ class RunFolder:
     def save_sandbox(self, able: Capabilities) -> None:
         """Which sandbox serves the run, and what it enforces on this machine.
 
-        before: those that served it until a resume. A run that was unsafe once stays marked so.
+        before: those that served it before a resume. A run that was unsafe once stays marked as unsafe.
         """
         earlier = self.load_sandbox()
         before = cast("list[str]", earlier.get("before", []))
@@ -190,14 +198,14 @@ class RunFolder:
         return read_json(path) if path.is_file() else {}
 
     def save_state(self, state: Mapping[str, Json]) -> None:
-        """What a resumed run needs. Replaced whole: a crash leaves the state before."""
+        """What a resumed run needs. Replaced whole: after a crash the previous state is still there."""
         write_whole(self.path / "state.json", json.dumps(state).encode())
 
     def load_state(self) -> dict[str, Json]:
         """Raises UserError when the run saved none, so that it can't be resumed."""
         if not (self.path / "state.json").is_file():
             raise UserError(
-                f"run {str(self.path)!r} stopped before it saved anything to resume from; start anew"
+                f"run {str(self.path)!r} stopped before it saved anything to resume from; start a new run"
             )
         return read_json(self.path / "state.json")
 
@@ -209,14 +217,14 @@ class RunFolder:
     # metrics
 
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """What is not finite is saved as null, so that every JSON reader takes the file."""
+        """Values that are not finite are saved as null, so that every JSON reader accepts the file."""
         values: dict[str, Json] = {
             key: float(value) if math.isfinite(value) else None for key, value in metrics.items()
         }
         append_line(self.path / "metrics.jsonl", dump_line({"step": step, "time": time.time(), **values}))
 
     def read_metrics(self) -> list[MetricsRow]:
-        """One row a step, in order. Where a resumed run did steps again, the later rows count."""
+        """One row a step, in order. Where a resumed run repeated steps, the later rows count."""
         path = self.path / "metrics.jsonl"
         rows: list[MetricsRow] = []
         for record in read_json_lines(path) if path.is_file() else ():
@@ -283,13 +291,13 @@ class RunFolder:
             yield decode_saved(record)
 
     def read_groups(self, step: int) -> list[Group]:
-        """What one step trained on, in its order: with it the step can be done again."""
+        """The groups one step trained on, in order: enough to repeat the step."""
         return decode_groups([saved for saved in self.read_episodes(step) if saved.trained])
 
     # checkpoints
 
     def checkpoint_dir(self, step: int) -> Path:
-        """Where the checkpoint after `step` belongs; its parent exists, the trainer makes the folder itself."""
+        """The place of the checkpoint after `step`; the parent is made, the folder is left to the trainer."""
         parent = self.path / "checkpoints"
         with writing(parent):
             parent.mkdir(exist_ok=True)

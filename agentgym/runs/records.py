@@ -1,8 +1,8 @@
 """Episodes and groups as JSON and back, without loss: what one line of an episode file holds.
 
-A tuple inside an environment's own values is written as `{"$tuple": [...]}`, since JSON has only lists. What
-is no JSON at all is written as `{"$repr": "..."}` and comes back as that text: a plugin's odd value must not
-end a run.
+A tuple inside an environment's own values is written as `{"$tuple": [...]}`, since JSON has only lists. A
+value that JSON can't represent is written as `{"$repr": "..."}` and read back as that text: an unusual value of
+a plugin must not end a run.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LineRecord(TypedDict):
 class SavedEpisode:
     """One episode of a run's files, with its place in training.
 
-    step: the one that trained on it, or that passed it over. index: place in its group. trained: False when
+    step: the one that trained on it, or that skipped it. index: place in its group. trained: False when
     its group had no signal and was skipped, and for episodes of an evaluation.
     """
 
@@ -124,7 +124,7 @@ def encode_saved(saved: SavedEpisode) -> dict[str, Json]:
 
 
 def decode_saved(record: Mapping[str, Json]) -> SavedEpisode:
-    """Raises KeyError or ValueError when the record is none of ours."""
+    """Raises KeyError or ValueError when the record has another format."""
     line = cast(LineRecord, record)
     return SavedEpisode(
         step=line["step"],
@@ -157,7 +157,7 @@ def encode_group(group: Group, *, step: int, trained: bool) -> list[dict[str, Js
 
 
 def decode_groups(saved: Sequence[SavedEpisode]) -> list[Group]:
-    """The groups that these episodes came in, in the order in which they stand."""
+    """The groups of these episodes, in the order of their first episode."""
     groups: dict[int, Group] = {}
     for one in saved:
         group = groups.setdefault(
@@ -272,7 +272,7 @@ def _decode_turn(record: TurnRecord) -> Turn:
 
 
 def pack(value: object) -> Json:
-    """A value as JSON can hold it."""
+    """A value that JSON can represent."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, tuple):
@@ -281,14 +281,14 @@ def pack(value: object) -> Json:
         return [pack(item) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         packed = {str(key): pack(item) for key, item in value.items()}
-        if len(packed) == 1 and next(iter(packed)) in _MARKS:  # a mapping that looks like a mark of ours
+        if len(packed) == 1 and next(iter(packed)) in _MARKS:  # a mapping that looks like one of our marks
             return {"$dict": packed}
         return packed
     return {"$repr": repr(value)}
 
 
 def unpack(value: Json) -> Json:
-    """What `pack` was given."""
+    """The inverse of `pack`."""
     if isinstance(value, list):
         return [unpack(item) for item in value]
     if isinstance(value, dict):

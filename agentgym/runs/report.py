@@ -1,11 +1,11 @@
-"""What a job tells the person who waits for it, and the ways to show that: lines, or JSON."""
+"""What a job reports while it runs, and how that is shown: as lines, or as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
@@ -13,7 +13,7 @@ from agentgym.commands.text import table_lines
 
 
 class Reporter(Protocol):
-    """A job calls it; the command line decides what it looks like."""
+    """Called by a job; the command line chooses the implementation."""
 
     def phase(self, text: str) -> None:
         """What is being done now, for example "starting 2 generators"."""
@@ -24,13 +24,13 @@ class Reporter(Protocol):
         ...
 
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done. Metrics that are absent are not known for this step."""
+        """A training step is done. A metric that is absent was not measured in this step."""
         ...
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
     def close(self) -> None:
-        """Nothing more comes; safe to call twice."""
+        """The job reports nothing more; safe to call twice."""
         ...
 
 
@@ -74,7 +74,7 @@ SANDBOX_COUNTS = (
     ("sandbox/retries", "retried"),
     ("sandbox/leaks", "left something"),
 )
-"""What is told of a step's sandbox calls when there was any."""
+"""Counts of a step's sandbox calls, shown when they are not zero."""
 REPLACED = "sandbox/replaced_"  # by cause
 
 
@@ -103,7 +103,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def number(value: float, digits: int) -> str:
-    """A figure as a person reads it; what would show as zero but isn't keeps two digits."""
+    """A figure for a person; a value that would be rounded to zero keeps two significant digits."""
     if not math.isfinite(value):
         return str(value)
     text = f"{value:.{digits}f}"
@@ -122,11 +122,15 @@ def duration(seconds: float) -> str:
 
 @dataclass(slots=True)
 class Pace:
-    """How long the rest takes, from the steps since this process began."""
+    """Estimates the remaining time from the steps since this process began."""
 
-    started_s: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    started_s: float = field(init=False)
     first_step: int | None = None
     step: int = 0
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock()
 
     def reached(self, step: int) -> None:
         if self.first_step is None:
@@ -134,19 +138,19 @@ class Pace:
         self.step = step
 
     def begin(self) -> None:
-        """The first step starts now, not when the parts were started."""
+        """Count the time from now, without the start of the services."""
         if self.first_step is None:
-            self.started_s = time.monotonic()
+            self.started_s = self.clock()
 
     def rest_s(self, total: int) -> float | None:
         """None until a step is done."""
         if self.first_step is None or self.step <= self.first_step:
             return None
-        return (time.monotonic() - self.started_s) / (self.step - self.first_step) * (total - self.step)
+        return (self.clock() - self.started_s) / (self.step - self.first_step) * (total - self.step)
 
 
 class PlainReporter:
-    """One line for each thing that happens: for logs, pipes and dumb terminals."""
+    """One line for each event: for logs, pipes and plain terminals."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

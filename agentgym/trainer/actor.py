@@ -5,37 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from agentgym.actors.actor import ServiceActor
-from agentgym.actors.runtime import endpoint
+from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
-from agentgym.rl.config import GrpoConfig, SftConfig
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from agentgym.trainer.engine import TitanEngine
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSetup:
-    """What a trainer engine is built from. folder: for what torchtitan writes."""
-
-    model_path: str
-    trainer: TrainerConfig
-    optimizer: OptimizerConfig
-    loss: GrpoConfig | SftConfig
-    total_steps: int
-    folder: str
-    random_weights: bool = False
-    temperature: float = 1.0  # the sampler's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +39,8 @@ class TrainerStatus:
 class TitanTrainer(ServiceActor):
     """Every endpoint is called on all processes at once, with the same arguments.
 
-    The engine lives on one thread: CUDA keeps a current device per thread, collectives want one order, and
-    the process goes on answering probes while it computes.
+    The engine lives on one thread: CUDA keeps a current device per thread, collectives need one order, and the
+    process still answers probes while it computes.
     """
 
     def __init__(self, setup: TrainerSetup, store: WeightStore | None) -> None:
@@ -75,12 +63,12 @@ class TitanTrainer(ServiceActor):
 
     @endpoint
     async def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Add the samples' gradient to what is there."""
+        """Add the samples' gradient to the current one."""
         return await self._run(self._engine.forward_backward, samples)
 
     @endpoint
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Gradient and optimizer step; returns the metrics."""
+        """One optimizer step; returns the metrics."""
         return await self._run(self._engine.train_step, samples)
 
     @endpoint
@@ -94,19 +82,22 @@ class TitanTrainer(ServiceActor):
 
     @endpoint
     async def push_weights(self, version: int) -> None:
-        """Store the weights under a version; rank 0 writes what all ranks gather."""
+        """Store the weights under a version. Raises ValueError when the store holds that version already."""
         await self._run(self._push, version)
 
     @endpoint
     async def save(self, folder: str) -> None:
+        """Write everything that is needed to continue."""
         await self._run(self._engine.save, folder)
 
     @endpoint
     async def load(self, folder: str) -> None:
+        """Continue from what `save` wrote."""
         await self._run(self._engine.load, folder)
 
     @endpoint
     async def export_hf(self, folder: str) -> None:
+        """Write a Hugging Face folder."""
         await self._run(self._engine.export_hf, folder)
 
     @endpoint
@@ -132,31 +123,17 @@ class TitanTrainer(ServiceActor):
     def _build(self) -> TitanEngine:
         from agentgym.trainer.engine import TitanEngine  # torch, only in this process
 
-        setup = self._setup
-        return TitanEngine(
-            model_path=setup.model_path,
-            # CUDA_VISIBLE_DEVICES names them already, so the engine counts from 0.
-            trainer=replace(setup.trainer, gpus=()),
-            optimizer=setup.optimizer,
-            loss=setup.loss,
-            total_steps=setup.total_steps,
-            folder=setup.folder,
-            random_weights=setup.random_weights,
-            temperature=setup.temperature,
-        )
+        # CUDA_VISIBLE_DEVICES selects the GPUs already, so the engine counts from 0.
+        return TitanEngine(replace(self._setup, trainer=replace(self._setup.trainer, gpus=())))
 
     def _push(self, version: int) -> None:
-        engine = self._engine
-        weights = engine.hf_weights()
-        try:
-            if _rank() == 0:
-                if self._store is None:
-                    raise InfraError("this trainer was given no weight store to push to")
-                asyncio.run(self._store.put(version, weights))
-        finally:
-            for _ in weights:  # a collective: the other ranks wait for every tensor, even after an error
-                pass
-        engine.version = version
+        def store(weights: Iterator[tuple[str, Tensor]]) -> None:
+            if self._store is None:
+                raise InfraError("this trainer has no weight store to push to")
+            asyncio.run(self._store.put(version, weights))
+
+        self._engine.write_weights(store)
+        self._engine.version = version
 
     async def _close(self) -> None:
         if self._built is not None:

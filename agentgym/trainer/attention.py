@@ -52,11 +52,11 @@ def packed_mask(positions_BL: Tensor, dtype: torch.dtype) -> Tensor | None:
     """What is added to the scores, [B, 1, L, L]: 0 within a document up to oneself, else -inf.
 
     None when plain causal attention does the same: every row is one document, then padding. It is made once
-    for all layers, and as numbers, because torch would turn a mask of booleans into them in every layer.
+    for all layers, and of numbers, because torch would convert a boolean mask in every layer.
     """
     starts_BL = positions_BL == 0
     if bool((starts_BL[:, 1:].int().diff(dim=1) >= 0).all()):
-        return None  # after the first token, once one starts anew all do: that is padding
+        return None  # after the first token only padding has position 0
     document_BL = starts_BL.cumsum(1)
     length = positions_BL.shape[1]
     causal_LL = torch.ones(length, length, dtype=torch.bool, device=positions_BL.device).tril()

@@ -10,10 +10,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from agentgym.errors import UserError
+from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.model import Architecture, titan_config
+from agentgym.trainer.model import titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
+from agentgym.trainer.setup import TrainerSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +38,14 @@ class _HasParallelism:
 
 def build(
     architecture: Architecture,
-    trainer: TrainerConfig,
-    optimizer: OptimizerConfig,
-    *,
+    setup: TrainerSetup,
     ranks: Ranks,
-    total_steps: int,
-    folder: str,
-    temperature: float,
 ) -> TrainedModel:
-    """Weights are drawn at random from trainer.seed; load others over them."""
+    """Its weights are random, from trainer.seed; load others over them."""
+    trainer, optimizer = setup.trainer, setup.optimizer
     if trainer.seq_len > architecture.max_positions:
         raise UserError(
-            f"trainer.seq_len is {trainer.seq_len}; the model knows {architecture.max_positions} positions"
+            f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions"
         )
     if trainer.seq_len % trainer.tensor_parallel:
         raise UserError(
@@ -65,13 +63,13 @@ def build(
         attention="flex" if flex else "sdpa",
         seq_len=trainer.seq_len,
         logprob_chunk=trainer.logprob_chunk,
-        temperature=temperature,
+        temperature=setup.temperature,
     )
     config.update_from_config(config=_HasParallelism(ranks.parallelism))
     torch.manual_seed(trainer.seed)
     with torch.device("meta"):
         model = config.build()
-    model = _shard(model, trainer, ranks, folder)
+    model = _shard(model, trainer, ranks, setup.folder)
     model.to_empty(device=ranks.device)
     with torch.no_grad(), expected_warnings_off():
         model.init_states()  # type: ignore[operator]
@@ -79,7 +77,7 @@ def build(
     optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
     schedule = titan.LRSchedulersContainer.Config(
         warmup_steps=optimizer.warmup_steps, decay_ratio=optimizer.decay_ratio
-    ).build(optimizers=optimizers, training_steps=total_steps)
+    ).build(optimizers=optimizers, training_steps=max(1, setup.total_steps))
     adapter = titan.qwen3.Qwen3StateDictAdapter(config, None)
     return TrainedModel(model=model, adapter=adapter, optimizers=optimizers, schedule=schedule, flex=flex)
 
@@ -100,7 +98,7 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
     if ranks.device.type == "cpu":
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)  # gloo can't multiply while it sums
+                module.set_force_sum_reduction_for_comms(True)  # gloo can't average in a reduction
     return model
 
 

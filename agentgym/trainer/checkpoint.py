@@ -1,16 +1,15 @@
-"""What makes a saved checkpoint trustworthy: a manifest beside it, checked before anything starts. No torch."""
+"""Manifests, by which damaged or foreign checkpoints are refused before anything starts. No torch."""
 
 from __future__ import annotations
 
 import json
-import struct
 import zlib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.trainer.model import Architecture, read_architecture
+from agentgym.models.architecture import TIED_HEAD, Architecture, read_architecture
+from agentgym.models.safetensors import read_shapes
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -22,7 +21,7 @@ class Manifest:
     """files: name to (size in bytes, CRC-32 of its first GiB)."""
 
     step: int
-    architecture: dict[str, float]
+    architecture: dict[str, object]
     files: dict[str, tuple[int, int]]
 
 
@@ -34,7 +33,7 @@ def write_manifest(folder: Path, *, step: int, architecture: Architecture) -> No
 
 
 def read_manifest(folder: str) -> Manifest:
-    """Raises UserError when there is none or it can't be read."""
+    """Raises UserError when it is missing or damaged."""
     path = Path(folder) / MANIFEST
     try:
         content = json.loads(path.read_text())
@@ -47,7 +46,7 @@ def read_manifest(folder: str) -> Manifest:
         )
     except FileNotFoundError:
         raise UserError(
-            f"{folder} is no checkpoint of the trainer, or its save was not finished: it has no {MANIFEST}"
+            f"{folder} is not a checkpoint of the trainer, or its save was not finished: it has no {MANIFEST}"
         ) from None
     except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(
@@ -56,7 +55,7 @@ def read_manifest(folder: str) -> Manifest:
 
 
 def check(folder: str, model_path: str) -> None:
-    """Refuse what can't be resumed from or played: a trainer's checkpoint, or a Hugging Face folder.
+    """Refuse a checkpoint that could not be loaded: the trainer's own, or a Hugging Face folder.
 
     Raises UserError when a file is missing, cut short or changed, or when the sizes are not those of the model
     in model_path.
@@ -65,16 +64,16 @@ def check(folder: str, model_path: str) -> None:
         raise UserError(f"no folder {folder}; give a checkpoint, for example RUN/checkpoints/step-20")
     if not (Path(folder) / MANIFEST).exists() and (Path(folder) / "config.json").exists():
         check_model(folder)
-        found = asdict(read_architecture(folder))
+        found = asdict(read_architecture(Path(folder)))
     else:
         manifest = read_manifest(folder)
         found = manifest.architecture
         _check_files(Path(folder), manifest)
-    wanted = asdict(read_architecture(model_path))
+    wanted = asdict(read_architecture(Path(model_path)))
     differing = [
         f"{name} is {found.get(name)}, the model's is {value}"
         for name, value in wanted.items()
-        if name != "max_positions" and found.get(name) != value
+        if name != "max_positions" and found.get(name, value) != value  # an older manifest lacks some
     ]
     if differing:
         raise UserError(
@@ -85,17 +84,18 @@ def check(folder: str, model_path: str) -> None:
 
 def check_model(folder: str) -> None:
     """Refuse a Hugging Face folder whose safetensors are damaged or of other shapes than config.json says."""
-    wanted = read_architecture(folder).hf_shapes()
-    found: dict[str, tuple[int, ...]] = {}
-    for path in _safetensors(Path(folder)):
-        found |= _shapes(path)
-    tied_head = {"lm_head.weight"} - set(wanted)  # a tied one may be stored all the same
+    architecture, found = read_architecture(Path(folder)), read_shapes(Path(folder))
+    wanted = architecture.hf_shapes()
+    tied_head = {TIED_HEAD} - set(wanted)  # a tied one may be stored all the same
     problems = [
         f"{name} {'is missing' if name not in found else f'has shape {found[name]}'}, expected {shape}"
         for name, shape in wanted.items()
         if found.get(name) != shape
     ]
-    problems += [f"{name} is not part of a dense Qwen3" for name in set(found) - set(wanted) - tied_head]
+    problems += [
+        f"{name} is not part of a dense {architecture.model_type}"
+        for name in set(found) - set(wanted) - tied_head
+    ]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise UserError(f"the weights in {folder} don't fit its config.json: {'; '.join(problems[:3])}{more}")
@@ -119,37 +119,3 @@ def _fingerprint(path: Path) -> tuple[int, int]:
         while left and (block := file.read(min(left, 1 << 20))):
             crc, left = zlib.crc32(block, crc), left - len(block)
     return path.stat().st_size, crc
-
-
-def _safetensors(folder: Path) -> Iterable[Path]:
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        paths = [folder / "model.safetensors"]
-    else:
-        try:
-            paths = [
-                folder / name for name in sorted({*json.loads(index.read_text())["weight_map"].values()})
-            ]
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise UserError(f"{index} is damaged: {error}") from error
-    for path in paths:
-        if not path.is_file():
-            raise UserError(f"no {path}: the folder has no weights in safetensors format")
-    return paths
-
-
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read a safetensors header: 8 bytes of length, JSON, then the data that its offsets must cover."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                raise ValueError(f"its header claims {length} bytes")
-            header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        end = 8 + length + max(entry["data_offsets"][1] for entry in header.values())
-        if path.stat().st_size != end:
-            raise ValueError(f"it has {path.stat().st_size} bytes, its header speaks of {end}")
-        return {name: tuple(entry["shape"]) for name, entry in header.items()}
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error

@@ -12,7 +12,7 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 class OptimizerConfig:
     """AdamW."""
 
-    lr: float = 5e-4
+    lr: float = 1e-6
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
@@ -37,7 +37,7 @@ class TrainerConfig:
     procs: int = 1
     tensor_parallel: int = 1
     data_parallel_shard: int = -1  # -1: what is left
-    seq_len: int = 512
+    seq_len: int = 1024
     rows_per_microbatch: int = 4
     logprob_chunk: int = 1024
     dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights stay float32

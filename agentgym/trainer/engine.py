@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from agentgym.rl.config import GrpoConfig, SftConfig
-from agentgym.rl.losses import TrainedTokens, token_loss, token_weights
+from agentgym.models.architecture import read_architecture
+from agentgym.rl.losses import TrainedTokens
+from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.export import export_folder, full_hf_weights, load_hf
-from agentgym.trainer.model import read_architecture
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint, save_checkpoint
 from agentgym.types import Sample
 
@@ -30,72 +32,44 @@ from agentgym.types import Sample
 class TitanEngine:
     """One process's part of the trainer; every method is called on all ranks with the same arguments.
 
-    step: optimizer steps so far. version: the newest published weights, set by whoever publishes; it only
-    tells which tokens the metric train/mismatch_fresh_max looks at.
+    step: optimizer steps so far. version: of the newest published weights, set by the publisher; the metric
+    train/mismatch_fresh_max covers the tokens that this version sampled.
     """
 
-    def __init__(
-        self,
-        *,
-        model_path: str,
-        trainer: TrainerConfig,
-        optimizer: OptimizerConfig,
-        loss: GrpoConfig | SftConfig,
-        total_steps: int,
-        folder: str,
-        random_weights: bool = False,
-        temperature: float = 1.0,
-    ) -> None:
-        """model_path: a Hugging Face folder. folder: for what torchtitan writes. total_steps: of the schedule.
-
-        temperature: the sampler's; log-probabilities must be of the distribution that was sampled from.
-        Raises UserError for a model or a config that can't be trained.
-        """
-        torch.set_num_threads(trainer.threads)
+    def __init__(self, setup: TrainerSetup) -> None:
+        """Raises UserError for a model or a config that can't be trained."""
+        torch.set_num_threads(setup.trainer.threads)
         self.step = 0
         self.version = 0
-        self._trainer, self._optimizer, self._loss = trainer, optimizer, loss
-        self._model_path = model_path
-        self._architecture = read_architecture(model_path)
-        self._ranks = join(trainer)
-        self._tokens_total = 0
-        self._busy_s = 0.0
+        self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
+        self._architecture = read_architecture(Path(setup.model_path))
+        self._ranks = join(setup.trainer)
         try:
-            self._built = build(
-                self._architecture,
-                trainer,
-                optimizer,
-                ranks=self._ranks,
-                total_steps=max(1, total_steps),
-                folder=folder,
-                temperature=temperature,
-            )
+            self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
-            if not random_weights:
-                load_hf(self._model, self._built.adapter, model_path, sharded=self._ranks.sharded)
+            if not setup.random_weights:
+                load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
         except BaseException:
             self._ranks.leave()
             raise
 
     def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Add the gradient of the samples' loss to what is there; no step. Returns the loss's metrics."""
+        """Add the gradient of the samples' loss to the current one; no step. Returns the loss's metrics."""
         begin_s = time.perf_counter()
         batch = self._pack(samples)
         if not batch.num_trained_tokens:
             raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
-        if isinstance(self._loss, GrpoConfig) and self._loss.kl_coef > 0 and not batch.has_reference:
+        if self._loss.needs_reference and not batch.has_reference:
             raise ValueError(
-                "grpo.kl_coef is above 0 but samples have no ref_logprobs; run a reference model"
+                f"{self._loss} needs ref_logprobs and the samples have none; run a reference model"
             )
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
-        totals = Totals(self._ranks.device)
+        totals = Totals(self._loss.metrics, self._ranks.device)
         for part in self._parts(batch):
             self._accumulate(batch.rows(part), weights_RL[part], totals)
         metrics = totals.finish(self._ranks, batch.num_trained_tokens)
         end_s = time.perf_counter()
-        self._tokens_total += batch.num_tokens
-        self._busy_s += end_s - begin_s
         return metrics | {
             "train/trained_tokens": float(batch.num_trained_tokens),
             "train/tokens": float(batch.num_tokens),
@@ -118,10 +92,9 @@ class TitanEngine:
 
     def optimizer_step(self) -> dict[str, float]:
         """Clip the gradient, step, clear it. Refuses a gradient that is not finite: weights stay as they are."""
-        begin_s = time.perf_counter()
         norm = float(
             titan.distributed.clip_grad_norm_(
-                list(self._model.parameters()), self._optimizer.max_grad_norm, foreach=True
+                list(self._model.parameters()), self._setup.optimizer.max_grad_norm, foreach=True
             )
         )
         if not math.isfinite(norm):
@@ -135,7 +108,6 @@ class TitanEngine:
         self._built.schedule.step()
         self.clear_gradients()
         self.step += 1
-        self._busy_s += time.perf_counter() - begin_s
         return {"train/grad_norm": norm, "train/lr": float(rate)}
 
     def clear_gradients(self) -> None:
@@ -165,26 +137,28 @@ class TitanEngine:
         """
         return full_hf_weights(self._model, self._built.adapter)
 
+    def write_weights(self, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
+        """Gather the weights on every rank; rank 0 passes them to `write`. Collective, also after an error."""
+        weights = self.hf_weights()
+        try:
+            if self._ranks.rank == 0:
+                write(weights)
+        finally:
+            for _ in weights:  # the other ranks wait for every tensor
+                pass
+            self._ranks.barrier()
+
     def save(self, folder: str) -> None:
-        """Write all that is needed to go on: weights, optimizer, schedule, step, random state. Whole or not at all."""
+        """Write weights, optimizer, schedule, step and random state. Whole or not at all."""
         save_checkpoint(folder, self._built, self._ranks, step=self.step, architecture=self._architecture)
 
     def load(self, folder: str) -> None:
-        """Go on from a checkpoint; the next steps equal, bit for bit, those after it was saved."""
+        """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved."""
         self.step = load_checkpoint(folder, self._built, self._ranks)
 
     def export_hf(self, folder: str) -> None:
         """Write a Hugging Face folder: safetensors, config.json, and the tokenizer files of model_path."""
-        export_folder(folder, self.hf_weights(), self._model_path, writes=self._ranks.rank == 0)
-        self._ranks.barrier()
-
-    def status(self) -> dict[str, float]:
-        return {
-            "train/step": float(self.step),
-            "train/version": float(self.version),
-            "train/tokens_total": float(self._tokens_total),
-            "train/busy_s": self._busy_s,
-        }
+        self.write_weights(partial(export_folder, folder, self._setup.model_path))
 
     def close(self) -> None:
         """Leave the process group; the engine can't be used afterwards."""
@@ -228,7 +202,6 @@ class TitanEngine:
         def trained(column_RL: Tensor) -> Tensor:
             return column_RL[mask_RL].to(self._ranks.device)
 
-        weights_N = trained(weights_RL)
         tokens = TrainedTokens(
             logprobs=logprobs_N,
             entropy=entropy_N,
@@ -236,9 +209,9 @@ class TitanEngine:
             ref_logprobs=trained(batch.ref_logprobs),
             advantages=trained(batch.advantages),
             versions=trained(batch.versions),
-            weights=weights_N,
+            sample_index=trained(batch.sample_index),
         )
-        result = token_loss(self._loss, tokens, self.version)
-        loss = (result.loss * weights_N).sum()
+        result = self._loss(tokens, self.version)
+        loss = (result.loss * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         totals.add(loss.detach(), result)

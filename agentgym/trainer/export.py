@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 
 from agentgym.errors import UserError
+from agentgym.models.safetensors import write_folder
 from agentgym.trainer.parallel import expected_warnings_off
 
 WEIGHT_SUFFIXES = (
@@ -25,20 +26,19 @@ WEIGHT_SUFFIXES = (
     ".pth",
     ".gguf",
 )
-MAX_SHARD_BYTES = 4 << 30
 
 
 def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> None:
     """Read safetensors over the model's weights; each rank reads what it holds. Collective.
 
-    Raises UserError when a weight is missing, of another shape, or unreadable.
+    Raises UserError when a weight is missing, has another shape, or is unreadable.
     """
     weights = adapter.to_hf(model.state_dict())
     try:
         with expected_warnings_off():
             load(weights, storage_reader=HuggingFaceStorageReader(folder), no_dist=not sharded)
-    except Exception as error:  # the reader raises whatever it meets
-        raise UserError(f"the weights in {folder} can't be loaded: {error}") from error
+    except Exception as error:  # the reader raises errors of many kinds
+        raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
     model.load_state_dict(adapter.from_hf(weights), strict=True)
 
 
@@ -49,22 +49,13 @@ def full_hf_weights(model: nn.Module, adapter: Any) -> Iterator[tuple[str, Tenso
         yield name, full.detach().float()
 
 
-def export_folder(
-    folder: str, weights: Iterator[tuple[str, Tensor]], model_path: str, *, writes: bool
-) -> None:
-    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all.
-
-    writes: whether this rank does; the others only take part in gathering.
-    """
-    if not writes:
-        for _ in weights:
-            pass
-        return
+def export_folder(folder: str, model_path: str, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all."""
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_shards(partial, weights)
+    write_folder(partial, weights)
     for file in Path(model_path).iterdir():
         if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(file, partial / file.name)
@@ -75,34 +66,3 @@ def export_folder(
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)
-
-
-def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
-    from safetensors.torch import save_file
-
-    shards: list[tuple[Path, list[str]]] = []
-    total_bytes, held, held_bytes = 0, dict[str, Tensor](), 0
-
-    def flush() -> None:
-        path = folder / f"part-{len(shards)}.safetensors"
-        save_file(held, path, metadata={"format": "pt"})
-        shards.append((path, [*held]))
-
-    for name, weight in weights:
-        size = weight.numel() * weight.element_size()
-        if held and held_bytes + size > MAX_SHARD_BYTES:
-            flush()
-            held, held_bytes = {}, 0
-        held[name] = weight.cpu().contiguous()
-        held_bytes += size
-        total_bytes += size
-    flush()
-    if len(shards) == 1:
-        shards[0][0].rename(folder / "model.safetensors")
-        return
-    placed: dict[str, str] = {}
-    for number, (path, names) in enumerate(shards, 1):
-        final = path.rename(folder / f"model-{number:05}-of-{len(shards):05}.safetensors")
-        placed |= dict.fromkeys(names, final.name)
-    index = {"metadata": {"total_size": total_bytes}, "weight_map": placed}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

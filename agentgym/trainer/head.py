@@ -1,6 +1,6 @@
 """The model's last layer as log-probabilities of given tokens: the logits never exist all at once.
 
-Axes: B rows, L tokens of a row, N tokens asked for, D model dimension, V vocabulary (this rank's part of it).
+Axes: B rows, L tokens of a row, N tokens to score, D model dimension, V vocabulary (this rank's part of it).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChunkedLogProb(torch.autograd.Function):
     """Log-probabilities and entropies from hidden states, a chunk of tokens at a time.
 
     The backward pass computes a chunk's logits again, unless there was one chunk only: then they were kept.
-    Besides the inputs at most about three chunks times the vocabulary are alive, in float32.
+    Besides the inputs at most about three chunks times the vocabulary are in memory, in float32.
     """
 
     @staticmethod

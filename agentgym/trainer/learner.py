@@ -1,4 +1,4 @@
-"""Groups in, an optimizer step out: the trainer, with the reference model where the loss asks for one."""
+"""Groups in, an optimizer step out: the trainer, with the reference model where the loss needs one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.activity import Activity
+from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.types import Group
@@ -13,13 +14,13 @@ from agentgym.types import Group
 
 @dataclass(slots=True, kw_only=True)
 class TitanLearner:
-    """What the loop trains with. keep_versions: weights that stay in the store, the newest first."""
+    """What the loop trains with. reference: None for a loss without a reference model."""
 
     trainer: TrainerClient
     reference: ReferenceModel | None
     activity: Activity
 
-    async def step(self, groups: list[Group], version: int) -> dict[str, float]:
+    async def step(self, groups: list[Group]) -> dict[str, float]:
         samples = group_samples(groups)
         if self.reference is not None:
             with self.activity.doing("reference"):
@@ -29,8 +30,8 @@ class TitanLearner:
                 for sample, logprobs in zip(samples, ref_logprobs, strict=True)
             ]
         with self.activity.doing("train"):
-            return await self.trainer.step(samples)
+            return await self.trainer.call(TitanTrainer.train_step, samples)
 
     async def publish(self, version: int) -> None:
         with self.activity.doing("publish"):
-            await self.trainer.publish(version)
+            await self.trainer.call(TitanTrainer.push_weights, version)

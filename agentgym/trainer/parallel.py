@@ -1,4 +1,4 @@
-"""How the trainer's processes find each other, and which part of the work each one has."""
+"""The trainer's process group, its meshes, and each rank's part of the work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentgym.trainer.config import Device, TrainerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process's device and place. dims: torchtitan's meshes. owns_group: whether we began the group."""
+    """This process's device and place. dims: torchtitan's meshes. owns_group: this process created it."""
 
     device: torch.device
     dims: Any
@@ -58,8 +58,8 @@ class Ranks:
 
 @contextmanager
 def expected_warnings_off() -> Iterator[None]:
-    """Silence what torch warns of although it is meant: saving and loading in a single process, drawing random
-    weights for a sharded model on a CPU, and torchtitan's way to restore a schedule.
+    """Silence torch's warnings about what is intended: saving and loading in a single process, drawing random
+    weights for a sharded model on a CPU, and how torchtitan restores a schedule.
     """
     expected = ("torch.distributed is disabled", "DTensor random operators", "To get the last learning rate")
     with warnings.catch_warnings():
@@ -69,7 +69,7 @@ def expected_warnings_off() -> Iterator[None]:
 
 
 def choose_device(device: Device) -> str:
-    """ "cpu" or "cuda". Raises UserError when CUDA is asked for and absent."""
+    """ "cpu" or "cuda". Raises UserError when CUDA is required and unavailable."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("trainer.device is 'cuda' but torch sees no GPU; use 'auto' or 'cpu'")
     if device == "auto":
@@ -93,7 +93,7 @@ def join(config: TrainerConfig) -> Ranks:
     if sharded and dist.get_world_size() != config.procs:
         raise UserError(
             f"trainer.procs is {config.procs}, but the process group has {dist.get_world_size()} processes; "
-            "start as many as the config says"
+            "start as many as trainer.procs"
         )
     device = torch.device("cpu")
     if device_type == "cuda":

@@ -1,52 +1,30 @@
-"""The reference model: the policy as it was at the start, in a process of its own, asked for log-probabilities."""
+"""The reference model: the policy as it was at the start, in processes of its own, for its log-probabilities."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentgym.actors.runtime import Runtime
-from agentgym.rl.config import GrpoConfig
+from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
 
-class ReferenceModel:
-    """The trainer's engine, never stepped: AdamW allocates its state at the first step, so it has none."""
+class ReferenceModel(TrainerClient):
+    """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none."""
 
-    def __init__(
-        self,
-        *,
-        model_path: str,
-        trainer: TrainerConfig,
-        temperature: float = 1.0,
-        runtime: Runtime | None = None,
-    ) -> None:
-        """trainer, temperature: as the trainer's, so that both compute log-probabilities in the same way."""
+    def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None) -> None:
+        """setup: the trainer's, so that both compute log-probabilities in the same way."""
         self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
-        self._client = TrainerClient(
-            model_path=model_path,
-            trainer=trainer,
-            optimizer=OptimizerConfig(lr=0.0),
-            loss=GrpoConfig(),
-            total_steps=1,
-            folder=self._scratch.name,
-            temperature=temperature,
-            runtime=runtime,
-            name="reference",
-        )
-
-    async def start(self) -> None:
-        await self._client.start()
+        super().__init__(replace(setup, folder=self._scratch.name), runtime=runtime, name="reference")
 
     async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
-        return await self._client.logprobs(samples)
-
-    def pids(self) -> list[int]:
-        return self._client.pids()
+        return await self.call(TitanTrainer.logprobs, samples)
 
     async def close(self) -> None:
-        await self._client.close()
+        await super().close()
         self._scratch.cleanup()

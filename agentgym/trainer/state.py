@@ -1,4 +1,4 @@
-"""Saves and restores everything a training run needs to go on, through torch's distributed checkpoints."""
+"""Saves and restores everything that a training run needs to continue, through torch's distributed checkpoints."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from agentgym.errors import UserError
+from agentgym.models.architecture import Architecture
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import read_manifest, write_manifest
-from agentgym.trainer.model import Architecture
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 
 
@@ -39,17 +39,17 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
-    """Restore everything and return the step. Collective. Another number of ranks than at the save is fine.
+    """Restore everything and return the step. Collective. The number of ranks may differ from that of the save.
 
-    Raises UserError when the checkpoint can't be read; look at it with `checkpoint.check` before.
+    Raises UserError when the checkpoint can't be read; `checkpoint.check` finds damage earlier.
     """
     step = read_manifest(folder).step
     state = _state(built, step)
     with expected_warnings_off():
         try:
             load(state, checkpoint_id=folder, no_dist=not ranks.sharded)
-        except Exception as error:  # the reader raises whatever it meets
-            raise UserError(f"the checkpoint {folder} can't be loaded: {error}") from error
+        except Exception as error:  # the reader raises errors of many kinds
+            raise UserError(f"the checkpoint {folder} could not be loaded: {error}") from error
         built.model.load_state_dict(state["model"])
         built.optimizers.load_state_dict(state["optimizer"])
         built.schedule.load_state_dict(state["schedule"])
@@ -68,7 +68,7 @@ def _state(built: TrainedModel, step: int) -> dict[str, Any]:
 
 
 def _optimizer_state(built: TrainedModel) -> dict[str, Any]:
-    """Its moments and counters, made first if no step was done: zero, as an optimizer that never stepped has."""
+    """Its moments and counters; created first, as zeros, if no step was done."""
     fresh = not any(optimizer.state for optimizer in built.optimizers)
     state: dict[str, Any] = built.optimizers.state_dict()
     if fresh:  # torchtitan makes them by a step without gradient, which counts as one

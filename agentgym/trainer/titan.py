@@ -1,7 +1,7 @@
 """The only module that imports torchtitan: it makes it importable on a CPU, and names what we use of it.
 
 torchtitan 0.3.0 assumes CUDA and triton where it is imported. Both assumptions are undone here, before any
-other module of it is loaded. Its API moves fast, so all else in this package goes through these names.
+other module of it is loaded. Its API moves fast, so the rest of this package uses these names.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torchtitan.tools.utils as titan_utils
 from torch.utils._triton import has_triton_package
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # torch about its own use of torch.jit
-    import torch._inductor.compile_fx  # torch looks for triton: let it, before a stand-in could fool it
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
+    import torch._inductor.compile_fx  # looks for triton, so it comes before the stand-in
 
 
 class _Anything:
@@ -37,7 +37,7 @@ def _stand_in_for_triton() -> list[str]:
 
     torchtitan defines GPU kernels at import (for expert parallelism) that we never run without a GPU.
     """
-    has_triton_package()  # cached: torch knows for good that there is none
+    has_triton_package()  # cached: torch will not look for it again
     anything = _Anything()
 
     def attribute(name: str) -> _Anything:
@@ -102,7 +102,7 @@ __all__ = [
 
 
 def set_device(device_type: str) -> None:
-    """Make torchtitan use "cpu" or "cuda" from here on, whatever it found at import.
+    """Make torchtitan use "cpu" or "cuda" from here on, regardless of what it found at import.
 
     Its modules copy the name when they are imported, so each copy is set.
     """

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
+
+from agentgym.components import component
+from agentgym.weights.store import WeightStore
+
+if TYPE_CHECKING:
+    from agentgym.actors.runtime import Runtime
+
+
+class StoreConfig(ABC):
+    """What `weights.store` chooses. Inherit it as a frozen dataclass: the fields are the store's own settings."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
+        """The caller owns the store and closes it before the runtime.
+
+        run: names it. keep: the newest versions that stay. runtime: where it may start processes; None is the
+        one that was opened last. Raises UserError for a store that is not installed.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsConfig:
-    """keep: the newest versions that stay; a respawned replica needs one, forced staleness needs more."""
+    """keep: the newest versions that stay; a respawned replica needs one."""
 
-    store: Literal["shared_memory", "torchstore"] = "shared_memory"
+    store: StoreConfig = component("weight_stores", "shared_memory")
     keep: int = 2
 
     def __post_init__(self) -> None:

@@ -1,31 +1,43 @@
-"""Builds the weight store that the recipe names."""
+"""The weight stores of ours, and the one that a recipe chooses."""
 
 from __future__ import annotations
 
-from agentgym.actors.runtime import Runtime, current_runtime
-from agentgym.weights.config import WeightsConfig
-from agentgym.weights.shared_memory import SharedMemoryStore
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentgym.weights.config import StoreConfig, WeightsConfig
 from agentgym.weights.store import WeightStore
 
-TORCHSTORE_PATCH = "agentgym.weights.torchstore_patch"
+if TYPE_CHECKING:
+    from agentgym.actors.runtime import Runtime
 
 
-async def build_store(
-    config: WeightsConfig, run: str, *, runtime: Runtime | None = None, keep: int | None = None
-) -> WeightStore:
-    """The caller owns the store and closes it before the runtime.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemoryConfig(StoreConfig):
+    """Files in this host's shared memory, which readers map."""
 
-    run: names it. keep: newest versions that stay; None takes config.keep. Raises UserError when TorchStore
-    is asked for and not installed, InfraError when there is no shared memory.
-    """
-    kept = config.keep if keep is None else keep
-    if config.store == "torchstore":
+    async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
+        from agentgym.weights.shared_memory import SharedMemoryStore
+
+        return SharedMemoryStore(run, keep=keep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStoreConfig(StoreConfig):
+    """TorchStore: a process that holds the weights, and hands them out as messages."""
+
+    async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
+        from agentgym.actors.runtime import current_runtime
         from agentgym.weights.torchstore_store import TorchStoreStore
 
-        return await TorchStoreStore.open(run, keep=kept, runtime=runtime or current_runtime())
-    return SharedMemoryStore(run, keep=kept)
+        return await TorchStoreStore.open(run, keep=keep, runtime=runtime or current_runtime())
+
+
+async def build_store(config: WeightsConfig, run: str, *, runtime: Runtime | None = None) -> WeightStore:
+    """The store that the config chooses; see `StoreConfig.open`."""
+    return await config.store.open(run, keep=config.keep, runtime=runtime)
 
 
 def process_imports(store: WeightStore) -> tuple[str, ...]:
-    """What a process that gets a copy of the store must import before its first actor."""
-    return () if isinstance(store, SharedMemoryStore) else (TORCHSTORE_PATCH,)
+    """Modules that a process which gets a copy of the store imports before its first actor."""
+    return store.process_imports

@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import mmap
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from agentgym.errors import InfraError
+from agentgym.models.safetensors import read_tensors, write_tensors
 from agentgym.weights.store import delete_old
 
 if TYPE_CHECKING:
@@ -27,20 +27,6 @@ PREFIX = "agentgym-"
 SUFFIX = ".safetensors"
 OWNER_FILE = "owner.json"
 HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
-DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +68,8 @@ class SharedMemoryStore:
     A version is written under another name and then renamed, so readers see all of it or nothing.
     """
 
+    process_imports: tuple[str, ...] = ()
+
     def __init__(self, run: str, *, keep: int | None = None, root: Path = ROOT) -> None:
         """keep: the newest versions that stay when another is stored; None keeps all."""
         if not root.is_dir():
@@ -109,7 +97,7 @@ class SharedMemoryStore:
         temporary = path.with_suffix(".part")
         try:
             with temporary.open("w+b") as file:
-                self._header_bytes = write_safetensors(file, weights, header_bytes=self._header_bytes)
+                self._header_bytes = write_tensors(file, weights, header_bytes=self._header_bytes)
             temporary.rename(path)
             await delete_old(self, self._keep)
         except OSError as error:
@@ -127,7 +115,7 @@ class SharedMemoryStore:
             held = await self.versions()
             raise KeyError(f"no weights of version {version}; the store holds {held}") from None
         with file:
-            return read_safetensors(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            return read_tensors(file)
 
     async def delete(self, version: int) -> None:
         self._path(version).unlink(missing_ok=True)
@@ -157,65 +145,6 @@ class SharedMemoryStore:
             f"it has {usage.total // 2**20} MiB in all and {usage.free // 2**20} MiB were free. Make it "
             "larger (containers: --shm-size), lower weights.keep, or set weights.store to torchstore"
         )
-
-
-def write_safetensors(
-    file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES
-) -> int:
-    """Write tensors one by one, as they come. Source of the layout: the safetensors README, "Format".
-
-    Returns the size that the header was given, for the next file of the same shape. Raises ValueError for a
-    name that comes twice.
-    """
-    import torch
-
-    entries: dict[str, dict[str, object]] = {}
-    start = 8 + header_bytes
-    file.seek(start)
-    position = 0
-    for name, tensor in weights:
-        if name in entries:
-            raise ValueError(f"weights hold {name!r} twice")
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        file.write(flat.numpy().data)
-        end = position + flat.numel()
-        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        entries[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
-        position = end
-    header = json.dumps(entries).encode()
-    if len(header) > header_bytes:
-        header_bytes = -(-len(header) // 8) * 8
-        _move(file, start, 8 + header_bytes, position)
-    file.seek(0)
-    file.write(header_bytes.to_bytes(8, "little") + header.ljust(header_bytes))  # the format allows spaces
-    return header_bytes
-
-
-def read_safetensors(mapped: mmap.mmap) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that share the mapped memory."""
-    import torch
-
-    dtypes = {short: getattr(torch, name) for name, short in DTYPES.items()}
-    header_bytes = int.from_bytes(mapped[:8], "little")
-    for name, entry in json.loads(mapped[8 : 8 + header_bytes]).items():
-        begin, end = entry["data_offsets"]
-        dtype = dtypes[entry["dtype"]]
-        if begin == end:
-            yield name, torch.empty(entry["shape"], dtype=dtype)
-            continue
-        raw = torch.frombuffer(mapped, dtype=torch.uint8, count=end - begin, offset=8 + header_bytes + begin)
-        if begin % dtype.itemsize:
-            raw = raw.clone()  # the format packs without gaps, so a mixed file may be misaligned
-        yield name, raw.view(dtype).reshape(entry["shape"])
-
-
-def _move(file: BinaryIO, source: int, target: int, count: int, chunk: int = 2**24) -> None:
-    """Shift bytes towards the file's end, last chunk first."""
-    for begin in reversed(range(0, count, chunk)):
-        file.seek(source + begin)
-        data = file.read(min(chunk, count - begin))
-        file.seek(target + begin)
-        file.write(data)
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a weight store promises: weights live under a version and reach every process of the run."""
+"""The interface of a weight store: weights are kept under a version, for every process of the run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ if TYPE_CHECKING:
 class WeightStore(Protocol):
     """Versions are written once, whole or not at all. Stores are picklable: actors get a copy."""
 
+    @property
+    def process_imports(self) -> tuple[str, ...]:
+        """Modules that a process which gets a copy imports before its first actor; usually none."""
+        ...
+
     async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Store weights under Hugging Face names. Raises ValueError when the version is there already."""
+        """Store weights under Hugging Face names. Raises ValueError when it has that version already."""
         ...
 
     async def get(self, version: int) -> Iterator[tuple[str, Tensor]]:
-        """The weights of a version. Raises KeyError, naming what is there, when it is gone.
+        """The weights of a version. Raises KeyError, which lists the versions that exist.
 
         Tensors may share memory with the store: copy them before the version is deleted.
         """
         ...
 
     async def delete(self, version: int) -> None:
-        """Forget a version; one that is not there is no error."""
+        """Delete a version; one that does not exist is not an error."""
         ...
 
     async def versions(self) -> list[int]:
-        """What is there, oldest first."""
+        """The versions that exist, oldest first."""
         ...
 
     async def close(self) -> None:
@@ -37,7 +42,7 @@ class WeightStore(Protocol):
 
 
 async def delete_old(store: WeightStore, keep: int | None) -> None:
-    """Forget all but the newest `keep` versions; None forgets none."""
+    """Delete all but the newest `keep` versions; None deletes none."""
     if keep is not None:
         for version in (await store.versions())[:-keep]:
             await store.delete(version)

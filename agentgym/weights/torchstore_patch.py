@@ -1,7 +1,7 @@
 """Makes TorchStore 0.1.2 load under Monarch 0.7, which refuses actors that mix `def` and `async def` endpoints.
 
 Import it before TorchStore is used, in every process. Where TorchStore's classes are of one kind it changes
-nothing, so a repaired release needs no change here.
+nothing, so a fixed release needs no change here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from agentgym.actors.runtime import EndpointProperty
 from agentgym.errors import UserError
 
-# TorchStore asks Monarch for RDMA by a deprecated name; on one host its messages are what was measured.
+# TorchStore asks Monarch for RDMA under a deprecated name; on one host messages were measured, not RDMA.
 os.environ.setdefault("TORCHSTORE_RDMA_ENABLED", "0")
 INSTALL = "install it with `pip install --no-deps torchstore==0.1.2 && pip install pygtrie`"
 
@@ -26,7 +26,7 @@ def endpoint_kinds(actor_class: type) -> set[bool]:
 
 
 def make_endpoints_async(actor_class: type) -> bool:
-    """Wrap the synchronous endpoints of a class that mixes both kinds; returns whether it had to."""
+    """Wrap the synchronous endpoints of a class that mixes both kinds; returns whether the class was one."""
     if endpoint_kinds(actor_class) != {True, False}:
         return False
     for name, found in _endpoints(actor_class).items():
@@ -45,7 +45,7 @@ def apply() -> None:
         volume = importlib.import_module("torchstore.storage_volume")
     except ImportError as error:
         raise UserError(
-            f"weights.store is 'torchstore' but it can't be imported ({error}); {INSTALL}, "
+            f"weights.store is 'torchstore' but it could not be imported ({error}); {INSTALL}, "
             "or use weights.store=shared_memory"
         ) from error
     make_endpoints_async(controller.Controller)

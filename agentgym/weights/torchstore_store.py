@@ -20,10 +20,12 @@ MANIFEST = "manifest"
 
 
 class TorchStoreStore:
-    """Made by `open`; copies that travel to other processes read and write but never end it.
+    """Made by `open`; copies in other processes read and write but never end it.
 
-    A version's manifest is written last and removed first: without it the version is not there.
+    A version's manifest is written last and removed first: without it the version does not exist.
     """
+
+    process_imports = (torchstore_patch.__name__,)
 
     def __init__(self, name: str, *, keep: int | None) -> None:
         self.name = name
@@ -37,7 +39,7 @@ class TorchStoreStore:
         slug = re.sub(r"[^A-Za-z0-9]+", "_", run).strip("_") or "run"
         store = cls(f"weights_{slug}", keep=keep)
         store._runtime = runtime
-        store._mesh = runtime.spawn("weights", imports=(torchstore_patch.__name__,))
+        store._mesh = runtime.spawn("weights", imports=cls.process_imports)
         await torchstore.initialize(mesh=store._mesh, store_name=store.name)
         return store
 

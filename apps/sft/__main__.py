@@ -1,4 +1,4 @@
-"""`python -m apps.sft`: makes a small policy for `code_exec` from nothing."""
+"""`python -m apps.sft`: makes a small policy for `code_exec` from scratch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from agentgym.config import apply_overrides, build, read_yaml, to_yaml
+from agentgym.config import apply_overrides, build, to_mapping
 from agentgym.errors import UserError
+from agentgym.yaml import dump_yaml, read_yaml
 from apps.sft.train import SftRecipe, run
 
 
@@ -31,7 +32,7 @@ def main() -> int:
         given = read_yaml(arguments.recipe) if arguments.recipe else {}
         recipe = build(SftRecipe, apply_overrides(given, [*arguments.set, f"out={arguments.out}"]))
         if arguments.dry_run:
-            print(to_yaml(recipe))
+            print(dump_yaml(to_mapping(recipe)))
             return 0
         began = time.monotonic()
         folder = run(recipe, lambda text: print(text, flush=True))

@@ -1,4 +1,4 @@
-"""Imperfect demonstrations of `code_exec`: attempts with mistakes, the error they earn, and corrections."""
+"""Imperfect demonstrations of `code_exec`: attempts with mistakes, the errors they get, and second attempts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ HABITS: Mapping[str, str] = {
     "append_count": "append_sum",
     "prepend": "append",
 }
-"""What the demonstrator usually mistakes an operation for."""
+"""What the demonstrator mistakes an operation for, more often than not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemonstrationConfig:
-    """weights: share of each difficulty. turns: the most attempts.
+    """weights: share of each difficulty. turns: the maximum of attempts.
 
-    habit_share: of the operations in HABITS that are written as what they are mistaken for.
-    mistake_share: of all other steps that come out wrong, by slips of every kind. Both hold for the attempt
-    after an error too.
+    habit_share: how many of the operations in HABITS are written as what they are mistaken for.
+    mistake_share: how many of all other steps are wrong, by slips of every kind. Both also apply to the attempt
+    after an error.
     """
 
     weights: Mapping[int, float] = field(default_factory=lambda: {1: 2.0, 2: 3.0, 3: 3.0, 4: 1.0})
@@ -69,7 +69,7 @@ def conversation(made: Pipeline, rng: random.Random, config: DemonstrationConfig
 
 
 def with_mistakes(steps: Steps, config: DemonstrationConfig, rng: random.Random) -> Steps:
-    """The steps as someone writes them who has habits and slips."""
+    """The steps as written by someone with habits and slips."""
     written: list[Step] = []
     for step in steps:
         if step.name in HABITS and rng.random() < config.habit_share:
@@ -82,7 +82,7 @@ def with_mistakes(steps: Steps, config: DemonstrationConfig, rng: random.Random)
 
 
 def _slip(step: Step, rng: random.Random) -> list[Step]:
-    """Another parameter, an operation that is easily confused, or nothing at all."""
+    """Another parameter, an operation that is easily confused with it, or nothing."""
     kinds = ["confused", "confused", "left_out"] + ["parameter"] * (len(step.operation.parameters) > 1)
     kind = rng.choice(kinds)
     if kind == "left_out":
@@ -94,14 +94,14 @@ def _slip(step: Step, rng: random.Random) -> list[Step]:
 
 
 def _as(name: str, step: Step, rng: random.Random) -> Step:
-    """Another operation, with the same parameter where it may have that."""
+    """Another operation, with the same parameter if that is allowed."""
     allowed = OPERATIONS[name].parameters
     k = step.k if step.k in allowed else rng.choice(allowed) if allowed else 0
     return Step(name=name, k=k)
 
 
 def _visible_error(made: Pipeline, attempt: Steps) -> str | None:
-    """What the environment answers to the attempt."""
+    """What the environment replies to the attempt."""
     for numbers in made.visible_inputs:
         wanted = run_steps(made.steps, list(numbers))
         returned = run_steps(attempt, list(numbers))

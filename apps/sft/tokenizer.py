@@ -21,13 +21,13 @@ SPECIAL_TOKENS = (
     "<think>",
     "</think>",
 )
-# Single digits, so that numbers are spelled alike everywhere. A line break with its indentation. And the
-# rest of a line in one piece, so that merges may cross words: code repeats whole phrases.
+# Single digits, so that numbers are spelled the same everywhere; a line break with its indentation; and the
+# rest of a line in one piece, so that merges may cross words, because code repeats whole phrases.
 _PIECES = r"\p{N}|\n *|[^\p{N}\n]+"
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int, max_token_chars: int) -> Tokenizer:
-    """The same tokenizer for the same texts."""
+    """Deterministic: the same texts give the same tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

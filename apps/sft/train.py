@@ -1,4 +1,4 @@
-"""Trains a small policy from nothing on demonstrations of `code_exec`: tokenizer, random weights, SFT, export."""
+"""Trains a small policy from scratch on demonstrations of `code_exec`: tokenizer, random weights, SFT, export."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym.rl.config import SftConfig
+from agentgym.components import component
+from agentgym.rl.losses import Loss
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Message, Sample
 from apps.sft.demonstrations import DemonstrationConfig, demonstrations
 from apps.sft.tokenizer import save_tokenizer, train_tokenizer
@@ -48,7 +50,8 @@ class SftRecipe:
     shape: ShapeConfig = ShapeConfig()
     demonstrations: DemonstrationConfig = field(default_factory=DemonstrationConfig)
     optimizer: OptimizerConfig = OptimizerConfig(lr=4e-3, warmup_steps=20, decay_ratio=0.9)
-    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, rows_per_microbatch=8)
+    loss: Loss = component("losses", "cross_entropy")
+    trainer: TrainerConfig = TrainerConfig(device="cpu", threads=2, seq_len=512, rows_per_microbatch=8)
 
 
 def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
@@ -61,14 +64,15 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
     say(f"training a tokenizer of {recipe.shape.vocab_size} tokens")
     write_tokenizer(recipe, start)
     write_random_weights(recipe, start)
-    engine = TitanEngine(
+    setup = TrainerSetup(
         model_path=str(start),
         trainer=recipe.trainer,
         optimizer=recipe.optimizer,
-        loss=SftConfig(),
+        loss=recipe.loss,
         total_steps=recipe.steps,
         folder=str(out / "trainer"),
     )
+    engine = TitanEngine(setup)
     renderer = ChatRenderer(HuggingFaceTokenizer(str(start)))
     samples = (
         conversation_sample(messages, renderer, f"demonstration-{number}")
@@ -89,7 +93,7 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
 
 
 def conversation_sample(messages: list[Message], renderer: ChatRenderer, name: str) -> Sample:
-    """A conversation as an agent would have played it: only its own turns, end tokens included, are trained."""
+    """A conversation as an agent would have played it: only its own turns are trained, including their end tokens."""
     token_ids: list[int] = []
     loss_mask: list[float] = []
     for ids, trained in _pieces(messages, renderer):
@@ -118,7 +122,7 @@ def _pieces(messages: list[Message], renderer: ChatRenderer) -> Iterator[tuple[t
 
 
 def write_tokenizer(recipe: SftRecipe, folder: Path) -> None:
-    """Trained on the demonstrations' texts and the template's own words."""
+    """Train it on the texts of the demonstrations and the words of the template."""
     talks = itertools.islice(demonstrations(recipe.demonstrations), recipe.tokenizer_conversations)
     texts = [message["content"] for talk in talks for message in talk]
     texts += ["user\n", "assistant\n", "system\n"] * (len(texts) // 8)
@@ -129,7 +133,7 @@ def write_tokenizer(recipe: SftRecipe, folder: Path) -> None:
 
 
 def write_random_weights(recipe: SftRecipe, folder: Path) -> None:
-    """config.json and model.safetensors, drawn from the recipe's seed."""
+    """Write config.json and model.safetensors, drawn from the recipe's seed."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging as transformers_logging

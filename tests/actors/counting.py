@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 
 from agentgym.actors.actor import ServiceActor
-from agentgym.actors.runtime import endpoint
+from agentgym.actors.endpoint import endpoint
 
 
 class Counting(ServiceActor):
+    """Counts."""
+
     def __init__(self, start: int) -> None:
         self._count = start
 
@@ -18,6 +20,9 @@ class Counting(ServiceActor):
     async def add(self, number: int) -> int:
         self._count += number
         return self._count
+
+    async def reset(self) -> None:
+        """Not an endpoint."""
 
     @endpoint
     async def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""Actors and services of any kind: options, sessions, fan-out, errors, environment."""
+"""Actors and services of any kind: options, endpoints, sessions, fan-out, errors, environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from counting import Counting
 from waiting import LONG_S, no_child_left, until
 
-from agentgym.actors.actor import ActorOptions
+from agentgym.actors.actor import ServiceActor
+from agentgym.actors.endpoint import LifecycleActor, endpoint, endpoint_name
+from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied
 from agentgym.actors.router import LeastLoaded
 from agentgym.actors.runtime import Runtime, current_runtime
@@ -46,7 +48,7 @@ def test_each_replica_gets_its_own_gpus() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in ActorOptions(with_gpus=True).environment(0)
 
 
-def test_options_that_cannot_be_had_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(UserError, match=r"gpus \(0,\) are too few for 2 replicas"):
         ActorOptions(num_replicas=2, with_gpus=True, gpus=(0,))
     with pytest.raises(UserError, match="hosts is 2; only this host"):
@@ -55,7 +57,34 @@ def test_options_that_cannot_be_had_are_refused() -> None:
         ActorOptions(procs=0)
 
 
-def test_without_a_runtime_the_way_out_is_named() -> None:
+class Overriding(Counting):
+    @endpoint
+    async def add(self, number: int) -> int:
+        return -number
+
+
+def test_a_call_needs_an_endpoint_of_the_class_and_the_error_names_them() -> None:
+    assert endpoint_name(Counting, Counting.add) == "add"
+    assert endpoint_name(Counting, LifecycleActor.probe) == "probe"
+    assert endpoint_name(Overriding, Counting.add) == "add", "an override is called through its base class"
+    known = "Did you mean 'add'? There is: add, finish, pid, probe, say, sleep, start, variable, wait_for."
+    with pytest.raises(UserError) as refused:
+        endpoint_name(Counting, Overriding.add)  # of a class below
+    assert known in str(refused.value) and "pass one as `Counting.name`" in str(refused.value)
+    for other in (Counting.reset, ServiceActor.options, "add", None):
+        with pytest.raises(UserError, match=r"is not an endpoint of Counting.*There is: add, finish"):
+            endpoint_name(Counting, other)
+
+
+def test_an_endpoint_must_be_async() -> None:
+    with pytest.raises(UserError, match=r"endpoint .*score must be `async def`"):
+
+        @endpoint
+        def score() -> int:
+            return 1
+
+
+def test_without_a_runtime_the_error_says_what_to_do() -> None:
     with pytest.raises(UserError, match="async with Runtime"):
         current_runtime()
 
@@ -65,27 +94,31 @@ async def test_an_actor_runs_on_its_processes_with_their_environment(tmp_path: P
     async with no_child_left(), Runtime(log_dir=tmp_path):
         group = await Counting.options(procs=2, threads=3, mesh_name="pair").as_actor(10)
         assert len(set(group.pids)) == 2 and os.getpid() not in group.pids
-        assert await group.call("add", 1, timeout_s=LONG_S) == [11, 11]
-        assert await group.call("variable", "OMP_NUM_THREADS", timeout_s=LONG_S) == ["3", "3"]
+        assert await group.call(Counting.add, 1, timeout_s=LONG_S) == [11, 11]
+        assert await group.call(Counting.variable, "OMP_NUM_THREADS", timeout_s=LONG_S) == ["3", "3"]
         with pytest.raises(ValueError, match="no variable 'NOTHING'"):
-            await group.call("variable", "NOTHING", timeout_s=LONG_S)
+            await group.call(Counting.variable, "NOTHING", timeout_s=LONG_S)
         with pytest.raises(InfraError, match=r"pair did not answer sleep within 0\.1 s"):
-            await group.call("sleep", 600.0, timeout_s=0.1)
-        assert await group.call("add", 1, timeout_s=LONG_S) == [12, 12], "an error ends no actor"
+            await group.call(Counting.sleep, 600.0, timeout_s=0.1)
+        assert await group.call(Counting.add, 1, timeout_s=LONG_S) == [12, 12], "an error ends no actor"
+        with pytest.raises(UserError, match="reset is not an endpoint of Counting"):
+            await group.call(Counting.reset, timeout_s=LONG_S)
         await Counting.shutdown(group)
         with pytest.raises(ProcessDied, match="pair is dead: stopped"):
-            await group.call("add", 1, timeout_s=LONG_S)
+            await group.call(Counting.add, 1, timeout_s=LONG_S)
 
 
 @pytest.mark.slow
-async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_words(tmp_path: Path) -> None:
+async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(
+    tmp_path: Path,
+) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path):
         group = await Counting.options(procs=2).as_actor(0)
-        await group.call("say", "these were my last words", timeout_s=LONG_S)
-        call = asyncio.create_task(group.call("sleep", 600.0, timeout_s=600))
+        await group.call(Counting.say, "this was its last output", timeout_s=LONG_S)
+        call = asyncio.create_task(group.call(Counting.sleep, 600.0, timeout_s=600))
         await asyncio.sleep(0.2)
         os.kill(group.pids[1], signal.SIGKILL)
-        pattern = rf"process {group.pids[1]} \(rank 1\) of counting died: .*(?s:.)*these were my last words"
+        pattern = rf"process {group.pids[1]} \(rank 1\) of counting died: .*(?s:.)*this was its last output"
         with pytest.raises(ProcessDied, match=pattern):
             await asyncio.wait_for(call, LONG_S)
         await group.stop()
@@ -99,22 +132,22 @@ async def test_a_service_routes_fans_out_and_keeps_sessions(tmp_path: Path) -> N
             await launcher.as_actor(0)
         service = await Counting.options(num_replicas=2).as_service(0)
         pids = service.pids()
-        routed = [await service.route("pid") for _ in range(4)]
+        routed = [await service.route(Counting.pid) for _ in range(4)]
         assert set(routed) == set(pids), "equal load takes turns"
-        assert sorted(await service.fanout("pid")) == sorted(pids)
+        assert sorted(await service.fanout(Counting.pid)) == sorted(pids)
         async with service.session() as session:
-            stayed = {await session.route("pid") for _ in range(5)}
+            stayed = {await session.route(Counting.pid) for _ in range(5)}
             assert len(stayed) == 1 and session.moves == 0
             os.kill(stayed.pop(), signal.SIGKILL)
-            await session.route("pid")
+            await session.route(Counting.pid)
             assert session.moves == 1
         assert service.get_metrics()["requests_total"] == 10
         await Counting.shutdown(service)
         with pytest.raises(InfraError, match="service counting is closed"):
-            await service.route("pid")
+            await service.route(Counting.pid)
 
         pairs = await launcher.as_service(5)
-        assert await pairs.call_all("add", 1) == [[6, 6], [6, 6]]
+        assert await pairs.call_all(Counting.add, 1) == [[6, 6], [6, 6]]
         await pairs.close()
 
 
@@ -124,10 +157,10 @@ async def test_a_full_replica_makes_callers_wait_and_a_deadline_ends_the_wait(tm
         settings = ServiceSettings(max_waiting=2)
         service = await Counting.options().as_service(0, settings=settings)
         go_on = tmp_path / "go_on"
-        calls = [asyncio.create_task(service.route("wait_for", str(go_on))) for _ in range(6)]
+        calls = [asyncio.create_task(service.route(Counting.wait_for, str(go_on))) for _ in range(6)]
         await until(lambda: service.get_metrics()["in_flight"] == 2)
         with pytest.raises(InfraError, match=r"counting: no answer to pid within 0\.05 s"):
-            await service.route("pid", timeout_s=0.05)
+            await service.route(Counting.pid, timeout_s=0.05)
         assert service.get_metrics()["in_flight"] == 2 and not any(call.done() for call in calls)
         go_on.touch()
         await asyncio.gather(*calls)

@@ -45,7 +45,7 @@ class Program:
         return [c for c in self.children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
 
     def gone_soon(self) -> bool:
-        """Soon on a slow machine; orphans that nothing tells to end are still there after minutes."""
+        """Soon on a slow machine; orphans that nothing ends are still there after minutes."""
         deadline = time.monotonic() + 30
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -20,7 +20,7 @@ from agentgym.generators.scripted import ScriptedSettings, build_scripted
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import build_store
+from agentgym.weights.select import TorchStoreConfig, build_store
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current
         await asyncio.gather(*calls)
         assert answers == Counter(range(100)), "every request is answered exactly once"
         retries = f.generators.get_metrics()["generator/retries_total"]
-        assert retries == 50, "what the killed one had, and no other"
+        assert retries == 50, "the requests of the killed replica, and no others"
 
         await until(lambda: len(f.generators.pids()) == 2)
         assert victim not in f.generators.pids() and len(before & set(f.generators.pids())) == 1
@@ -154,7 +154,7 @@ async def test_a_replica_that_cannot_load_an_update_never_serves_again(fleet, tm
         path = f.store.folder / "1.safetensors"
         path.write_bytes(b"no safetensors at all, longer than eight bytes")
         await f.generators.update_weights(1)
-        with pytest.raises(InfraError, match=r"generator\d died 2 times in a row and is given up"):
+        with pytest.raises(InfraError, match=r"generator\d died 2 times in a row and is not started again"):
             await f.generators.generate(f.request(1))
 
 
@@ -214,7 +214,7 @@ def test_a_service_without_a_model_is_refused(tmp_path) -> None:
 async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
     pytest.importorskip("torchstore")
     async with fleet() as f:
-        theirs = await build_store(WeightsConfig(store="torchstore"), "generators")
+        theirs = await build_store(WeightsConfig(store=TorchStoreConfig()), "generators")
         generators = GeneratorService(
             config=GeneratorConfig(replicas=1),
             store=theirs,

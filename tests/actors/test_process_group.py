@@ -1,4 +1,4 @@
-"""What is said of a death, and by whom: the kernel, or Monarch, which hears of it later and knows less."""
+"""Reports of a death: the kernel's, or Monarch's, which comes later and has less detail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from counting import Counting
 from waiting import LONG_S
 
-from agentgym.actors.actor import ActorOptions, ProcessInfo
+from agentgym.actors.endpoint import ProcessInfo
+from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 
 
@@ -62,7 +63,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def started(process: subprocess.Popen[bytes], folder: Path) -> tuple[ProcessGroup, FakeRuntime]:
-    (folder / "log").write_text("last words")
+    (folder / "log").write_text("last output")
     runtime = FakeRuntime(process.pid, folder / "log")
     group = ProcessGroup(runtime, "fake", Counting, (0,), ActorOptions())  # type: ignore[arg-type]
     await group.start(timeout_s=LONG_S)
@@ -73,16 +74,16 @@ async def test_a_death_ends_a_call_that_monarch_leaves_open(
     process: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     group, runtime = await started(process, tmp_path)
-    call = asyncio.create_task(group.call("add", 1, timeout_s=None))
+    call = asyncio.create_task(group.call(Counting.add, 1, timeout_s=None))
     process.kill()
-    with pytest.raises(ProcessDied, match=r"fake died during add: process .*\(rank 0\).*(?s:.)*last words"):
+    with pytest.raises(ProcessDied, match=r"fake died during add: process .*\(rank 0\).*(?s:.)*last output"):
         await asyncio.wait_for(call, LONG_S)
     assert not runtime.add.as_asyncio().done()
     await group.stop()
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_when_monarchs_word_comes_first_the_process_and_its_last_words_are_named_all_the_same(
+async def test_the_process_and_its_last_output_are_named_even_when_monarch_reports_first(
     process: subprocess.Popen[bytes], tmp_path: Path, refuses: bool
 ) -> None:
     group, runtime = await started(process, tmp_path)
@@ -90,17 +91,17 @@ async def test_when_monarchs_word_comes_first_the_process_and_its_last_words_are
     process.wait()  # the event loop is busy until Monarch has noticed, too
     runtime.add.refuses = refuses
     runtime.add.as_asyncio().set_exception(RuntimeError("the actor has failed"))
-    with pytest.raises(ProcessDied, match=rf"process {process.pid} \(rank 0\).*(?s:.)*last words"):
-        await group.call("add", 1, timeout_s=None)
+    with pytest.raises(ProcessDied, match=rf"process {process.pid} \(rank 0\).*(?s:.)*last output"):
+        await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
 
 
-async def test_a_failure_without_a_death_is_told_in_monarchs_words(
+async def test_a_failure_without_a_death_has_monarchs_message(
     process: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     group, runtime = await started(process, tmp_path)
     runtime.add.as_asyncio().set_exception(RuntimeError("the actor\nhas failed"))
     with pytest.raises(ProcessDied, match=r"fake is dead: the actor has failed$"):
-        await group.call("add", 1, timeout_s=None)
+        await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
     assert process.wait() < 0

@@ -15,16 +15,16 @@ from waiting import LONG_S, no_child_left
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError
-from agentgym.rl.config import GrpoConfig
+from agentgym.rl.losses.grpo import Grpo
+from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient, trainer_options
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import build_store
+from agentgym.weights.select import TorchStoreConfig, build_store
 from agentgym.weights.shared_memory import SharedMemoryStore
-
-CPU = TrainerConfig(device="cpu", seq_len=64)
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +68,15 @@ def samples(count: int = 4) -> list[Sample]:
     return made
 
 
-def client(policy: Path, folder: Path, **changes: object) -> TrainerClient:
-    settings: dict[str, object] = {
-        "model_path": str(policy),
-        "trainer": CPU,
-        "optimizer": OptimizerConfig(lr=1e-2),
-        "loss": GrpoConfig(),
-        "total_steps": 10,
-        "folder": str(folder),
-    }
-    return TrainerClient(**(settings | changes))
+def setup(policy: Path, folder: Path, *, procs: int = 1) -> TrainerSetup:
+    return TrainerSetup(
+        model_path=str(policy),
+        trainer=TrainerConfig(procs=procs, device="cpu", seq_len=64),
+        optimizer=OptimizerConfig(lr=1e-2),
+        loss=Grpo(),
+        total_steps=10,
+        folder=str(folder),
+    )
 
 
 def test_the_processes_get_what_torchrun_would_give_them() -> None:
@@ -92,32 +91,30 @@ def test_the_processes_get_what_torchrun_would_give_them() -> None:
 async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_path: Path) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path / "logs"):
         store = SharedMemoryStore("test", root=tmp_path)
-        trainer = client(
-            policy, tmp_path / "titan", store=store, trainer=TrainerConfig(procs=2, device="cpu", seq_len=64)
-        )
+        trainer = TrainerClient(setup(policy, tmp_path / "titan", procs=2), store=store)
         await trainer.start()
         assert len(set(trainer.pids())) == 2
-        await trainer.publish(0)
+        await trainer.call(TitanTrainer.push_weights, 0)
         first = dict(await store.get(0))
         expected = load_file(policy / "model.safetensors")
         assert {k for k in expected if k != "lm_head.weight"} == {k for k in first if k != "lm_head.weight"}
         assert all(torch.equal(first[k], expected[k]) for k in first if k in expected)
 
-        metrics = await trainer.step(samples())
+        metrics = await trainer.call(TitanTrainer.train_step, samples())
         assert math.isfinite(metrics["train/grad_norm"]) and metrics["train/grad_norm"] > 0
-        await trainer.publish(1)
+        await trainer.call(TitanTrainer.push_weights, 1)
         assert any(not torch.equal(first[name], tensor) for name, tensor in await store.get(1))
         with pytest.raises(ValueError, match="version 1 is stored already"):
-            await trainer.publish(1)
-        assert [s.step for s in await trainer.status()] == [1, 1]
+            await trainer.call(TitanTrainer.push_weights, 1)
+        assert [s.step for s in await trainer.call_all(TitanTrainer.get_status)] == [1, 1]
 
-        await trainer.save(str(tmp_path / "checkpoint"))
-        before = await trainer.logprobs(samples())
-        await trainer.step(samples())
-        assert await trainer.logprobs(samples()) != before
-        await trainer.load(str(tmp_path / "checkpoint"))
-        assert await trainer.logprobs(samples()) == before
-        await trainer.export_hf(str(tmp_path / "hf"))
+        await trainer.call(TitanTrainer.save, str(tmp_path / "checkpoint"))
+        before = await trainer.call(TitanTrainer.logprobs, samples())
+        await trainer.call(TitanTrainer.train_step, samples())
+        assert await trainer.call(TitanTrainer.logprobs, samples()) != before
+        await trainer.call(TitanTrainer.load, str(tmp_path / "checkpoint"))
+        assert await trainer.call(TitanTrainer.logprobs, samples()) == before
+        await trainer.call(TitanTrainer.export_hf, str(tmp_path / "hf"))
         exported = load_file(tmp_path / "hf" / "model.safetensors")
         published = dict(await store.get(1))
         assert all(torch.equal(exported[name], tensor) for name, tensor in published.items())
@@ -128,33 +125,37 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
 @pytest.mark.slow
 async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path, tmp_path: Path) -> None:
     async with Runtime(log_dir=tmp_path / "logs"):
-        trainer = client(policy, tmp_path / "titan")
-        reference = ReferenceModel(model_path=str(policy), trainer=CPU)
+        trainer = TrainerClient(setup(policy, tmp_path / "titan"))
+        reference = ReferenceModel(setup(policy, tmp_path / "titan"))
         await asyncio.gather(trainer.start(), reference.start())
-        before = await trainer.logprobs(samples())
-        await trainer.step(samples())
-        assert await reference.forward(samples()) == before != await trainer.logprobs(samples())
+        before = await trainer.call(TitanTrainer.logprobs, samples())
+        await trainer.call(TitanTrainer.train_step, samples())
+        assert (
+            await reference.forward(samples())
+            == before
+            != await trainer.call(TitanTrainer.logprobs, samples())
+        )
         with pytest.raises(InfraError, match="no weight store"):
-            await trainer.publish(1)
+            await trainer.call(TitanTrainer.push_weights, 1)
         await asyncio.gather(trainer.close(), reference.close())
 
 
 @pytest.mark.slow
 async def test_the_death_of_a_trainer_process_names_it_at_once(policy: Path, tmp_path: Path) -> None:
     async with Runtime(log_dir=tmp_path / "logs"):
-        trainer = client(policy, tmp_path / "titan")
+        trainer = TrainerClient(setup(policy, tmp_path / "titan"))
         await trainer.start()
         victim = trainer.pids()[0]
         os.kill(victim, signal.SIGKILL)
         with pytest.raises(InfraError, match=rf"process {victim} \(rank 0\) of trainer died"):
-            await asyncio.wait_for(trainer.step(samples()), LONG_S)
+            await asyncio.wait_for(trainer.call(TitanTrainer.train_step, samples()), LONG_S)
         await trainer.close()
 
 
 @pytest.mark.slow
 async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path / "logs"):
-        trainer = client(tmp_path / "nothing", tmp_path / "titan")
+        trainer = TrainerClient(setup(tmp_path / "nothing", tmp_path / "titan"))
         with pytest.raises(ValueError, match="nothing"):
             await trainer.start()
 
@@ -163,10 +164,10 @@ async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> N
 async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path: Path) -> None:
     pytest.importorskip("torchstore")
     async with Runtime(log_dir=tmp_path / "logs") as runtime:
-        store = await build_store(WeightsConfig(store="torchstore"), "trainer-test", runtime=runtime)
-        trainer = client(policy, tmp_path / "titan", store=store)
+        store = await build_store(WeightsConfig(store=TorchStoreConfig()), "trainer-test", runtime=runtime)
+        trainer = TrainerClient(setup(policy, tmp_path / "titan"), store=store)
         await trainer.start()
-        await trainer.publish(4)
+        await trainer.call(TitanTrainer.push_weights, 4)
         read = dict(await store.get(4))
         expected = load_file(policy / "model.safetensors")
         assert all(torch.equal(read[name], expected[name]) for name in read)

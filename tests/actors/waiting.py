@@ -1,4 +1,4 @@
-"""Waits for what a condition tells; a deadline is for what never comes, not for what is slow."""
+"""Waits for a condition; its deadline is for what never happens, not for what is slow."""
 
 from __future__ import annotations
 

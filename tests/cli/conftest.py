@@ -15,7 +15,7 @@ from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.evals.statistics import PairedDifference, paired_difference, wilson_interval
+from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
@@ -33,7 +33,7 @@ from agentgym.sandbox import (
 
 
 def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
-    low, high = wilson_interval(successes, tasks)
+    low, high = success_interval([[number < successes] for number in range(tasks)])
     return EvalResult(
         checkpoint=checkpoint,
         success=successes / tasks,

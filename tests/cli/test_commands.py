@@ -88,7 +88,7 @@ def run_dir(cli) -> str:
 def test_eval_prints_success_with_its_interval(cli) -> None:
     end = cli("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]", "--tasks", "7")
     assert end.code == 0, end.err
-    assert "0.450  [0.258, 0.658]" in end.out
+    assert "0.450  [0.231, 0.685]" in end.out
     assert cli.jobs.evaluated[0].eval.tasks == 7 and cli.jobs.evaluated[0].model.path == "builtin:tiny"
 
 
@@ -264,7 +264,7 @@ def broken_plugins(disabled=()) -> PluginRegistry:
 def test_plugins_are_listed_without_importing_them(cli) -> None:
     cli.plugins = broken_plugins
     end = cli("plugins")
-    assert end.code == 0 and "broken  found" in end.out and "None was imported" in end.out
+    assert end.code == 0 and "broken  found" in end.out and "No plugin was imported" in end.out
 
 
 def test_checking_plugins_shows_what_fails_and_where(cli) -> None:

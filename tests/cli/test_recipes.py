@@ -7,55 +7,65 @@ from pathlib import Path
 import pytest
 
 from agentgym.cli.recipes import check_names, plan
-from agentgym.config import build, describe, read_yaml
+from agentgym.config import describe
+from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.layers import finish_recipe
 from agentgym.recipe import Recipe
+from agentgym.yaml import read_yaml
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 
 def recipe(name: str) -> Recipe:
-    return build(Recipe, read_yaml(FOLDER / name), name)
+    return finish_recipe(read_yaml(FOLDER / name), where=name)[0]
+
+
+def default() -> Recipe:
+    """What a command without a recipe does."""
+    return finish_recipe({})[0]
 
 
 def test_all_recipes_are_here() -> None:
     names = {path.name for path in FILES}
     assert names >= {
-        "code_exec_tiny.yaml", "math_tiny.yaml", "code_exec_sync.yaml", "qwen3_0.6b_two_gpus.yaml",
+        "code_exec_tiny.yaml", "math.yaml", "code_exec_sync.yaml", "qwen3_0.6b_two_gpus.yaml",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_recipe_builds_and_names_only_what_there_is(path: Path) -> None:
-    made = build(Recipe, read_yaml(path), path.name)
+    made = recipe(path.name)
     check_names(made, PluginRegistry.discover())
     assert made.rollout.max_episode_tokens <= min(made.generator.max_model_len, made.trainer.seq_len)
     assert plan(made)
 
 
 def test_the_tiny_recipe_is_the_default_with_every_field_written_out() -> None:
-    assert recipe("code_exec_tiny.yaml") == Recipe(), (
+    assert recipe("code_exec_tiny.yaml") == default(), (
         "a default changed: write it into code_exec_tiny.yaml too"
     )
     written = read_yaml(FOLDER / "code_exec_tiny.yaml")
     for info in describe(Recipe):
-        section, _, name = info.key.partition(".")
-        value = written[section]
-        assert isinstance(value, dict) and (not name or name in value), f"{info.key} is not written out"
+        value: object = written
+        for part in info.key.split("."):
+            assert isinstance(value, dict) and part in value, f"{info.key} is not written out"
+            value = value[part]
 
 
 def test_the_synchronous_recipe_differs_from_the_default_in_staleness_alone() -> None:
     import dataclasses
 
     made = recipe("code_exec_sync.yaml")
-    assert dataclasses.replace(made, loop=dataclasses.replace(made.loop, max_staleness=1)) == Recipe()
+    assert dataclasses.replace(made, loop=dataclasses.replace(made.loop, max_staleness=1)) == default()
     assert made.loop.max_staleness == 0
 
 
 def test_the_two_gpu_recipe_keeps_trainer_and_generator_apart() -> None:
     made = recipe("qwen3_0.6b_two_gpus.yaml")
-    assert made.model.random_weights and made.loop.steps == 5 and made.generator.engine == "vllm"
+    assert made.model.random_weights and made.loop.steps == 5
+    assert made.generator.engine == VllmEngineConfig(gpu_memory_utilization=0.8)
     assert not set(made.trainer.gpus) & set(made.generator.gpus)
 
 
@@ -65,3 +75,17 @@ def test_a_dry_run_of_every_recipe_works(cli, path: Path) -> None:
     end = cli("train", str(path), "--dry-run")
     assert end.code == 0, end.err
     assert "Nothing was started" in end.out
+
+
+def test_fields_that_moved_are_named_with_their_new_place_also_on_resume(cli) -> None:
+    old = "grpo: {clip_low: 0.1, correction: none}\nloop: {force_staleness: 3}\ngenerator: {engine: native}\n"
+    Path("old.yaml").write_text(old)
+    assert cli.train("--name", "one").code == 0
+    Path("runs/one/config.yaml").write_text(old)
+    for words, where in ((["old.yaml"], "old.yaml"), (["--resume", "runs/one"], "runs/one/config.yaml")):
+        end = cli("train", *words)
+        assert end.code == 2
+        assert f"{where}: these fields have moved" in end.err
+        assert "grpo is now loss" in end.err and "grpo.correction is now loss.name" in end.err
+        assert "loop.force_staleness is now benchmarks/arm.py --lag" in end.err
+        assert "grpo.advantage" not in end.err and "generator" not in end.err

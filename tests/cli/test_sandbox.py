@@ -41,7 +41,7 @@ def test_a_file_runs_in_a_sandbox_and_its_end_is_the_exit_code(cli, program: str
     assert end.code == 1 and json.loads(end.out)["status"] == "error"
 
 
-def test_a_limit_that_was_hit_is_told_with_what_was_used_of_it(cli, program: str) -> None:
+def test_a_limit_that_was_hit_is_shown_with_what_was_used_of_it(cli, program: str) -> None:
     words = ("--sandbox", "steady", "--sandbox.options.limit", "true", "--wall-s", "3")
     end = cli("sandbox", "run", program, *words)
     assert end.code == 1 and "timeout, wall time: used 3.0 of 3 s" in end.err
@@ -68,7 +68,7 @@ def test_a_limit_that_was_hit_is_told_with_what_was_used_of_it(cli, program: str
         ),
     ],
 )
-def test_every_limit_is_told_with_its_unit(hit: LimitHit, text: str) -> None:
+def test_every_limit_is_shown_with_its_unit(hit: LimitHit, text: str) -> None:
     assert limit_text(hit) == text
 
 
@@ -82,7 +82,7 @@ def test_a_signal_that_ended_a_program_is_named(code: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("data", "text", "kept"), [(b"\xff", "\ufffd", b"\xff"), (b"caf\xc3\xa9", "caf\u00e9", None)]
 )
-def test_json_holds_what_is_no_text(data: bytes, text: str, kept: bytes | None) -> None:
+def test_json_holds_bytes_that_are_not_text(data: bytes, text: str, kept: bytes | None) -> None:
     result = RunResult(status=RunStatus.OK, exit_code=0, stdout=text, stderr="", stdout_bytes=data)
     found = as_mapping(result, "echo", [])
     assert found["stderr_base64"] is None
@@ -105,7 +105,7 @@ def test_a_program_with_files_prints_no_more_than_without(cli, program: str) -> 
     assert json.loads(end.out)["stdout"] == "print(1)\npass\n"
 
 
-def test_what_a_sandbox_prints_can_not_take_over_a_terminal(cli, program: str) -> None:
+def test_what_a_sandbox_prints_cannot_control_a_terminal(cli, program: str) -> None:
     out = Terminal()
     words = ["sandbox", "run", program, "--sandbox", "steady", "--sandbox.options.limit", "true"]
     main(words, JobShell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins))
@@ -136,7 +136,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
     ("words", "expected"),
     [
         (["run"], "required: FILE"),
-        (["run", "gone.py", "--sandbox", "echo"], "can't read the program 'gone.py'"),
+        (["run", "gone.py", "--sandbox", "echo"], "cannot read the program 'gone.py'"),
         (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
         (
             ["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken_when_used", "true"],
@@ -160,7 +160,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
             ["build", "--sandbox", "image", "--packages", "a", "--sandbox.options.packages", "[b]"],
             "are one setting; give one of the two",
         ),
-        (["clean", "x"], "does not know 'x'"),
+        (["clean", "x"], "unknown argument 'x'"),
         (["bench", "--sandbox", "steady", "--at-once", "0"], "--at-once must be at least 1"),
         (["biuld"], "invalid choice"),
         ([], "required: ACTION"),
@@ -218,7 +218,7 @@ def test_doctor_shows_what_each_sandbox_enforces(cli) -> None:
     assert found["steady"]["sessions"] and found["steady"]["full"] and not found["echo"]["disk_limit"]
 
 
-def test_a_machine_without_any_sandbox_is_told_so(cli) -> None:
+def test_a_machine_without_any_sandbox_is_reported(cli) -> None:
     end = cli("sandbox", "doctor", "--sandbox", "echo", "--sandbox.options.broken", "true")
     assert end.code == 1 and "not available" in end.out and "start the engine" in end.out
 
@@ -261,11 +261,6 @@ def test_bench_says_what_it_would_measure(cli) -> None:
     assert end.code == 0 and "800 times 3 at once" in end.out and end.err == ""
     end = cli("sandbox", "bench", "--sandbox", "steady", "--dry-run", "--json")
     assert json.loads(end.out)["plan"]["timing"]["at_once"] == 8
-
-
-def test_a_sandbox_that_answers_wrongly_is_not_timed(cli) -> None:
-    end = cli("sandbox", "bench", "--sandbox", "steady", "--sandbox.options.wrong", "true", "--quick")
-    assert end.code == 1 and "judged wrong" in end.err
 
 
 # verify
@@ -324,8 +319,8 @@ def test_what_gives_no_evidence_fails(cli) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--only", "no-such*"], "no trial fits 'no-such*'"),
-        (["--sandbox", "plain", "--only", "state"], "'plain' promises no isolation"),
+        (["--only", "no-such*"], "no trial matches 'no-such*'"),
+        (["--sandbox", "plain", "--only", "state"], "'plain' does not promise isolation"),
     ],
 )
 def test_verify_refuses_what_can_not_be_verified(cli, words, expected) -> None:
@@ -351,7 +346,7 @@ def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) 
     verify.show(report(finding("three", Outcome.NOT_CLAIMED, Category.HANDED_BACK)), shell)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "handed_back 0 0 1 0 0" in lines  # as --only takes it
-    assert lines[-1].startswith("b: nothing got through, and nothing was shown to hold (0 of 1 trial")
+    assert lines[-1].startswith("b: nothing got through, but nothing was shown to hold (0 of 1 trial")
 
 
 def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.config import build, read_yaml, to_mapping
+from agentgym.config import build, to_mapping
 from agentgym.errors import InfraError, UserError
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.yaml import read_yaml
 
 
 def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) -> None:
@@ -31,7 +32,8 @@ def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) ->
 
 def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     Path("r.yaml").write_text("env: {name: other}\nloop: {steps: 5, seed: 1}\noptimizer:\n")
-    end = cli.train("r.yaml", "--seed", "2", "loop.seed=3", "--optimizer.lr=1e-3", "--grpo.clip_low", "0.1")
+    words = "r.yaml --name one --seed 2 loop.seed=3 --optimizer.lr=1e-3 --loss.clip_low 0.1"
+    end = cli.train(*words.split())
     assert end.code == 0, end.err
     recipe = cli.jobs.trained[0][0]
     assert (recipe.env.name, recipe.loop.steps, recipe.loop.seed, recipe.trainer.seed) == (
@@ -40,7 +42,10 @@ def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
         3,
         2,
     )
-    assert (recipe.optimizer.lr, recipe.grpo.clip_low) == (1e-3, 0.1)
+    assert (recipe.optimizer.lr, recipe.loss.clip_low) == (1e-3, 0.1)
+    sources = RunFolder.open("runs/one").load_sources()
+    assert sources["loop.steps"] == "r.yaml" and sources["loop.seed"] == "command line"
+    assert sources["trainer.dtype"] == "recipe of builtin:tiny" and "loop.group_size" not in sources
 
 
 def test_negative_values_are_values(cli) -> None:
@@ -81,7 +86,9 @@ def test_a_dry_run_shows_config_and_plan_and_starts_nothing(cli) -> None:
     assert end.code == 0 and not cli.jobs.trained and not Path("runs").exists()
     assert "steps: 60" in end.out and "folder       runs/dry" in end.out
     end = cli.train("--dry-run", "--json", "--name", "dry")
-    assert build(Recipe, json.loads(end.out)["config"]).env.name == "counting"
+    shown = json.loads(end.out)
+    assert build(Recipe, shown["config"]).env.name == "counting"
+    assert shown["sources"]["env.name"] == "command line"
 
 
 def test_help_recipe_lists_every_field(cli) -> None:
@@ -110,14 +117,17 @@ def test_resume_takes_the_runs_own_config_and_single_fields(cli) -> None:
             raise InfraError("the engine is gone")
 
     cli.jobs.work = work
-    end = cli.train("--name", "one", "--grpo.clip_low", "0.1")
+    end = cli.train("--name", "one", "--loss.clip_low", "0.1")
     assert end.code == 1 and "agentgym train --resume runs/one" in end.err
     assert RunFolder.open("runs/one").status().status is RunStatus.FAILED
     end = cli("train", "--resume", "runs/one", "--loop.steps", "90")
     assert end.code == 0, end.err
     recipe, resume = cli.jobs.trained[1]
-    assert resume and (recipe.grpo.clip_low, recipe.loop.steps) == (0.1, 90)
+    assert resume and (recipe.loss.clip_low, recipe.loop.steps) == (0.1, 90)
     assert read_yaml("runs/one/config.yaml") == to_mapping(recipe)
+    sources = RunFolder.open("runs/one").load_sources()
+    assert sources["loop.steps"] == sources["loss.clip_low"] == "command line"
+    assert sources["trainer.dtype"] == "recipe of builtin:tiny" and "loop.group_size" not in sources
     assert RunFolder.open("runs/one").status().status is RunStatus.DONE
 
 

@@ -13,37 +13,61 @@ from agentgym.evals.statistics import (
     clustered_estimate,
     paired_difference,
     student_quantile,
-    wilson_interval,
+    success_interval,
 )
 
 
 @pytest.mark.parametrize(
     ("successes", "count", "low", "high"),
-    [  # Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 3
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
+    [  # Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 5
+        (81, 263, 0.2527, 0.3676),
+        (15, 148, 0.0578, 0.1617),
+        (0, 20, 0.0, 0.1684),
+        (1, 29, 0.0009, 0.1776),
     ],
 )
-def test_wilson_gives_the_published_intervals(successes: int, count: int, low: float, high: float) -> None:
-    assert wilson_interval(successes, count) == pytest.approx((low, high), abs=5e-5)
+def test_one_play_a_task_gives_the_published_exact_interval(
+    successes: int, count: int, low: float, high: float
+) -> None:
+    scores = [[number < successes] for number in range(count)]
+    assert success_interval(scores) == pytest.approx((low, high), abs=5e-5)
 
 
-@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_the_wilson_bounds_are_where_the_score_test_turns(case: tuple[int, int]) -> None:
-    successes, count = case
-    z = 1.959963984540054
-    for bound in wilson_interval(successes, count):
-        if 0 < bound < 1:  # (p - bound)^2 = z^2 * bound * (1 - bound) / n defines the interval
-            left = (successes / count - bound) ** 2
-            assert left == pytest.approx(z * z * bound * (1 - bound) / count, rel=1e-6)
+def coverage(tasks: int, successes_of_a_task: list[float], mean: float) -> float:
+    """The probability that the interval holds the mean, summed over every outcome of tasks played twice."""
+    zero, one, two = successes_of_a_task
+    covered = 0.0
+    for none in range(tasks + 1):
+        for once in range(tasks - none + 1):
+            both = tasks - none - once
+            ways = math.comb(tasks, none) * math.comb(tasks - none, once)
+            low, high = success_interval([[0, 0]] * none + [[0, 1]] * once + [[1, 1]] * both)
+            covered += ways * zero**none * one**once * two**both * (low <= mean <= high)
+    return covered
 
 
-@pytest.mark.parametrize(("successes", "count"), [(1, 0), (-1, 3), (4, 3)])
-def test_impossible_counts_are_refused(successes: int, count: int) -> None:
-    with pytest.raises(ValueError, match="successes of"):
-        wilson_interval(successes, count)
+@pytest.mark.parametrize("mean", [0.02, 0.035, 0.1, 0.5, 0.9, 0.98])
+@pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])  # the correlation of a task's two episodes
+def test_the_interval_holds_the_truth_at_least_93_times_in_100(mean: float, alike: float) -> None:
+    spread = mean * (1 - mean)
+    outcomes = [(1 - mean) ** 2 + alike * spread, 2 * (1 - alike) * spread, mean**2 + alike * spread]
+    assert coverage(16, outcomes, mean) >= 0.93
+
+
+@pytest.mark.parametrize(("score", "low", "high"), [(0, 0.0, 0.2059), (1, 0.7941, 1.0)])
+def test_an_interval_is_never_a_point(score: int, low: float, high: float) -> None:
+    """Nothing is known of how alike a task's episodes are, so 16 tasks count as 16 episodes."""
+    assert success_interval([[score] * 2] * 16) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_copies_of_an_episode_do_not_narrow_the_interval() -> None:
+    single = [[1], [0], [1], [1], [0], [1], [1], [1]]
+    assert success_interval([row * 8 for row in single]) == pytest.approx(success_interval(single), abs=1e-9)
+
+
+def test_an_interval_needs_an_episode() -> None:
+    with pytest.raises(ValueError, match="no episode was counted"):
+        success_interval([[None], []])
 
 
 @pytest.mark.parametrize(

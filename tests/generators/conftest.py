@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 
 VOCAB_SIZE = 300
@@ -121,15 +122,16 @@ def untied_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def generator_config():
-    return GeneratorConfig(engine="native", device="cpu", max_batch=8, max_model_len=256)
+    return GeneratorConfig(engine=NativeEngineConfig(), device="cpu", max_batch=8, max_model_len=256)
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        "native",
+        pytest.param(NativeEngineConfig(), id="native"),
         pytest.param(
-            "vllm",
+            VllmEngineConfig(),
+            id="vllm",
             marks=[
                 pytest.mark.vllm,
                 pytest.mark.skipif(

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym.config import apply_overrides, build, to_mapping
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.jobs.layers import finish_recipe
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
@@ -28,7 +29,7 @@ SMALL = (
 
 @dataclass
 class RecordingReporter:
-    """Keeps what it is told; `on_step` may interfere with the run."""
+    """Records what it gets; `on_step` may interfere with the run."""
 
     on_step: Callable[[int], None] = lambda step: None
     notes: list[str] = field(default_factory=list)
@@ -52,11 +53,11 @@ class RecordingReporter:
 
 
 def small_recipe(*overrides: str) -> Recipe:
-    return build(Recipe, apply_overrides({}, [*SMALL, *overrides]))
+    return finish_recipe(apply_overrides({}, [*SMALL, *overrides]))[0]
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:
-    """Processes of this run, told by the log file on their command line."""
+    """Processes of this run, identified by the log file on their command line."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
@@ -80,6 +81,11 @@ class Lab:
         folder = RunFolder.create(self.root, name)
         folder.save_config(to_mapping(recipe))
         return folder
+
+
+@pytest.fixture(scope="session")
+def make_lab() -> type[Lab]:
+    return Lab
 
 
 @pytest.fixture

@@ -2,16 +2,18 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from agentgym.errors import InfraError, UserError
 from agentgym.jobs.evaluate import evaluate
-from agentgym.jobs.train import train
+from agentgym.jobs.train import TrainResult, train
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -31,8 +33,31 @@ def leftovers(lab, folder: RunFolder) -> list[object]:
     return [*lab.processes(folder.path), *shared]
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended; tests that go on with it take a copy."""
+
+    recipe: Recipe
+    folder: RunFolder
+    result: TrainResult
+
+    def copy(self, place: Path) -> RunFolder:
+        shutil.copytree(self.folder.path, place / "run")
+        return RunFolder.open(place / "run", for_writing=True)
+
+
+@pytest.fixture(scope="module")
+def finished(make_lab, tmp_path_factory) -> Finished:
+    lab = make_lab(tmp_path_factory.mktemp("finished"))
+    recipe = lab.recipe("loop.steps=2", "rollout.temperature=0.7")
+    folder = lab.new_run(recipe)
+    result = asyncio.run(train(recipe, folder, lab.reporter()))
+    folder.close()
+    return Finished(recipe, folder, result)
+
+
 def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
-    recipe = lab.recipe("grpo.kl_coef=0.01", "loop.check_sync_every=1")
+    recipe = lab.recipe("loss.kl_coef=0.01", "loop.check_sync_every=1")
     folder, reporter = lab.new_run(recipe), lab.reporter()
     result = asyncio.run(train(recipe, folder, reporter))
     folder.close()
@@ -62,14 +87,10 @@ def test_a_run_with_nothing_to_learn_ends_and_shows_its_episodes(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_the_last_checkpoint_evaluates_as_the_run_said(lab):
-    recipe = lab.recipe("loop.steps=1", "rollout.temperature=0.7")
-    folder = lab.new_run(recipe)
-    result = asyncio.run(train(recipe, folder, lab.reporter()))
-    folder.close()
-    model = replace(recipe.model, path=str(folder.checkpoint_dir(1)))
-    again = asyncio.run(evaluate(replace(recipe, model=model), lab.reporter()))
-    assert again.by_task == result.last.by_task
+def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
+    model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(2)))
+    again = asyncio.run(evaluate(replace(finished.recipe, model=model), lab.reporter()))
+    assert again.by_task == finished.result.last.by_task
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
 
 
@@ -86,7 +107,7 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
             victim.send_signal(signal.SIGKILL)
             killed.append(victim.pid)
         elif killed and reporter.metrics[-1]["generator/replicas_up"] < 2:
-            time.sleep(2)  # however slowly it starts again, the run shall not end before
+            time.sleep(2)  # the run must not end before it has started again, however slowly
 
     reporter = lab.reporter(on_step=kill)
     asyncio.run(train(recipe, folder, reporter))
@@ -103,17 +124,15 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_a_resumed_run_goes_on_where_its_checkpoint_stood(lab):
-    recipe = lab.recipe("loop.steps=2")
-    folder = lab.new_run(recipe)
-    first = asyncio.run(train(recipe, folder, lab.reporter()))
-    longer = replace(recipe, loop=replace(recipe.loop, steps=4))
+def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
+    folder = finished.copy(tmp_path)
+    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=4))
     reporter = lab.reporter()
     second = asyncio.run(train(longer, folder, reporter, resume=True))
     folder.close()
     assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4]
     assert len(reporter.metrics) == 2
-    assert second.first == first.first
+    assert second.first == finished.result.first
     trained = trained_episodes(folder)
     assert len(trained) == len(set(trained))
     groups = sorted({int(episode.split("-")[0][1:]) for episode in trained})
@@ -123,13 +142,11 @@ def test_a_resumed_run_goes_on_where_its_checkpoint_stood(lab):
     assert sorted({*groups, *skipped}) == list(range(max(groups) + 1))
 
 
-def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab):
-    recipe = lab.recipe("loop.steps=1", "eval.at_end=false")
-    folder = lab.new_run(recipe)
-    asyncio.run(train(recipe, folder, lab.reporter()))
-    largest = max(folder.checkpoint_dir(1).joinpath("trainer").rglob("*"), key=lambda p: p.stat().st_size)
+def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab, finished, tmp_path):
+    folder = finished.copy(tmp_path)
+    largest = max(folder.checkpoint_dir(2).joinpath("trainer").rglob("*"), key=lambda p: p.stat().st_size)
     largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
-    longer = replace(recipe, loop=replace(recipe.loop, steps=2))
+    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=3))
     reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
     with pytest.raises(UserError, match="checkpoint"):
         asyncio.run(train(longer, folder, reporter, resume=True))
@@ -148,7 +165,7 @@ def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab):
         ("rollout.top_p=0.9", "two different distributions"),
     ],
 )
-def test_what_the_user_must_mend_is_said_before_anything_starts(lab, override, says):
+def test_a_mistake_in_the_recipe_is_refused_before_anything_starts(lab, override, says):
     recipe = lab.recipe(override)
     folder = lab.new_run(recipe)
     with pytest.raises(UserError, match=says):

@@ -1,41 +1,63 @@
+"""Advantages against numbers worked by hand, and which episodes they count."""
+
+import dataclasses
+
 import pytest
 
-from agentgym.rl.advantages import assign_advantages, compute_advantages
+from agentgym.rl.advantages import Advantage, MeanOnly, Rloo, StdNormalized, assign_advantages
 from agentgym.types import Episode, Group, Outcome, Task
 
-
-def test_names_against_numbers_worked_by_hand():
-    rewards = [1.0, 0.0, 0.0, 1.0]
-    assert compute_advantages(rewards, "mean_only") == [0.5, -0.5, -0.5, 0.5]
-    assert compute_advantages(rewards, "std_normalized") == pytest.approx([1, -1, -1, 1], abs=1e-5)
-    # leave-one-out: 1 - 1/3 and 0 - 2/3
-    assert compute_advantages(rewards, "rloo") == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
-
-
-@pytest.mark.parametrize("rewards", [[0.3] * 5, [0.1 + 0.2, 0.3], [1.0], []])
-def test_equal_rewards_give_exactly_zero(rewards):
-    assert compute_advantages(rewards, "std_normalized") == [0.0] * len(rewards)
+TASK = Task(task_id="t", prompt=())
 
 
 def episode(outcome, reward):
-    return Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, outcome=outcome, reward=reward)
+    return Episode(episode_id="e", task=TASK, seed=0, outcome=outcome, reward=reward)
+
+
+def rewarded(*rewards):
+    return [episode(Outcome.SCORED, reward) for reward in rewards]
+
+
+def group_of(*episodes):
+    return Group(group_id=0, task=TASK, start_version=0, episodes=list(episodes))
+
+
+def test_names_against_numbers_worked_by_hand():
+    episodes = rewarded(1.0, 0.0, 0.0, 1.0)
+    assert MeanOnly()(episodes) == [0.5, -0.5, -0.5, 0.5]
+    assert StdNormalized()(episodes) == pytest.approx([1, -1, -1, 1], abs=1e-5)
+    # leave-one-out: 1 - 1/3 and 0 - 2/3
+    assert Rloo()(episodes) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize("rewards", [[0.3] * 5, [0.1 + 0.2, 0.3], [1.0], []])
+@pytest.mark.parametrize("advantage", [MeanOnly(), StdNormalized(), Rloo()])
+def test_equal_rewards_give_exactly_zero(rewards, advantage):
+    assert advantage(rewarded(*rewards)) == [0.0] * len(rewards)
 
 
 def test_a_broken_episode_is_left_out_and_an_invalid_one_counts():
-    group = Group(group_id=0, task=Task(task_id="t", prompt=()), start_version=0)
-    group.episodes = [
-        episode(Outcome.SCORED, 1.0),
-        episode(Outcome.INFRA_ERROR, None),
-        episode(Outcome.INVALID, 0.0),
-    ]
-    assign_advantages(group, "mean_only")
+    group = group_of(
+        episode(Outcome.SCORED, 1.0), episode(Outcome.INFRA_ERROR, None), episode(Outcome.INVALID, 0.0)
+    )
+    assign_advantages(group, MeanOnly())
     assert group.advantages == [0.5, None, -0.5]
     assert group.has_signal
 
 
 def test_a_group_of_broken_episodes_has_no_signal():
-    group = Group(group_id=0, task=Task(task_id="t", prompt=()), start_version=0)
-    group.episodes = [episode(Outcome.INFRA_ERROR, None), episode(Outcome.SCORED, 1.0)]
-    assign_advantages(group, "std_normalized")
+    group = group_of(episode(Outcome.INFRA_ERROR, None), episode(Outcome.SCORED, 1.0))
+    assign_advantages(group, StdNormalized())
     assert group.advantages == [None, 0.0]
     assert not group.has_signal
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, float("nan")]])
+def test_an_advantage_that_misses_an_episode_or_is_not_finite_is_refused(values):
+    @dataclasses.dataclass(frozen=True)
+    class Broken(Advantage):
+        def __call__(self, episodes_G):
+            return values
+
+    with pytest.raises(ValueError, match=r"Broken gave the advantages .* for 2 episodes"):
+        assign_advantages(group_of(*rewarded(0.0, 1.0)), Broken())

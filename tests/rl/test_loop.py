@@ -3,12 +3,15 @@
 import asyncio
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.loop import NothingToLearn, Position, TrainingLoop
-from agentgym.types import Episode, Group, Task
+from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 class FakeGenerator:
@@ -28,7 +31,7 @@ class FakeLearner:
         self.trained: list[int] = []
         self.published: list[int] = []
 
-    async def step(self, groups, version):
+    async def step(self, groups):
         self.trained += [group.group_id for group in groups]
         await asyncio.sleep(0.001)
         return {}
@@ -42,7 +45,13 @@ def endless_tasks(start: int = 0):
 
 
 def run(
-    config, *, rollout=None, position=None, has_signal=lambda group_id: True, slow=lambda group_id: False
+    config,
+    *,
+    rollout=None,
+    position=None,
+    has_signal=lambda group_id: True,
+    slow=lambda group_id: False,
+    change_loop=lambda loop: None,
 ):
     generator, learner, records = FakeGenerator(), FakeLearner(), []
     rng = random.Random(0)
@@ -69,6 +78,7 @@ def run(
         after_step=after_step,
         position=position,
     )
+    change_loop(loop)
     asyncio.run(asyncio.wait_for(loop.run(), 20))
     return learner, records
 
@@ -115,6 +125,41 @@ def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness):
     assert max(age for record in records for age in record.staleness) <= max_staleness
     taken = [group.group_id for record in records for group in [*record.groups, *record.skipped]]
     assert sorted(taken) == list(range(len(taken)))
+    ends_with_a_skipped_one = [r for r in records if r.skipped[-1].group_id > r.groups[-1].group_id]
+    assert ends_with_a_skipped_one
+    for record, following in itertools.pairwise(records):
+        first = min(group.group_id for group in [*following.groups, *following.skipped])
+        assert record.next_group == first, "a resumed run would play a skipped group again"
+
+
+def sampled_by(*versions):
+    """An episode of one turn with a token of each version."""
+    count = len(versions)
+    turn = Turn(
+        prompt_ids=(1,),
+        completion_ids=(2,) * count,
+        logprobs=(-1.0,) * count,
+        versions=tuple(VersionSpan(version=v, start=i, end=i + 1) for i, v in enumerate(versions)),
+        finish_reason=FinishReason.STOP,
+    )
+    return Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, turns=[turn])
+
+
+def test_a_group_is_as_old_as_the_oldest_token_that_would_be_trained():
+    position = Position(step=5, next_group=0)
+
+    async def play(task, group_id):
+        current = position.step
+        oldest = current - 1 if group_id % 2 else current
+        episodes = [sampled_by(current), sampled_by(oldest, current), sampled_by(0)]
+        group = Group(group_id=group_id, task=task, start_version=current, episodes=episodes)
+        group.advantages = [1.0, -1.0, 0.0]  # the last one is not trained, however old
+        return group
+
+    config = LoopConfig(steps=6, groups_per_step=3, max_staleness=0)
+    learner, [record] = run(config, rollout=play, position=position)
+    assert learner.trained == [0, 2, 4] and record.staleness == [0, 0, 0]
+    assert [group.group_id for group in record.skipped] == [1, 3]
 
 
 def test_resumes_at_the_first_group_that_was_not_taken():
@@ -127,10 +172,19 @@ def test_resumes_at_the_first_group_that_was_not_taken():
     assert learner.published == [5, 6]
 
 
-def test_forced_staleness_keeps_the_generators_exactly_that_far_behind():
-    config = LoopConfig(steps=8, groups_per_step=2, max_staleness=0, force_staleness=3)
-    _, records = run(config)
+def test_a_lagging_generator_stays_that_far_behind_and_ends_with_the_last_weights(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from lagging import lag_behind
+
+    loops = []
+
+    def lag(loop):
+        lag_behind(loop, 3)
+        loops.append(loop)
+
+    _, records = run(LoopConfig(steps=8, groups_per_step=2, max_staleness=0), change_loop=lag)
     assert [record.staleness[0] for record in records] == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert loops[0].generator.version == 8
 
 
 def test_a_crash_in_a_rollout_ends_the_run():

@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym.rl.config import GrpoConfig, SftConfig
-from agentgym.rl.losses import TrainedTokens, token_loss, token_weights
+from agentgym.rl.losses import TrainedTokens
+from agentgym.rl.losses.aggregation import token_weights
+from agentgym.rl.losses.cross_entropy import CrossEntropy
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.losses.mismatch import k3, log_ratio
+from agentgym.rl.losses.reinforce import Reinforce
 from agentgym.rl.packing import TrainBatch, pack
 from agentgym.types import Sample
 
@@ -28,16 +31,16 @@ def make_tokens(*, seed: int = 0, **columns: Tensor) -> TrainedTokens:
         "ref_logprobs": sampler + torch.randn(COUNT, dtype=torch.float64) * 0.3,
         "advantages": torch.randn(COUNT, dtype=torch.float64),
         "versions": torch.randint(0, 3, (COUNT,)),
-        "weights": torch.full((COUNT,), 1 / COUNT, dtype=torch.float64),
+        "sample_index": torch.zeros(COUNT, dtype=torch.int64),
     }
     return TrainedTokens(**(made | columns))
 
 
 def slow_grpo(
-    logp: float, sampler: float, ref: float, advantage: float, config: GrpoConfig
+    logp: float, sampler: float, ref: float, advantage: float, config: Grpo | Reinforce
 ) -> tuple[float, float]:
     """The loss of one token and its derivative with respect to logp, case by case."""
-    if config.correction == "none":
+    if isinstance(config, Reinforce):
         loss, slope = -advantage, -advantage
     else:
         ratio = math.exp(min(20.0, max(-20.0, logp - sampler)))
@@ -57,16 +60,16 @@ def slow_grpo(
 @pytest.mark.parametrize(
     "config",
     [
-        GrpoConfig(),
-        GrpoConfig(kl_coef=0.1),
-        GrpoConfig(clip_low=0.1, clip_high=0.5, importance_cap=1.2),
-        GrpoConfig(correction="none"),
-        GrpoConfig(correction="none", kl_coef=0.3),
+        Grpo(),
+        Grpo(kl_coef=0.1),
+        Grpo(clip_low=0.1, clip_high=0.5, importance_cap=1.2),
+        Reinforce(),
+        Reinforce(kl_coef=0.3),
     ],
 )
-def test_grpo_equals_the_slow_computation_in_value_and_gradient(config: GrpoConfig) -> None:
+def test_grpo_equals_the_slow_computation_in_value_and_gradient(config: Grpo | Reinforce) -> None:
     tokens = make_tokens()
-    loss = token_loss(config, tokens, version=0).loss
+    loss = config(tokens, version=0).loss
     loss.sum().backward()
     columns = (tokens.logprobs, tokens.sampler_logprobs, tokens.ref_logprobs, tokens.advantages)
     expected = [slow_grpo(*values, config) for values in zip(*(c.tolist() for c in columns), strict=True)]
@@ -78,10 +81,10 @@ def test_grpo_equals_the_slow_computation_in_value_and_gradient(config: GrpoConf
 def test_the_ratio_is_against_the_sampler_and_not_against_the_trainer_itself() -> None:
     shifted = make_tokens()
     other_sampler = make_tokens(sampler_logprobs=shifted.sampler_logprobs - 1.0)
-    losses = [token_loss(GrpoConfig(), t, version=0).loss.sum().item() for t in (shifted, other_sampler)]
+    losses = [Grpo()(t, version=0).loss.sum().item() for t in (shifted, other_sampler)]
     assert losses[0] != pytest.approx(losses[1])
-    uncorrected = GrpoConfig(correction="none")
-    ignored = [token_loss(uncorrected, t, version=0).loss.sum().item() for t in (shifted, other_sampler)]
+    uncorrected = Reinforce()
+    ignored = [uncorrected(t, version=0).loss.sum().item() for t in (shifted, other_sampler)]
     assert ignored[0] == ignored[1]
 
 
@@ -91,27 +94,27 @@ def test_an_unlikely_token_with_negative_advantage_has_a_bounded_gradient_that_s
         sampler_logprobs=torch.full((COUNT,), -12.0, dtype=torch.float64),
         advantages=torch.full((COUNT,), -1.0, dtype=torch.float64),
     )
-    token_loss(GrpoConfig(importance_cap=2.0), tokens, version=0).loss.sum().backward()
+    Grpo(importance_cap=2.0)(tokens, version=0).loss.sum().backward()
     assert tokens.logprobs.grad is not None
     assert tokens.logprobs.grad.tolist() == pytest.approx([2.0] * COUNT)
 
 
 def test_zero_advantage_gives_zero_gradient() -> None:
     tokens = make_tokens(advantages=torch.zeros(COUNT, dtype=torch.float64))
-    token_loss(GrpoConfig(), tokens, version=0).loss.sum().backward()
+    Grpo()(tokens, version=0).loss.sum().backward()
     assert tokens.logprobs.grad is not None
     assert tokens.logprobs.grad.count_nonzero() == 0
 
 
 def test_a_broken_logprob_leaves_the_loss_finite() -> None:
     tokens = make_tokens(sampler_logprobs=torch.full((COUNT,), -1e4, dtype=torch.float64))
-    assert token_loss(GrpoConfig(kl_coef=0.1), tokens, version=0).loss.isfinite().all()
+    assert Grpo(kl_coef=0.1)(tokens, version=0).loss.isfinite().all()
 
 
 def test_metrics_equal_plain_sums() -> None:
     tokens = make_tokens()
-    config = GrpoConfig(kl_coef=0.1)
-    result = token_loss(config, tokens, version=2)
+    config = Grpo(kl_coef=0.1)
+    result = config(tokens, version=2)
     new, old = tokens.logprobs.tolist(), tokens.sampler_logprobs.tolist()
     ratios = [math.exp(a - b) for a, b in zip(new, old, strict=True)]
     clipped = [
@@ -129,21 +132,23 @@ def test_metrics_equal_plain_sums() -> None:
         )
         / COUNT,
     }
-    assert {name: float(v.mean()) for name, v in result.means.items()} == pytest.approx(expected, abs=1e-6)
+    assert result.metrics.keys() == config.metrics.keys()
+    means = {name: float(result.metrics[name].mean()) for name in expected}
+    assert means == pytest.approx(expected, abs=1e-6)
     distances = [abs(a - b) for a, b in zip(new, old, strict=True)]
     fresh = [d for d, v in zip(distances, tokens.versions.tolist(), strict=True) if v == 2]
-    assert float(result.maxima["train/mismatch_max"]) == pytest.approx(max(distances))
-    assert float(result.maxima["train/mismatch_fresh_max"]) == pytest.approx(max(fresh))
+    assert float(result.metrics["train/mismatch_max"].max()) == pytest.approx(max(distances))
+    assert float(result.metrics["train/mismatch_fresh_max"].max()) == pytest.approx(max(fresh))
     assert max(fresh) < max(distances)
 
 
 def test_without_fresh_tokens_there_is_no_fresh_mismatch() -> None:
-    assert "train/mismatch_fresh_max" not in token_loss(GrpoConfig(), make_tokens(), version=7).maxima
+    assert Grpo()(make_tokens(), version=7).metrics["train/mismatch_fresh_max"].numel() == 0
 
 
 def test_cross_entropy_is_the_negative_logprob() -> None:
     tokens = make_tokens()
-    assert torch.equal(token_loss(SftConfig(), tokens, version=0).loss, -tokens.logprobs)
+    assert torch.equal(CrossEntropy()(tokens, version=0).loss, -tokens.logprobs)
 
 
 def test_k3_is_never_negative_and_zero_only_where_both_agree() -> None:

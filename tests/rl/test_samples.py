@@ -44,7 +44,7 @@ def test_a_turn_that_rewrites_history_is_caught():
 def test_two_turns_with_nothing_between_them_are_caught():
     episode = two_turns()
     episode.turns[1] = turn([1, 2, 3, 4], [8], (6, 0, 1))
-    with pytest.raises(AssertionError, match="without a word"):
+    with pytest.raises(AssertionError, match="with nothing between"):
         episode_sample(episode, 1.0)
 
 

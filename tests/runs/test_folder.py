@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def test_what_was_saved_before_the_disk_was_full_stays_readable(tmp_path: Path) 
     assert (folder.path / "metrics.jsonl").read_bytes().endswith(b"\n")  # the part line was cut off
     assert folder.load_state() == {"step": 1}
     assert not list(folder.path.glob(".*.part"))
-    assert folder.status().status is RunStatus.LOST  # it ended without a word
+    assert folder.status().status is RunStatus.LOST  # it ended without recording it
 
 
 def test_two_processes_do_not_write_one_run(folder: RunFolder) -> None:
@@ -171,6 +172,15 @@ def test_a_run_that_was_killed_is_lost(tmp_path: Path) -> None:
     assert RunFolder.open(tmp_path / "killed").status().status is RunStatus.LOST
 
 
+def test_a_run_of_another_host_is_not_called_lost(folder: RunFolder) -> None:
+    """Its lock, held there, is not visible here."""
+    folder.close()
+    assert folder.status().status is RunStatus.LOST
+    path = folder.path / "status.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "another-host"}))
+    assert folder.status().status is RunStatus.RUNNING
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a b", ".hidden", "a/b"])
 def test_names_that_are_no_folder_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="can't name a run"):
@@ -186,7 +196,7 @@ def test_a_missing_run_names_the_nearest(folder: RunFolder, tmp_path: Path) -> N
     assert runs_in(tmp_path) == ["one"]
     with pytest.raises(UserError, match="Did you mean 'one'"):
         RunFolder.open(tmp_path / "onne")
-    with pytest.raises(UserError, match=r"is no run of agentgym\. Runs in it: one"):
+    with pytest.raises(UserError, match=r"is not a run of agentgym\. Runs in it: one"):
         RunFolder.open(tmp_path)
 
 

@@ -14,7 +14,7 @@ from typing import cast
 from naive_harnesses import ENVIRONMENT, FILES, FORKED, IN_PROCESS, ON_A_PIPE, REMOTE, UNITTEST
 
 from agentgym.sandbox import AssertCase, CallCase, Limits, RunResult, RunStatus, Sandbox, StdioCase
-from agentgym_sandboxes.audit.hacks_targets import Target
+from agentgym_sandboxes.audit.hacks.targets import Target
 
 ENDED = (RunStatus.OK, RunStatus.ERROR)
 

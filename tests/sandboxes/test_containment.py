@@ -12,13 +12,13 @@ from served import ServedBackend
 from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunResult, RunStatus
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Trial
 from agentgym_sandboxes.audit.suite import SNIPPETS
+from agentgym_sandboxes.audit.trial import Trial
 from agentgym_sandboxes.audit.verify import Examiner, verify
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.monty.backend import MontyBackend
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
 
 LIMITS = Limits(wall_s=3.0, cpu_s=3, memory_mib=256)
 NOT_PROMISED = {"loopback_of_a_neighbour"}  # calls of one container share its loopback interface

@@ -20,7 +20,8 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 
-pytestmark = pytest.mark.docker  # each on a loop of its own: there are no tasks of others
+# each on a loop of its own: there are no tasks of others
+pytestmark = [pytest.mark.hostile, pytest.mark.docker]
 
 NUM_CALLS = 200
 

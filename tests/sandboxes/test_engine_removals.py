@@ -114,6 +114,7 @@ async def test_a_creation_whose_caller_is_cancelled_does_not_outlive_its_removal
         assert docker.asked["create"] == 1 and docker.containers == {} and not engine.names
 
 
+@pytest.mark.hostile
 async def test_an_attach_that_is_cancelled_at_any_point_leaves_no_complaint(tmp_path: Path) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))

@@ -22,6 +22,8 @@ from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.tunnel import ssh_command
 from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image, until
 
+pytestmark = pytest.mark.hostile
+
 LARGE = GradeRequest(
     code="def f(n):\n    return 'x' * n\n",
     entry="f",

@@ -21,7 +21,7 @@ from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow]
+pytestmark = [pytest.mark.hostile, pytest.mark.docker, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

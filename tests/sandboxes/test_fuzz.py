@@ -18,6 +18,8 @@ from fuzz import (
 )
 from fuzz.running import Target
 
+pytestmark = pytest.mark.hostile
+
 SEED = 1
 QUICK = [
     *frame_targets.TARGETS,

@@ -21,6 +21,7 @@ from agentgym_sandboxes.docker.profile import OWNER_LABEL
 from agentgym_sandboxes.host.reaper import owner_label
 
 pytestmark = [
+    pytest.mark.hostile,
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(900),  # half a minute on an idle machine

@@ -18,6 +18,8 @@ from agentgym_sandboxes.local.pool import Pool
 from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 
+pytestmark = pytest.mark.hostile
+
 NUM_EVENTS = 200
 FOREVER = Limits(wall_s=60.0, cpu_s=60)
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import ipaddress
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
-from fuzz.network_targets import Canned
-from websites import Site, client_hello, serve_site
+from websites import Site, client_hello, get, serve_site
 
 from agentgym.errors import UserError
-from agentgym_sandboxes.docker.session_network import proxy_environment
+from agentgym.sandbox import SandboxUnavailable
+from agentgym_sandboxes.docker.session_network import SessionNetworks, proxy_environment
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address, is_own, is_public
-from agentgym_sandboxes.network.http_body import copy_body
-from agentgym_sandboxes.network.http_head import BadRequest, read_head
-from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
-from agentgym_sandboxes.network.streams import Input, SocketStream
+from agentgym_sandboxes.network.limits import ProxyLimits
+from agentgym_sandboxes.network.proxy import Proxy
+from agentgym_sandboxes.network.streams import SocketStream
 
 
 @pytest.fixture
@@ -54,13 +55,15 @@ async def serve_proxy(*entries: str, limits: ProxyLimits | None = None) -> Async
         assert [r for r in results if r is not None and not isinstance(r, asyncio.CancelledError)] == []
 
 
-async def talk(port: int, *said: bytes) -> bytes:
+async def talk(port: int, *pieces: bytes, end: bool = False) -> bytes:
     """Send, piece by piece, and read to the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        for piece in said:
+        for piece in pieces:
             writer.write(piece)
             await writer.drain()
+        if end:
+            writer.write_eof()
         async with asyncio.timeout(30):
             return await reader.read()
     except ConnectionError:
@@ -69,8 +72,8 @@ async def talk(port: int, *said: bytes) -> bytes:
         writer.transport.abort()
 
 
-def get(host: str, path: str = "/", extra: str = "", method: str = "GET") -> bytes:
-    return f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{extra}\r\n".encode()
+def connect(host: str) -> bytes:
+    return f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -137,8 +140,8 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_addr
     site: Site,
 ) -> None:
     async with serve_proxy(f"site.example:{site.port}") as (proxy, port):
-        said = await talk(port, get(f"site.example:{site.port}"))
-        assert said.startswith(b"HTTP/1.1 403 ") and b"leads to 127.0.0.1" in said
+        answer = await talk(port, get(f"site.example:{site.port}"))
+        assert answer.startswith(b"HTTP/1.1 403 ") and b"leads to 127.0.0.1" in answer
         assert (site.seen, proxy.counts["refused"]) == ([], 1)
     async with serve_proxy(f"site.example:{site.port}", f"127.0.0.1:{site.port}") as (proxy, port):
         assert (await talk(port, get(f"site.example:{site.port}"))).endswith(b"hello ")
@@ -147,7 +150,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_addr
 
 async def test_what_is_not_listed_is_refused_by_name_and_list(site: Site) -> None:
     async with serve_proxy("pypi.org", "*.example.org") as (proxy, port):
-        for asked in (get("evil.example"), b"CONNECT evil.example:80 HTTP/1.1\r\n\r\n"):
+        for asked in (get("evil.example"), connect("evil.example:80")):
             first, _, rest = (await talk(port, asked)).partition(b"\r\n")
             for text in (first, rest):
                 assert b"evil.example:80 is not on the allow list" in text
@@ -159,8 +162,8 @@ async def test_a_request_is_passed_on_without_what_was_meant_for_the_proxy(site:
     host = f"127.0.0.1:{site.port}"
     async with serve_proxy(host) as (_, port):
         extra = "Proxy-Authorization: secret\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Kept: 2\r\n"
-        said = await talk(port, get(host, "/path?q=http://x/", extra))
-    assert said.endswith(b"hello ")
+        answer = await talk(port, get(host, "/path?q=http://x/", extra))
+    assert answer.endswith(b"hello ")
     [(method, path, headers, _)] = site.seen
     assert (method, path) == ("GET", "/path?q=http://x/")
     assert headers == {"Host": host, "X-Kept": "2", "Connection": "close"}
@@ -170,9 +173,8 @@ async def test_bodies_of_every_kind_arrive(site: Site) -> None:
     host = f"127.0.0.1:{site.port}"
     async with serve_proxy(host) as (_, port):
         long = b"y" * 300_000
-        assert (await talk(port, get(host, "/", "Content-Length: 3\r\n", "POST"), b"a", b"bc")).endswith(
-            b"hello abc"
-        )
+        short = get(host, "/", "Content-Length: 3\r\nConnection: content-length\r\n", "POST")
+        assert (await talk(port, short, b"a", b"bc")).endswith(b"hello abc")
         assert (await talk(port, get(host, "/", f"Content-Length: {len(long)}\r\n", "POST"), long)).endswith(
             b"hello " + long
         )
@@ -192,127 +194,57 @@ async def test_a_second_request_on_a_connection_goes_nowhere(site: Site) -> None
     assert [(path, body) for _, path, _, body in site.seen] == [("/", b""), ("/", b"a"), ("/", b"")]
 
 
-@pytest.mark.parametrize(("body", "body_bytes"), [(b"abc", 3), (b"3\r\nabc\r\n0\r\n\r\n", None)])
-async def test_no_byte_after_a_body_is_passed_on(body: bytes, body_bytes: int | None) -> None:
-    sent: list[bytes] = []
-
-    async def send(piece: bytes) -> None:
-        sent.append(piece)
-
-    await copy_body(Input(Canned([body[:2], body[2:] + b"GET http://evil.example/"])), send, body_bytes)
-    assert b"".join(sent) == body
-
-
-SMUGGLING = [
-    "Content-Length: 1\r\nContent-Length: 2\r\n",
-    "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
-    "Transfer-Encoding: chunked, identity\r\n",
-    "Transfer-Encoding: xchunked\r\n",
-    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-    "Transfer-Encoding : chunked\r\n",
-    "Content-Length: +1\r\n",
-    "Content-Length: -1\r\n",
-    "Content-Length: 0x1\r\n",
-    "Content-Length: 1, 1\r\n",
-    "Host: evil.example\r\n",
-    "X: a\r\n b\r\n",
-    "X: a\nHost: evil.example\r\n",
-    "X: a\rHost: evil.example\r\n",
-    "X: a\x00\r\n",
-    "no colon\r\n",
-    ": no name\r\n",
-]
-
-
-@pytest.mark.parametrize("extra", SMUGGLING)
-def test_what_two_readers_could_read_differently_is_refused(extra: str) -> None:
-    with pytest.raises(BadRequest):
-        read_head(get("site.example", "/", extra, "POST"))
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET https://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
-        b"GET http://a\\@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
-        b"GET http://a#@b/ HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
-        b"GET http://a/ HTTP/1.1\r\n\r\n",
-        b"GET http:///x HTTP/1.1\r\nHost: \r\n\r\n",
-        b"GET http://0x7f.1/ HTTP/1.1\r\nHost: 0x7f.1\r\n\r\n",
-        b"GET http://a/ HTTP/2.0\r\nHost: a\r\n\r\n",
-        b"GET  http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"TRACE http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"CONNECT a HTTP/1.1\r\n\r\n",
-        b"CONNECT a:99999 HTTP/1.1\r\n\r\n",
-        b"CONNECT http://a:443/ HTTP/1.1\r\n\r\n",
-        b"CONNECT a:443 HTTP/1.1\r\nContent-Length: 5\r\n\r\n",
-        b"\r\n\r\n",
-        b"\x16\x03\x01\r\n\r\n",
-        b"GET http://a/ HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n",
-    ],
-)
-def test_what_is_no_proxy_request_is_refused(head: bytes) -> None:
-    with pytest.raises(BadRequest):
-        read_head(head)
-
-
 async def test_a_head_that_is_too_long_or_too_slow_is_refused() -> None:
     async with serve_proxy("a.example", limits=ProxyLimits(head_timeout_s=0.3)) as (_, port):
-        assert (await talk(port, b"GET http://a/" + b"x" * 100_000)).startswith((b"HTTP/1.1 431 ", b""))
+        answer = await talk(port, b"GET http://a/" + b"x" * 100_000)
+        assert answer[:13] in (b"HTTP/1.1 431 ", b"")  # nothing, when the connection was reset before
         assert (await talk(port, b"GET http://a/ HTTP/1.1\r\nX: ")).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_tunnel_carries_tls_for_its_own_host_only() -> None:
-    heard: list[bytes] = []
+@asynccontextmanager
+async def serve_echo() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A server that echoes, its port, and what it receives."""
+    received: list[bytes] = []
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(4096):
-            heard.append(data)
+            received.append(data)
             writer.write(data)
         writer.close()
 
-    server = await asyncio.start_server(hear, "127.0.0.1", 0)
-    upstream = server.sockets[0].getsockname()[1]
-    entries = (f"site.example:{upstream}", f"127.0.0.1:{upstream}")
-    connect = f"CONNECT site.example:{upstream} HTTP/1.1\r\n\r\n".encode()
-    async with server, serve_proxy(*entries) as (proxy, port):
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], received
+
+
+def tunnel_proxy(upstream: int) -> AbstractAsyncContextManager[tuple[Proxy, int]]:
+    return serve_proxy(f"site.example:{upstream}", f"127.0.0.1:{upstream}")
+
+
+async def test_a_tunnel_carries_tls_for_its_own_host_only() -> None:
+    async with serve_echo() as (upstream, received), tunnel_proxy(upstream) as (proxy, port):
+        opening = connect(f"site.example:{upstream}")
         for hello in (
             client_hello("evil.example"),
             client_hello(None),
             client_hello("site.example", extra=b"\xfe\x0d\x00\x01\x00"),
             client_hello("site.example")[:20] + b"\xff" * 500,
         ):
-            assert (await talk(port, connect, hello)).endswith(
+            assert (await talk(port, opening, hello)).endswith(
                 b"established\r\n\r\n\x15\x03\x03\x00\x02\x02\x70"
             )
-        assert (heard, proxy.counts["refused"]) == ([], 4)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert (received, proxy.counts["refused"]) == ([], 4)
         hello = client_hello("Site.Example")
-        for start in range(0, len(hello), 7):
-            writer.write((connect if not start else b"") + hello[start : start + 7])
-            await writer.drain()
-            await asyncio.sleep(0)
-        writer.write_eof()
-        assert (await reader.read()).endswith(hello)
-        writer.transport.abort()
-        assert b"".join(heard) == hello
+        pieces = [hello[start : start + 7] for start in range(0, len(hello), 7)]
+        assert (await talk(port, opening + pieces[0], *pieces[1:], end=True)).endswith(hello)
+        assert b"".join(received) == hello
 
 
-async def test_only_an_entry_with_a_port_tunnels_what_is_no_tls() -> None:
-    heard: list[bytes] = []
-
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(4096))
-        writer.close()
-
-    server = await asyncio.start_server(hear, "127.0.0.1", 0)
-    upstream = server.sockets[0].getsockname()[1]
-    async with server, serve_proxy(f"site.example:{upstream}", f"127.0.0.1:{upstream}") as (_, port):
-        await talk(port, f"CONNECT site.example:{upstream} HTTP/1.1\r\n\r\n".encode(), b"EHLO")
-    assert heard == [b"EHLO"]
+async def test_only_an_entry_with_a_port_tunnels_anything_but_tls() -> None:
+    async with serve_echo() as (upstream, received), tunnel_proxy(upstream) as (_, port):
+        opening = connect(f"site.example:{upstream}")
+        assert (await talk(port, opening, b"EHLO", end=True)).endswith(b"EHLO")
+    assert received == [b"EHLO"]
     allowed = AllowList(["site.example", "127.0.0.1"])
     assert [entry.is_any_protocol for entry in allowed.entries] == [False, False]
 
@@ -333,9 +265,9 @@ async def test_connections_at_once_have_a_limit(site: Site) -> None:
         assert (await talk(port, get(host))).startswith(b"HTTP/1.1 503 ")
         for _, writer in idle:
             writer.transport.abort()
-        while b" 503 " in (said := await talk(port, get(host))):
+        while b" 503 " in (answer := await talk(port, get(host))):
             await asyncio.sleep(0.01)
-        assert said.endswith(b"hello ")
+        assert answer.endswith(b"hello ")
 
 
 async def test_a_client_that_goes_away_frees_its_connection_and_a_server_that_does_not_answer_too() -> None:
@@ -359,9 +291,21 @@ def test_a_hello_that_is_cut_needs_more(size: int) -> None:
 
 @pytest.mark.parametrize("data", [b"GET /", b"\x16\x02", b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x00\x00" * 20,
                                   b"\x16\x03\x01\x00\x01\x01" * 20])  # fmt: skip
-def test_what_is_no_hello_is_no_tls(data: bytes) -> None:
+def test_what_is_not_a_hello_is_not_tls(data: bytes) -> None:
     with pytest.raises(NotTls):
         server_name(data)
+
+
+async def test_without_h11_a_session_with_an_allow_list_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("proxy", "request"):
+        monkeypatch.delitem(sys.modules, f"agentgym_sandboxes.network.{module}")
+    monkeypatch.setitem(sys.modules, "h11", None)
+    networks = SessionNetworks(1 << 20, collections.Counter())
+    with pytest.raises(SandboxUnavailable, match=r"h11.*pip install 'agentgym\[docker\]'"):
+        async with AsyncExitStack() as stack:
+            await networks.open(object(), ["pypi.org"], stack)  # type: ignore[arg-type]
 
 
 def test_a_sessions_own_servers_are_reached_without_the_proxy() -> None:

@@ -19,6 +19,8 @@ from agentgym_sandboxes.docker.session_pool import SessionPool
 from agentgym_sandboxes.host.answers import Crowded
 from agentgym_sandboxes.host.meter import CallMeter
 
+pytestmark = pytest.mark.hostile
+
 NUM_EVENTS = 300
 
 

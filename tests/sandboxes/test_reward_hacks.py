@@ -20,12 +20,12 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym_sandboxes.audit.findings import Outcome
-from agentgym_sandboxes.audit.hacks import HACKS
-from agentgym_sandboxes.audit.hacks_targets import ADD, REVERSED, TARGETS, TOTAL, Target
-from agentgym_sandboxes.audit.hacks_trial import Hack, attack, find_fault
+from agentgym_sandboxes.audit.hacks.hack import Hack, attack, find_fault
+from agentgym_sandboxes.audit.hacks.targets import ADD, REVERSED, TARGETS, TOTAL, Target
+from agentgym_sandboxes.audit.suite import HACKS
 from agentgym_sandboxes.docker.backend import DockerBackend
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
 
 AT_ONCE = 4
 LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mib=256)  # a busy machine must not change who is fooled
@@ -43,19 +43,13 @@ SEARCHED = (
 )
 
 
-async def test_there_are_enough_hacks_and_each_has_a_name() -> None:
-    assert len(HACKS) >= 45
-    assert len({hack.name for hack in HACKS}) == len(HACKS)
-    assert {hack.target.name for hack in HACKS} == {target.name for target in TARGETS}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 async def test_no_hack_passes(backend: SandboxBackend) -> None:
-    """In all ways that it can be graded in Docker, and once elsewhere: the walls around a grade are shared."""
+    """Graded in every way in Docker, and once elsewhere: the code around a grade is shared."""
     able = await backend.probe()
     if not able.isolated:
-        pytest.skip("it holds nothing back, so nothing hostile is run in it")
+        pytest.skip("it does not isolate, so nothing hostile is run in it")
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(hack: Hack) -> str:
@@ -69,7 +63,7 @@ async def test_no_hack_passes(backend: SandboxBackend) -> None:
 
 
 async def test_what_the_hacks_attack_can_be_solved(backend: SandboxBackend) -> None:
-    """A hack that fails says nothing where every solution does."""
+    """A hack that fails is no evidence where every solution fails."""
     full_python = (await backend.probe()).full_python
     for target in TARGETS:
         for cases in target.groups:
@@ -109,7 +103,7 @@ def limits_of(hack: Hack) -> Limits:
 
 @pytest.mark.docker
 @pytest.mark.parametrize("grader", GRADERS, ids=lambda grader: grader.name)
-async def test_naive_graders_tell_a_plain_mistake_from_a_solution(
+async def test_naive_graders_distinguish_a_plain_mistake_from_a_solution(
     docker: DockerBackend, grader: Grader
 ) -> None:
     targets = [(ADD, "def add(a, b):\n    return None\n"), (TOTAL, "print('no')\nraise SystemExit(1)\n")]
@@ -141,7 +135,7 @@ class Judge(Sandbox):
 
 
 ONE = Target(name="one", entry="f", honest="", cases=(CallCase(args=(), expected=1),))
-HACK = Hack(name="hack", tries="", code="", target=ONE)
+HACK = Hack("hack", "", ONE, "")
 
 
 def verdict(*results: CaseResult, status: RunStatus = RunStatus.OK) -> Verdict:
@@ -175,7 +169,9 @@ async def test_a_masked_grade_is_an_escape_but_one_lost_sandbox_is_bad_luck() ->
 
 
 @pytest.mark.docker
-async def test_memory_kept_to_the_last_byte_is_told_as_the_limit_that_was_hit(docker: DockerBackend) -> None:
+async def test_memory_kept_to_the_last_byte_is_reported_as_the_limit_that_was_hit(
+    docker: DockerBackend,
+) -> None:
     hack = next(hack for hack in HACKS if hack.name == "no memory left")
     limits = Limits(wall_s=20.0, cpu_s=15, memory_mib=128)
     found = [await docker.grade(replace(request, limits=limits)) for request in hack.requests()]

@@ -143,7 +143,7 @@ def say(data, then_close=True):
 """
 
 
-async def test_hostile_clients_are_told_or_dropped_and_leave_nothing(
+async def test_hostile_clients_are_answered_or_dropped_and_leave_nothing(
     online: Session, sites: tuple[Site, Site, Site], docker: DockerBackend
 ) -> None:
     plain, _, trap = sites
@@ -152,7 +152,7 @@ async def test_hostile_clients_are_told_or_dropped_and_leave_nothing(
     assert (await online.run(HOSTILE)).status is RunStatus.OK
     good, bad = f"127.0.0.1:{plain.port}", f"127.0.0.1:{trap.port}"
     ask = f"GET http://{good}/ HTTP/1.1\r\nHost: {good}\r\n"
-    said = [
+    requests = [
         f"{ask}\r\nGET http://{bad}/ HTTP/1.1\r\nHost: {bad}\r\n\r\n",
         f"{ask}Host: {bad}\r\n\r\n",
         f"{ask}Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -162,7 +162,7 @@ async def test_hostile_clients_are_told_or_dropped_and_leave_nothing(
         "X" * 100_000,
         "\x16\x03\x01\x00\x05hello\r\n\r\n",
     ]
-    answers = [await value(online, f"say({text!r}.encode('latin-1'))[:12]") for text in said]
+    answers = [await value(online, f"say({text!r}.encode('latin-1'))[:12]") for text in requests]
     assert answers[0] == b"HTTP/1.1 200" and len(plain.seen) == 1
     assert answers[1:6] == [b"HTTP/1.1 400"] * 3 + [b"HTTP/1.1 501", b"HTTP/1.1 400"]
     assert answers[6] in (b"HTTP/1.1 431", b"ConnectionReset", b"BrokenPipeErr"[:12], b"ConnectionRe")
@@ -188,8 +188,8 @@ async def test_one_sessions_list_is_not_anothers(
             await session.run(FETCH)
             urls = [f"http://127.0.0.1:{site.port}/" for site in (plain, other)]
             answers.append([str(await value(session, f"fetch({url!r})")) for url in urls])
-            told = await value(session, "__import__('os').environ.get('http_proxy')")
-            assert (told is not None) == bool(network)
+            proxy = await value(session, "__import__('os').environ.get('http_proxy')")
+            assert (proxy is not None) == bool(network)
     [[one, other_one], [two, other_two], neither] = answers
     assert one == other_two == "b'hello '"
     assert "not on the allow list" in other_one and "not on the allow list" in two
@@ -199,7 +199,7 @@ async def test_one_sessions_list_is_not_anothers(
 async def test_a_closed_session_closes_its_connections(docker: DockerBackend) -> None:
     ended = asyncio.Event()
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await reader.read(4096):
                 pass
@@ -208,12 +208,12 @@ async def test_a_closed_session_closes_its_connections(docker: DockerBackend) ->
         ended.set()
         writer.close()
 
-    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
         async with docker.session(network=(host,)) as session:
             await session.run(HOSTILE)
-            connect = f"CONNECT {host} HTTP/1.1\r\n\r\n".encode()
+            connect = f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
             code = f"held = socket.create_connection(('127.0.0.1', port)); held.sendall({connect!r})"
             assert (await session.run(code)).status is RunStatus.OK
             assert "200" in (await session.run("print(held.recv(100))")).stdout
@@ -222,7 +222,7 @@ async def test_a_closed_session_closes_its_connections(docker: DockerBackend) ->
     assert not [task for task in asyncio.all_tasks() if "Outbound" in repr(task)]
 
 
-async def test_a_reset_session_is_online_still(docker: DockerBackend, sites: tuple[Site, Site, Site]) -> None:
+async def test_a_reset_session_is_still_online(docker: DockerBackend, sites: tuple[Site, Site, Site]) -> None:
     async with docker.session(network=(f"127.0.0.1:{sites[0].port}",)) as session:
         await session.reset()
         await session.run(FETCH)

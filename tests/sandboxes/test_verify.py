@@ -1,4 +1,4 @@
-"""The hostile suite's own judgement: without evidence nothing is contained, and nothing runs unclaimed."""
+"""The judgement of the hostile suite: nothing is contained without evidence, and nothing runs unclaimed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from agentgym.sandbox import (
     SandboxUnavailable,
     Verdict,
 )
-from agentgym_sandboxes.audit import handed_back
-from agentgym_sandboxes.audit.checks import ended, left, reached, refused
 from agentgym_sandboxes.audit.findings import Category, Finding, Outcome, Report
+from agentgym_sandboxes.audit.hacks.targets import TARGETS
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Snippet
-from agentgym_sandboxes.audit.suite import SNIPPETS, all_trials
+from agentgym_sandboxes.audit.programs import handed_back
+from agentgym_sandboxes.audit.programs.checks import ended, left, reached, refused
+from agentgym_sandboxes.audit.suite import HACKS, SNIPPETS, all_trials
+from agentgym_sandboxes.audit.trial import Snippet
 from agentgym_sandboxes.audit.verify import Examiner, verify
 
 ABLE = Capabilities(
@@ -62,13 +63,10 @@ class FakeSandbox:
         return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),))
 
     def metrics(self) -> dict[str, float]:
-        self.losses += 0.0
         return {"sandbox/replaced_lost_total": self.losses}
 
 
-SNIPPET = Snippet(
-    name="probe", category=Category.STATE, tries="something", claim="seccomp", check=refused(2), code="pass"
-)
+SNIPPET = Snippet("probe", "something", refused(2), "pass", category=Category.STATE, claim="seccomp")
 HELD = result("held: one: EPERM\nheld: two: EPERM\n")
 
 
@@ -105,32 +103,32 @@ async def test_what_is_not_claimed_is_not_run() -> None:
         assert sandbox.ran == []
 
 
-async def test_what_the_next_call_finds_is_an_escape() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "detail"),
+    [
+        ({"process": ["agent"]}, {"process": ["agent", "daemon"]}, 'process "daemon"'),
+        ({"works": [1, 2]}, {"works": [1]}, "works no longer 2"),
+    ],
+)
+async def test_what_the_next_call_finds_or_misses_is_an_escape(before, after, detail: str) -> None:
     sandbox = FakeSandbox(HELD)
-    sandbox.views = [{"process": ["agent"], "works": [1]}, {"process": ["agent", "daemon"], "works": [1]}]
+    sandbox.views = [before, after]
     finding = await examined(sandbox)
-    assert finding.outcome is Outcome.ESCAPED
-    assert "daemon" in finding.detail
+    assert finding.outcome is Outcome.ESCAPED and detail in finding.detail
 
 
-async def test_a_next_call_that_no_longer_works_is_an_escape() -> None:
-    sandbox = FakeSandbox(HELD)
-    sandbox.views = [{"works": [1, 2]}, {"works": [1]}]
-    assert (await examined(sandbox)).outcome is Outcome.ESCAPED
-
-
-async def test_what_takes_its_sandbox_with_it_escapes() -> None:
+async def test_what_destroys_its_sandbox_escapes() -> None:
     assert (await examined(FakeSandbox(SandboxLost("gone")))).outcome is Outcome.ESCAPED
 
     class Retrying(FakeSandbox):
         def metrics(self) -> dict[str, float]:
-            self.losses += 1  # between two looks one container was lost, and the call was made again
+            self.losses += 1  # one container was lost between two reads, and the call was retried
             return super().metrics()
 
     assert (await examined(Retrying(HELD))).outcome is Outcome.ESCAPED
 
 
-async def test_a_sandbox_that_is_not_there_says_nothing_about_the_snippet() -> None:
+async def test_an_unavailable_sandbox_is_no_evidence_about_the_snippet() -> None:
     assert (await examined(FakeSandbox(SandboxUnavailable("full")))).outcome is Outcome.BROKEN
 
 
@@ -165,7 +163,7 @@ async def test_odd_results_that_are_judged_right_are_an_escape() -> None:
     assert judgement.outcome is Outcome.ESCAPED
 
 
-async def test_the_report_tells_what_was_found_as_it_is_found() -> None:
+async def test_findings_are_reported_as_they_are_found() -> None:
     seen: list[Finding] = []
     sandbox = FakeSandbox(result("", RunStatus.UNSUPPORTED))
     report = await verify(sandbox, only=["unshare", "mounts"], on_finding=seen.append)  # type: ignore[arg-type]
@@ -177,10 +175,11 @@ async def test_the_report_tells_what_was_found_as_it_is_found() -> None:
         await verify(sandbox, only=["none"])  # type: ignore[arg-type]
 
 
-def test_there_are_enough_snippets_and_each_has_a_name_of_its_own() -> None:
+def test_no_trial_is_lost_and_each_has_a_name_of_its_own() -> None:
     names = [trial.name for trial in all_trials()]
     assert len(set(names)) == len(names)
-    assert len(SNIPPETS) >= 150
+    assert len(SNIPPETS) >= 209 and len(HACKS) >= 116
+    assert {hack.target.name for hack in HACKS} == {target.name for target in TARGETS}
     codes = [trial.code for trial in SNIPPETS if isinstance(trial, Snippet)]
     assert len(set(codes)) == len(codes)
     assert {trial.category for trial in all_trials()} == set(Category)

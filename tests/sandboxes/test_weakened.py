@@ -18,11 +18,13 @@ from weakening import Weakening
 from agentgym.errors import InfraError
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Snippet, Trial
 from agentgym_sandboxes.audit.suite import SNIPPETS
+from agentgym_sandboxes.audit.trial import Snippet, Trial
 from agentgym_sandboxes.audit.verify import Examiner, chosen
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
+
+pytestmark = pytest.mark.hostile
 
 # Each is a try, for the kernel chooses whom it kills when memory ends: wall limits that leave even a busy machine time
 PATIENCE_S = (15.0, 30.0, 60.0, 60.0, 60.0)
@@ -85,5 +87,5 @@ async def _attempt(trial: Trial, backend: DockerBackend, host: Host) -> str:
     try:
         judgement = await trial.attempt(backend, host)
     except InfraError as error:
-        return f"{Outcome.ESCAPED}: took its sandbox with it: {error}"
+        return f"{Outcome.ESCAPED}: destroyed its sandbox: {error}"
     return f"{judgement.outcome}: {judgement.detail}"

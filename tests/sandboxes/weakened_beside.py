@@ -79,7 +79,7 @@ BESIDE = (
                 "LookupError):\n            return  # of foreign",
             ),
         ),
-        breaks=("odd_words",),
+        breaks=("malformed_messages",),
     ),
     Weakening(
         name="a session may have any number of connections",

@@ -82,6 +82,11 @@ def serve_site(certificate: Path | None = None) -> Iterator[Site]:
         server.server_close()
 
 
+def get(host: str, path: str = "/", extra: str = "", method: str = "GET") -> bytes:
+    """A request to a proxy."""
+    return f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{extra}\r\n".encode()
+
+
 def client_hello(name: str | None, extra: bytes = b"") -> bytes:
     """What a TLS client would send first."""
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses import Loss
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
 VOCAB_SIZE = 96
@@ -89,20 +91,23 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
     def make(
         *,
         path: str = model_path,
-        loss: GrpoConfig | SftConfig | None = None,
+        loss: Loss | None = None,
         lr: float = 1e-2,
         optimizer: OptimizerConfig | None = None,
+        random_weights: bool = False,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
-        engine = TitanEngine(
+        setup = TrainerSetup(
             model_path=path,
             trainer=TrainerConfig(**settings),
             optimizer=optimizer or OptimizerConfig(lr=lr),
-            loss=loss or GrpoConfig(),
+            loss=loss or Grpo(),
             total_steps=20,
             folder=str(tmp_path / "titan"),
+            random_weights=random_weights,
         )
+        engine = TitanEngine(setup)
         engines.append(engine)
         return engine
 

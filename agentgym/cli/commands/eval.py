@@ -10,7 +10,6 @@ from agentgym.cli.jobs import JobShell
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import (
     add_recipe_arguments,
-    check_model_path,
     check_names,
     finish,
     read_recipe,
@@ -21,10 +20,11 @@ from agentgym.cli.results import HEADER, eval_json, eval_row
 from agentgym.cli.training import with_rewards
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import read_yaml
 from agentgym.errors import UserError
+from agentgym.models.resolve import local_folder
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import sandbox_text
+from agentgym.yaml import read_yaml
 
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         if value is not None and value < 1:
             raise UserError(f"--{flag} is {value}; give at least 1")
     model, run_dir = find_model(arguments.model)
-    check_model_path(model)
+    local_folder(model)  # raises for a path where nothing is
     base, where = base_recipe(arguments.recipe, run_dir)
     flags = {
         "model.path": model,
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         "eval.samples_per_task": arguments.samples,
         "eval.seed": arguments.seed,
     }
-    recipe = finish(base, flags, arguments, where)
+    recipe, _ = finish(base, flags, arguments, where, shell.plugins)
     registry = shell.plugins(recipe.plugins.disabled)
     recipe = with_rewards(recipe, arguments.reward, registry)
     check_names(recipe, registry)

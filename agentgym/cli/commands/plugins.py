@@ -1,4 +1,4 @@
-"""`agentgym plugins`: what is installed and, when asked, whether it works."""
+"""`agentgym plugins`: what is installed, and whether it works."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import argparse
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
+from agentgym.components import SEAMS
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRecord, PluginStatus
 
 DESCRIPTION = """
-List the plugins: environments, rewards, sandboxes and metric sinks, our own and those of other packages.
-The plain list imports none of them. --check imports each and shows what it provides, or why it fails; it ends
-with exit code 1 when one fails.
+List the plugins: environments, rewards, sandboxes, metric sinks, losses, advantages, task samplers, generator
+engines and weight stores, our own and those of other packages. Without options none of them is imported. --check
+imports each, and the components that it names, and shows what it provides or why it fails; the exit code is 1 when
+one fails.
 """
 EXAMPLES = """
 agentgym plugins
@@ -24,7 +26,7 @@ TAKES_OVERRIDES = False
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help="import every plugin")
-    parser.add_argument("--trace", metavar="NAME", help="the whole traceback of a plugin that failed")
+    parser.add_argument("--trace", metavar="NAME", help="the full traceback of a plugin that failed")
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
@@ -32,6 +34,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     registry = shell.plugins()
     if arguments.check or arguments.trace:
         registry.load_all()
+        registry.check_components()
     records = sorted(registry.records, key=lambda record: (record.name, record.distribution))
     if arguments.trace:
         return _show_trace(arguments.trace, records, shell)
@@ -49,8 +52,10 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         shell.say(shell.paint.red(f"\n{record.name}: {record.error}"))
         if record.trace:
             shell.say(f"  agentgym plugins --trace {record.name} shows where")
+    shell.say("\nbuilt in")
+    shell.say_table(["kind", "names"], [[kind, ", ".join(seam.builtin)] for kind, seam in SEAMS.items()])
     if not arguments.check:
-        shell.say("\nNone was imported; --check imports them and shows what they provide.")
+        shell.say("\nNo plugin was imported; --check imports them and shows what they provide.")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""`agentgym runs`: what was run, and how it went."""
+"""`agentgym runs`: the runs, their state and last figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentgym.runs.report import number
 DESCRIPTION = "List the runs in a folder, the oldest first, with their state and last figures."
 EXAMPLES = """
 agentgym runs
-agentgym runs --runs-dir /data/runs --json
+agentgym runs --json
 """
 TAKES_OVERRIDES = False
 HEADER = ("run", "status", "step", "reward", "success", "held-out", "sandbox", "changed", "reason")
@@ -57,10 +57,10 @@ def _row(folder: RunFolder) -> tuple[str, ...]:
 
 
 def _sandbox(folder: RunFolder) -> str:
-    """What ran the policy's code: a figure from an unsafe one was not protected from the policy."""
+    """What ran the policy's code. An unsafe sandbox is marked: it did not protect the run from the policy."""
     found = folder.load_sandbox()
     if not found:
         return "-"
-    before = cast("list[str]", found.get("before", []))  # of a run that was resumed with another one
+    before = cast("list[str]", found.get("before", []))  # the run was resumed with another sandbox
     names = " after ".join([str(found.get("backend")), *reversed(before)])
     return f"{names} (UNSAFE)" if found.get("unsafe") else names

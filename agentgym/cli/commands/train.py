@@ -5,30 +5,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, TrainResult
 from agentgym.cli.recipes import (
     add_recipe_arguments,
-    check_model_path,
     check_names,
     finish,
     plan,
     read_recipe,
     recipe_help,
+    source_lines,
 )
 from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training, with_rewards
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import to_mapping, to_yaml
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.folder import RunFolder, StatusRecord
+from agentgym.yaml import dump_yaml
 
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
@@ -63,25 +66,25 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    recipe, earlier = _recipe(arguments)
+    recipe, sources, earlier = _recipe(arguments, shell)
     registry = shell.plugins(recipe.plugins.disabled)
     recipe = with_rewards(recipe, arguments.reward, registry)
     check_names(recipe, registry)
-    check_model_path(recipe.model.path)
+    local_folder(recipe.model.path)  # raises for a path where nothing is
     name = arguments.name or default_name(recipe)
     path = earlier or Path(recipe.logging.runs_dir) / name
     if arguments.dry_run:
-        return _show_plan(recipe, path, bool(earlier), arguments.json, shell)
+        return _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
     if earlier is None:
         with RunFolder.create(recipe.logging.runs_dir, name) as folder:
-            return _train(recipe, folder, registry, arguments, shell, before=None)
+            return _train(recipe, sources, folder, registry, arguments, shell, before=None)
     before = RunFolder.open(earlier).status()
     with RunFolder.open(earlier, for_writing=True) as folder:
-        return _train(recipe, folder, registry, arguments, shell, before=before)
+        return _train(recipe, sources, folder, registry, arguments, shell, before=before)
 
 
-def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
-    """The recipe, and the folder of the run to resume."""
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, dict[str, str], Path | None]:
+    """The recipe, where its fields come from, and the folder of the run to resume."""
     if arguments.recipe and arguments.recipe_file:
         raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
     file = arguments.recipe or arguments.recipe_file
@@ -93,7 +96,7 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
     }
     if not arguments.resume:
         base, where = read_recipe(file)
-        return finish(base, flags, arguments, where), None
+        return *finish(base, flags, arguments, where, shell.plugins), None
     given = [
         flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None
     ]
@@ -104,15 +107,22 @@ def _recipe(arguments: argparse.Namespace) -> tuple[Recipe, Path | None]:
             "single fields can be: --loop.steps 200"
         )
     folder = RunFolder.open(arguments.resume)
-    return finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml")), folder.path
+    where = str(folder.path / "config.yaml")
+    recipe, sources = finish(folder.load_config(), {}, arguments, where, shell.plugins)
+    changed = {key: source for key, source in sources.items() if source != where}
+    return recipe, folder.load_sources() | changed, folder.path
 
 
-def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: JobShell) -> int:
+def _show_plan(
+    recipe: Recipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
+) -> int:
     if as_json:
-        shell.say_json({"run_dir": str(path), "resume": resume, "config": to_mapping(recipe)})
+        config = to_mapping(recipe)
+        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
         return 0
-    shell.say(to_yaml(recipe).rstrip())
+    shell.say(dump_yaml(to_mapping(recipe)).rstrip())
     shell.say()
+    shell.say("\n".join([*source_lines(sources), ""]))
     shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
     shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
     return 0
@@ -120,6 +130,7 @@ def _show_plan(recipe: Recipe, path: Path, resume: bool, as_json: bool, shell: J
 
 def _train(
     recipe: Recipe,
+    sources: Mapping[str, str],
     folder: RunFolder,
     registry: PluginRegistry,
     arguments: argparse.Namespace,
@@ -131,7 +142,7 @@ def _train(
     try:
         reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
         result = run_training(
-            recipe, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before
+            recipe, sources, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before
         )
         _show_result(result, folder, shell, as_json=arguments.json)
         return 0

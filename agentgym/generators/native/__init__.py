@@ -1,1 +1,1 @@
-"""Our own torch engine for dense Qwen3: continuous batching on CPU or CUDA."""
+"""The native engine: dense Qwen3 in plain torch, with continuous batching on CPU or CUDA."""

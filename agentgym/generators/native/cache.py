@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import UserError
-from agentgym.generators.native.shape import Qwen3Shape
+from agentgym.models.architecture import Architecture
 
 
 class KVCache:
@@ -22,12 +22,12 @@ class KVCache:
     """
 
     def __init__(
-        self, shape: Qwen3Shape, *, rows: int, max_len: int, device: torch.device, dtype: torch.dtype
+        self, architecture: Architecture, *, rows: int, max_len: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.rows = rows
         self.max_len = max_len
-        self.num_kv_heads = shape.num_kv_heads
-        size = (shape.num_layers, 2, rows, shape.num_kv_heads, max_len, shape.head_dim)
+        self.num_kv_heads = architecture.num_kv_heads
+        size = (architecture.num_layers, 2, rows, architecture.num_kv_heads, max_len, architecture.head_dim)
         try:
             self.data = (
                 _lazy_zeros(size, dtype)
@@ -40,10 +40,12 @@ class KVCache:
                 f"the key-value cache of {rows} rows x {max_len} tokens takes {gib:.1f} GiB and does not fit; "
                 "lower generator.max_batch or generator.max_model_len"
             ) from error
-        self._layers = [self.data[layer].view(-1, shape.head_dim) for layer in range(shape.num_layers)]
+        self._layers = [
+            self.data[layer].view(-1, architecture.head_dim) for layer in range(architecture.num_layers)
+        ]
         # where (kind, kv head) lies within a layer, before the row and the position are added
-        kinds = torch.arange(2, device=device)[:, None] * rows * shape.num_kv_heads * max_len
-        heads = torch.arange(shape.num_kv_heads, device=device)[None, :] * max_len
+        kinds = torch.arange(2, device=device)[:, None] * rows * architecture.num_kv_heads * max_len
+        heads = torch.arange(architecture.num_kv_heads, device=device)[None, :] * max_len
         self._offsets = kinds + heads
 
     def write_index(self, rows_T: Tensor, positions_T: Tensor) -> Tensor:

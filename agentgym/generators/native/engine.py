@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError, UserError
-from agentgym.generators.checkpoint import read_folder
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import Qwen3Model
 from agentgym.generators.native.scheduler import Scheduler
-from agentgym.generators.native.shape import read_shape
 from agentgym.generators.native.weights import Qwen3Weights, fuse
+from agentgym.models.architecture import read_architecture
+from agentgym.models.safetensors import read_folder
 from agentgym.types import Completion, GenerateRequest
 
 log = logging.getLogger(__name__)
@@ -59,16 +59,16 @@ _Command: TypeAlias = _Submit | _Cancel | _Swap | _Close
 
 
 class NativeEngine:
-    """Dense Qwen3 from a local Hugging Face folder; keeps the promises of `GeneratorEngine`."""
+    """Dense Qwen3 from a local Hugging Face folder; implements `GeneratorEngine`."""
 
     def __init__(self, config: GeneratorConfig, model_path: str) -> None:
         self._config = config
         self._folder = Path(model_path)
-        self._shape = read_shape(self._folder)
-        if config.max_model_len > self._shape.max_positions:
+        self._architecture = read_architecture(self._folder)
+        if config.max_model_len > self._architecture.max_positions:
             raise UserError(
-                f"generator.max_model_len is {config.max_model_len}; the model in {model_path} knows "
-                f"{self._shape.max_positions} positions at most"
+                f"generator.max_model_len is {config.max_model_len}; the model in {model_path} has "
+                f"only {self._architecture.max_positions} positions"
             )
         self._device = torch.device(pick_device(config))
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
@@ -98,7 +98,9 @@ class NativeEngine:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """See `GeneratorEngine.generate`. Raises InfraError once the engine has failed or is closed."""
-        check_request(request, vocab_size=self._shape.vocab_size, max_model_len=self._config.max_model_len)
+        check_request(
+            request, vocab_size=self._architecture.vocab_size, max_model_len=self._config.max_model_len
+        )
         self._refuse_after_failure()
         ticket = next(self._tickets)
         future: asyncio.Future[Completion] = self._loop.create_future()
@@ -112,12 +114,12 @@ class NativeEngine:
                 self._commands.put(_Cancel(ticket=ticket))
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `GeneratorEngine.update_weights`. Copies while generation goes on; swaps between two steps."""
+        """See `GeneratorEngine.update_weights`. Copies while generation continues; swaps between two steps."""
         async with self._updating:
             self._refuse_after_failure()
             try:
                 fused = await asyncio.to_thread(
-                    fuse, self._shape, weights, device=self._device, dtype=self._dtype
+                    fuse, self._architecture, weights, device=self._device, dtype=self._dtype
                 )
             except Exception as error:
                 self._fail(f"the update to version {version} failed: {error}")
@@ -146,7 +148,7 @@ class NativeEngine:
         }
 
     async def close(self) -> None:
-        """Stop the thread; requests that still run get an InfraError."""
+        """Stop the thread; requests still running get an InfraError."""
         if self._thread is None:
             return
         self._commands.put(_Close())
@@ -158,33 +160,33 @@ class NativeEngine:
             raise InfraError(f"the engine does not generate: {self._failure}")
 
     def _fail(self, why: str) -> None:
-        """From now on refuse; what still waits for an answer gets the refusal. On the event loop."""
+        """Refuse from now on, also the calls that are still waiting for an answer. Runs on the event loop."""
         self._failure = why
         for future in (*self._futures.values(), self._swapping):
             if future is not None and not future.done():
                 future.set_exception(InfraError(f"the engine does not generate: {why}"))
 
     def _load(self) -> Scheduler:
-        weights = fuse(self._shape, read_folder(self._folder), device=self._device, dtype=self._dtype)
-        model = Qwen3Model(self._shape, weights, max_len=self._config.max_model_len)
+        weights = fuse(self._architecture, read_folder(self._folder), device=self._device, dtype=self._dtype)
+        model = Qwen3Model(self._architecture, weights, max_len=self._config.max_model_len)
         cache = KVCache(
-            self._shape,
-            rows=2 * self._config.max_batch,  # as many again keep what the next turns begin with
+            self._architecture,
+            rows=2 * self._config.max_batch,  # the second half keeps the contexts that next turns continue
             max_len=self._config.max_model_len,
             device=self._device,
             dtype=self._dtype,
         )
-        # a CPU is quickest when one pass fits its caches, a GPU when it is filled
+        # a CPU is fastest when one pass fits its caches, a GPU when it is filled
         max_padded_tokens = 1024 if self._device.type == "cpu" else 16_384
         return Scheduler(model, cache, max_batch=self._config.max_batch, max_padded_tokens=max_padded_tokens)
 
     def _work(self) -> None:
-        """The thread: commands between steps, answers handed back to the event loop once per step."""
+        """The thread: commands between steps, answers passed to the event loop once per step."""
         if self._device.type == "cpu":
             torch.set_num_threads(self._config.threads)
         try:
             with torch.inference_mode():
-                while self._obey():
+                while self._handle_commands():
                     started = time.perf_counter()
                     ended = self._scheduler.step()
                     self._busy_s += time.perf_counter() - started
@@ -194,8 +196,8 @@ class NativeEngine:
             log.exception("the native engine's thread ended")
             self._on_loop(self._fail, f"{type(error).__name__}: {error}")
 
-    def _obey(self) -> bool:
-        """Carry out what was asked; wait for work when there is none. False: the thread shall end."""
+    def _handle_commands(self) -> bool:
+        """Handle what is queued; wait for a command when there is no work. False: end the thread."""
         while self._scheduler.idle or not self._commands.empty():
             command = self._commands.get()
             match command:
@@ -220,7 +222,7 @@ class NativeEngine:
         try:
             self._loop.call_soon_threadsafe(callback, argument)
         except RuntimeError:
-            log.debug("the event loop is gone; nobody waits for this answer")
+            log.debug("the event loop is closed; no call waits for this answer")
 
 
 def _settle(done: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""Lays out the new tokens of one forward pass: what stands where, and who may look at what.
+"""Lays out the new tokens of one forward pass: positions, cache places and attention masks.
 
 Axes: see model.py.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import TokenBatch
 
-_BUCKET = 32  # the cache is read in steps of so many tokens, so that kernels see few different sizes
+_BUCKET = 32  # cached lengths are rounded up to this many tokens, so that kernels see few different sizes
 
 
 def decode_batch(
@@ -44,7 +44,7 @@ def extend_batch(
     *,
     heads_per_kv: int,
 ) -> TokenBatch:
-    """New tokens [start, end) of some rows, whose tokens before start are in the cache already."""
+    """New tokens [start, end) of some rows, whose tokens before start are already in the cache."""
     new_B = ends_B - starts_B
     longest = int(new_B.max())
     first_B = np.cumsum(new_B) - new_B  # where each sequence begins among the packed tokens
@@ -70,7 +70,7 @@ def extend_batch(
 
 
 def _mask(cache: KVCache, visible_to_BN: Tensor, cached_len: int) -> Tensor:
-    """[B, N, S]: 0 up to and including the position a query may look at, -inf after it."""
+    """[B, N, S]: 0 up to and including the last position a query may attend to, -inf after it."""
     places = torch.arange(cached_len, device=visible_to_BN.device)
     hidden = places > visible_to_BN[:, :, None]
     return torch.zeros(hidden.shape, dtype=cache.data.dtype, device=hidden.device).masked_fill_(

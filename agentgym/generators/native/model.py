@@ -1,7 +1,7 @@
 """Qwen3's forward pass for inference: packed tokens in, logits of each sequence's last token out.
 
 Axes: T tokens of one pass, B sequences, N new tokens of the longest sequence, S cached tokens that are
-looked at, H hidden size, K kv heads, G query heads per kv head, D head dim, V vocabulary.
+attended to, H hidden size, K kv heads, G query heads per kv head, D head dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentgym.generators.native.cache import KVCache
-from agentgym.generators.native.shape import Qwen3Shape
 from agentgym.generators.native.weights import LayerWeights, Qwen3Weights
+from agentgym.models.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class TokenBatch:
     """New tokens of B sequences, packed one sequence after the other.
 
     rows: the sequences' cache rows. write_index: see `KVCache.write_index`. mask: [B, 1, G * N, S], added
-    to the scores. pad_index: [B * N], the packed token that stands at each place of the padded rectangle.
-    unpad_index: [T], where each packed token stands in it. last_index: [B], each sequence's last token.
+    to the scores. pad_index: [B * N], the packed token at each place of the padded rectangle.
+    unpad_index: [T], the place of each packed token in it. last_index: [B], each sequence's last token.
     The three are None when every sequence has one new token.
     """
 
@@ -39,18 +39,18 @@ class TokenBatch:
 
 
 class Qwen3Model:
-    """The same function as transformers' Qwen3ForCausalLM, on a cache of our own. No autograd."""
+    """The same function as transformers' Qwen3ForCausalLM, on our own cache. No autograd."""
 
-    def __init__(self, shape: Qwen3Shape, weights: Qwen3Weights, *, max_len: int) -> None:
-        self.shape = shape
+    def __init__(self, architecture: Architecture, weights: Qwen3Weights, *, max_len: int) -> None:
+        self.architecture = architecture
         self.weights = weights
         device = weights.embedding.device
         self._norm_floors = {
-            size: torch.tensor((size * shape.norm_eps) ** 0.5, device=device)
-            for size in (shape.hidden_size, shape.head_dim)
+            size: torch.tensor((size * architecture.norm_eps) ** 0.5, device=device)
+            for size in (architecture.dim, architecture.head_dim)
         }
-        half = torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float32)
-        frequencies = 1.0 / shape.rope_theta ** (half / shape.head_dim)
+        half = torch.arange(0, architecture.head_dim, 2, device=device, dtype=torch.float32)
+        frequencies = 1.0 / architecture.rope_theta ** (half / architecture.head_dim)
         angles = torch.arange(max_len, device=device, dtype=torch.float32)[:, None] * frequencies
         self._rotations = torch.polar(torch.ones_like(angles), angles)  # [max_len, D / 2], complex
 
@@ -77,26 +77,32 @@ class Qwen3Model:
         batch: TokenBatch,
         cache: KVCache,
     ) -> Tensor:
-        shape = self.shape
+        architecture = self.architecture
         qkv = F.linear(self._norm(hidden_TH, layer.attention_norm), layer.qkv)
-        qkv = qkv.view(-1, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
-        queries_keys = qkv[:, : shape.num_heads + shape.num_kv_heads]
+        qkv = qkv.view(-1, architecture.num_heads + 2 * architecture.num_kv_heads, architecture.head_dim)
+        queries_keys = qkv[:, : architecture.num_heads + architecture.num_kv_heads]
         normed = self._norm(queries_keys, layer.qk_norm)
         pairs = torch.view_as_complex(normed.float().view(*normed.shape[:-1], -1, 2))
         queries_keys.copy_(torch.view_as_real(pairs * rotations).flatten(-2))  # into qkv, beside the values
-        cache.write(index, batch.write_index, qkv[:, shape.num_heads :].reshape(-1, shape.head_dim))
+        cache.write(
+            index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim)
+        )
         keys, values = cache.read(index, batch.rows, batch.cached_len)
-        queries = self._by_kv_head(qkv[:, : shape.num_heads], batch)
+        queries = self._by_kv_head(qkv[:, : architecture.num_heads], batch)
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.mask)
         return torch.addmm(hidden_TH, self._packed(attended, batch), layer.output.t())
 
     def _by_kv_head(self, queries: Tensor, batch: TokenBatch) -> Tensor:
         """[T, heads, D] to [B, K, G * N, D]: heads that share keys are rows of one product."""
         if batch.pad_index is None:
-            return queries.view(len(queries), self.shape.num_kv_heads, -1, self.shape.head_dim)
+            return queries.view(len(queries), self.architecture.num_kv_heads, -1, self.architecture.head_dim)
         num_sequences = batch.mask.shape[0]
         padded = queries[batch.pad_index].view(
-            num_sequences, -1, self.shape.num_kv_heads, self.shape.heads_per_kv, self.shape.head_dim
+            num_sequences,
+            -1,
+            self.architecture.num_kv_heads,
+            self.architecture.heads_per_kv,
+            self.architecture.head_dim,
         )
         return padded.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
@@ -106,7 +112,11 @@ class Qwen3Model:
             return attended.flatten(1)
         num_sequences = attended.shape[0]
         split = attended.view(
-            num_sequences, self.shape.num_kv_heads, self.shape.heads_per_kv, -1, self.shape.head_dim
+            num_sequences,
+            self.architecture.num_kv_heads,
+            self.architecture.heads_per_kv,
+            -1,
+            self.architecture.head_dim,
         )
         return split.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[batch.unpad_index]
 

@@ -1,7 +1,7 @@
-"""Which sequence's tokens lie in which cache row, and what of them a new sequence can reuse.
+"""Which sequence's tokens are in which cache row, and which of them a new sequence can reuse.
 
-Running sequences keep to the first rows, so that a decode step reads the cache without copying. A row whose
-sequence has ended keeps its tokens until the row is needed: the next turn of the same episode goes on there.
+Running sequences use the first rows, so that a decode step reads the cache without copying. A row whose
+sequence has ended keeps its tokens until the row is needed: the next turn of the same episode continues there.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class RowTable:
         return int(used[-1]) + 1 if used.size else 0
 
     def row_of(self, ticket: int) -> int:
-        """The running row of a ticket. Raises KeyError when it runs nowhere."""
+        """The running row of a ticket. Raises KeyError when it is not running."""
         found = np.flatnonzero(self.running & (self.tickets == ticket))
         if not found.size:
             raise KeyError(ticket)
         return int(found[0])
 
     def take(self, prompt_ids: Sequence[int]) -> int:
-        """A row for a new sequence, with its tokens in place; computed says what is kept of the old ones."""
+        """A row for a new sequence, with its tokens in place; computed: how many of the old ones are reused."""
         prompt = np.asarray(prompt_ids, np.int64)
         hole = int(np.flatnonzero(~self.running)[0])
         idle = np.flatnonzero(~self.running & (self.computed > 0))
         shared = self.shared_prefix(prompt, idle)
         whole = shared == self.computed[idle]
-        if whole.any():  # a continuation: nothing of the old row is lost
+        if whole.any():  # a continuation: the old row is reused whole
             best = int(np.argmax(np.where(whole, shared, 0)))
             source, kept = int(idle[best]), min(int(shared[best]), len(prompt) - 1)
             self._swap(source, hole)
@@ -96,13 +96,13 @@ class RowTable:
             self._swap(self.span - 1, int(np.flatnonzero(~self.running)[0]))
 
     def forget_computed(self) -> None:
-        """Keys and values of old weights are void."""
+        """Keys and values of old weights are invalid."""
         self.computed[:] = 0
 
     def shared_prefix(
         self, prompt: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], *, known: bool = False
     ) -> npt.NDArray[np.int64]:
-        """For each of the rows, how many tokens it has computed (or knows) of the beginning of a prompt."""
+        """For each of the rows, how many tokens of a prompt's beginning it has computed (known: or only knows)."""
         equal = self.tokens[rows, : len(prompt)] == prompt
         common = np.where(equal.all(axis=1), len(prompt), equal.argmin(axis=1))
         return np.minimum(common, (self.length if known else self.computed)[rows])

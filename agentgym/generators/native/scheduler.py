@@ -20,7 +20,7 @@ from agentgym.generators.native.sampler import sample, uniforms
 from agentgym.generators.native.weights import Qwen3Weights
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
-_WORTH_SHARING = 16  # tokens: a shorter common prefix is computed again rather than waited for
+_WORTH_SHARING = 16  # tokens: a shorter common prefix is computed twice rather than waited for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Sequence:
 
 
 class Scheduler:
-    """Owns the cache rows. Not thread-safe: one thread calls it, between steps everything may change."""
+    """Owns the cache rows. Not thread-safe: one thread calls it, and everything may change between steps."""
 
     def __init__(self, model: Qwen3Model, cache: KVCache, *, max_batch: int, max_padded_tokens: int) -> None:
         self.version = 0
@@ -73,7 +73,7 @@ class Scheduler:
         self._waiting[ticket] = request
 
     def cancel(self, ticket: int) -> None:
-        """Forget a request and free its row; one that has ended is no error."""
+        """Forget a request and free its row; does nothing for one that has ended."""
         if self._waiting.pop(ticket, None) is None and self._sequences.pop(ticket, None) is not None:
             self._table.free(self._table.row_of(ticket))
             if ticket in self._to_extend:
@@ -132,7 +132,7 @@ class Scheduler:
         for ticket in self._to_extend:
             row = table.row_of(ticket)
             context = table.tokens[row, : table.length[row]]
-            limit = len(context) - 1  # the last token is computed anew: the next one is sampled after it
+            limit = len(context) - 1  # the last token is always computed: the next one is sampled after it
             own = int(table.computed[row])
             computed = np.flatnonzero(table.computed > 0)
             shared = table.shared_prefix(context, computed)
@@ -169,12 +169,12 @@ class Scheduler:
         starts = table.computed[rows]
         ends = table.length[rows]
         batch = extend_batch(
-            self._cache, table.tokens, rows, starts, ends, heads_per_kv=self._model.shape.heads_per_kv
+            self._cache, table.tokens, rows, starts, ends, heads_per_kv=self._model.architecture.heads_per_kv
         )
         logits_BV = self._model.forward(batch, self._cache)
         self.totals.computed_tokens += int((ends - starts).sum())
         table.computed[rows] = ends
-        for row in rows:  # the only place where a sequence meets new weights
+        for row in rows:  # the only place where a sequence switches to new weights
             version_starts = self._sequences[int(table.tickets[row])].version_starts
             if not version_starts or version_starts[-1][0] != self.version:
                 version_starts.append((self.version, int(table.length[row] - table.prompt_length[row])))
@@ -204,7 +204,7 @@ class Scheduler:
             rows, tokens, logprobs = rows[running], tokens[running], logprobs[running]
         if not np.isfinite(logprobs).all():
             raise InfraError(
-                f"the weights of version {self.version} give log-probabilities that are no numbers"
+                f"the weights of version {self.version} give log-probabilities that are not numbers"
             )
         places = table.length[rows]
         table.tokens[rows, places] = tokens

@@ -1,1 +1,1 @@
-"""vLLM behind the engine protocol; only these modules import it."""
+"""vLLM behind the `GeneratorEngine` protocol; only these modules import it."""

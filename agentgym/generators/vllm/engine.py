@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
-from agentgym.generators.checkpoint import collect, read_shapes
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
-from agentgym.generators.vllm.settings import read_vocab_size, set_environment, wants_gpu
+from agentgym.generators.vllm.settings import model_size, set_environment, wants_gpu
+from agentgym.models.architecture import collect
+from agentgym.models.safetensors import write_folder
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 if TYPE_CHECKING:
@@ -35,23 +36,31 @@ _SHUTDOWN_S = 10.0  # for vLLM's process to end by itself; then it is killed
 
 
 class VllmEngine:
-    """A model in a local Hugging Face folder; keeps the promises of `GeneratorEngine`.
+    """A model in a local Hugging Face folder; implements `GeneratorEngine`.
 
     vLLM computes in a process of its own, which ends with this one.
     """
 
-    def __init__(self, config: GeneratorConfig, model_path: str) -> None:
+    def __init__(
+        self,
+        config: GeneratorConfig,
+        model_path: str,
+        *,
+        gpu_memory_utilization: float = 0.6,
+        enforce_eager: bool = False,
+    ) -> None:
         self._config = config
+        self._gpu_memory_utilization = gpu_memory_utilization
+        self._enforce_eager = enforce_eager
         self._folder = Path(model_path)
-        self._shapes = read_shapes(self._folder)
-        self._vocab_size = read_vocab_size(self._folder)
+        self._vocab_size, self._shapes = model_size(self._folder)
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
         set_environment(config)
         self._gpu = wants_gpu(config)
         self._version = 0
         self._failure = "it is not started"
         self._request_ids = itertools.count()
-        self._running: set[str] = set()
+        self._running: set[asyncio.Future[CompletionOutput]] = set()
         self._updating = asyncio.Lock()
         self._num_tokens = 0
         self._num_prompt_tokens = 0
@@ -76,7 +85,14 @@ class VllmEngine:
         from agentgym.generators.vllm.settings import engine_arguments
 
         # in this thread: the engine's sockets belong to the running event loop
-        self._llm = AsyncLLM.from_engine_args(engine_arguments(self._config, self._folder, gpu=self._gpu))
+        arguments = engine_arguments(
+            self._config,
+            self._folder,
+            gpu=self._gpu,
+            gpu_memory_utilization=self._gpu_memory_utilization,
+            enforce_eager=self._enforce_eager,
+        )
+        self._llm = AsyncLLM.from_engine_args(arguments)
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""
@@ -86,23 +102,31 @@ class VllmEngine:
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._config.max_model_len)
         self._refuse_after_failure()
         request_id = f"agentgym-{next(self._request_ids)}"
-        with self._counted(request_id):
-            output = await self._final_output(request, request_id)
+        task = asyncio.ensure_future(self._final_output(request, request_id))
+        with self._counted(task):
+            try:
+                output = await task
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                if caller is None or not caller.cancelling():  # it was `_fail`
+                    self._refuse_after_failure()
+                raise
         completion = _completion(output)
         self._num_tokens += len(completion.completion_ids)
         self._num_prompt_tokens += len(request.prompt_ids)
         return completion
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `GeneratorEngine.update_weights`. The weights travel as one file in shared memory."""
+        """See `GeneratorEngine.update_weights`. The weights travel as files in shared memory."""
         async with self._updating:
             self._refuse_after_failure()
             try:
                 with _shared_folder() as folder:
-                    path = Path(folder) / "weights.safetensors"
-                    await asyncio.to_thread(self._write, weights, path)  # generation goes on meanwhile
-                    await self._swap(version, path)
-            except BaseException as error:  # a cancelled update leaves the engine in between, too
+                    await asyncio.to_thread(
+                        self._write, weights, Path(folder)
+                    )  # generation goes on meanwhile
+                    await self._swap(version, folder)
+            except BaseException as error:  # a cancelled update leaves the engine between two versions, too
                 await self._fail(f"the update to version {version} failed: {error!r}")
                 raise
             self._num_updates += 1
@@ -152,21 +176,16 @@ class VllmEngine:
             )
         return final
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]], path: Path) -> None:
-        from safetensors.torch import save_file
-
+    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
         found = collect(self._shapes, weights)
-        save_file(
-            {name: weight.detach().to("cpu", self._dtype).contiguous() for name, weight in found.items()},
-            path,
-        )
+        write_folder(folder, ((name, weight.detach().to(self._dtype)) for name, weight in found.items()))
 
-    async def _swap(self, version: int, path: Path) -> None:
-        """Load the file while no step runs; running requests then go on with their context computed anew."""
+    async def _swap(self, version: int, folder: str) -> None:
+        """Load the weights while no step runs; running requests then continue, their context computed again."""
         timeout_s = self._config.update_timeout_s
         async with asyncio.timeout(timeout_s):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
-            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(str(path),))
+            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(folder,))
             if not await self._llm.reset_prefix_cache(reset_running_requests=True):
                 raise InfraError("vLLM did not drop the keys and values of the old weights")
             await self._llm.update_weight_version(str(version))
@@ -180,17 +199,21 @@ class VllmEngine:
     async def _fail(self, why: str) -> None:
         """From now on refuse; what still runs ends with an InfraError. The engine stays paused."""
         self._failure = why
-        await self._llm.abort(list(self._running))
+        # not vLLM's abort, which misses a request that vLLM has not accepted yet; a cancelled one aborts itself
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
 
     @contextmanager
-    def _counted(self, request_id: str) -> Iterator[None]:
+    def _counted(self, task: asyncio.Future[CompletionOutput]) -> Iterator[None]:
         if not self._running:
             self._busy_since = time.perf_counter()
-        self._running.add(request_id)
+        self._running.add(task)
         try:
             yield
         finally:
-            self._running.discard(request_id)
+            self._running.discard(task)
             if not self._running:
                 self._busy_s += time.perf_counter() - self._busy_since
 
@@ -210,6 +233,6 @@ def _completion(output: CompletionOutput) -> Completion:
 
 
 def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder in memory where there is such a thing; removed at the end of the `with`."""
+    """A folder in memory where the system has one; removed at the end of the `with`."""
     place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     return tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
+from agentgym.models.architecture import TIED_HEAD, read_config
+from agentgym.models.safetensors import read_shapes
 from agentgym.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
 
 
-def read_vocab_size(folder: Path) -> int:
-    path = folder / "config.json"
-    try:
-        return int(json.loads(path.read_text())["vocab_size"])
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{path} gives no vocab_size ({error!r}); is it a Hugging Face model folder?"
-        ) from error
+def model_size(folder: Path) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """The size of the vocabulary, and the shape of each weight that an update must contain."""
+    config, shapes = read_config(folder), read_shapes(folder)
+    if not isinstance(config.get("vocab_size"), int):
+        raise UserError(f"{folder / 'config.json'} has no vocab_size; is it a language model's folder?")
+    if config.get("tie_word_embeddings", False):
+        shapes.pop(TIED_HEAD, None)
+    return config["vocab_size"], shapes
 
 
 def wants_gpu(config: GeneratorConfig) -> bool:
-    """Raises UserError where the device asked for and the vLLM that is installed don't fit."""
+    """Raises UserError when the installed vLLM was built for another device than the config asks for."""
     from vllm.platforms import current_platform
 
     gpu = bool(current_platform.is_cuda())
@@ -43,7 +44,7 @@ def wants_gpu(config: GeneratorConfig) -> bool:
 
 
 def set_environment(config: GeneratorConfig) -> None:
-    """What vLLM reads from the environment, in this process and the one it starts; it has no other way in.
+    """What vLLM reads from the environment, in this process and the one it starts; it offers no other way.
 
     Call it before vllm is imported.
     """
@@ -55,19 +56,26 @@ def set_environment(config: GeneratorConfig) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings would tear the live view
 
 
-def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool) -> AsyncEngineArgs:
+def engine_arguments(
+    config: GeneratorConfig,
+    folder: Path,
+    *,
+    gpu: bool,
+    gpu_memory_utilization: float = 0.6,
+    enforce_eager: bool = False,
+) -> AsyncEngineArgs:
     """Log-probabilities are those of the distribution that is sampled from ("processed")."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     arguments = AsyncEngineArgs(
         model=str(folder),
         skip_tokenizer_init=True,
-        generation_config="vllm",  # nothing of the model folder's sampling defaults
+        generation_config="vllm",  # ignore the sampling defaults of the model folder
         dtype=config.dtype,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_batch,
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        enforce_eager=config.enforce_eager or not gpu,
+        gpu_memory_utilization=gpu_memory_utilization,
+        enforce_eager=enforce_eager or not gpu,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",
         worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",
@@ -78,7 +86,7 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool) -> Asy
     if not gpu:
         arguments.kv_cache_memory_bytes = _CPU_CACHE_BYTES
         arguments.block_size = 32  # with the default of 128, short prompts never find a common prefix
-        # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU's can't
+        # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU generator can't do
         arguments.enable_chunked_prefill = False
         arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
     return arguments

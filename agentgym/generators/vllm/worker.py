@@ -9,10 +9,13 @@ import os
 import select
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from agentgym.models.safetensors import read_folder
 
 
 class _ModelRunner(Protocol):
@@ -31,13 +34,14 @@ class WorkerExtension:
     model_runner: _ModelRunner
     device: torch.device
 
-    def agentgym_load_weights(self, path: str) -> None:
-        """Load a safetensors file whose names are the Hugging Face ones. The engine must be paused."""
-        self.model_runner.reload_weights(read_tensors(path, self.device), is_checkpoint_format=True)
+    def agentgym_load_weights(self, folder: str) -> None:
+        """Load a folder of safetensors under Hugging Face names. The engine must be paused."""
+        weights = ((name, tensor.to(self.device)) for name, tensor in read_folder(Path(folder)))
+        self.model_runner.reload_weights(weights, is_checkpoint_format=True)
         repack_tied_head(self.model_runner.get_model())
 
     def agentgym_end_with(self, parent: int) -> None:
-        """End this process with the one that started vLLM: a killed replica must leave no GPU occupied.
+        """End this process with the one that started vLLM: a killed replica must not keep a GPU occupied.
 
         Where vLLM runs its worker in yet another process, its engine ends with the worker.
         """
@@ -45,16 +49,8 @@ class WorkerExtension:
         threading.Thread(target=_end_with, args=(watched,), name="parent-watch", daemon=True).start()
 
 
-def read_tensors(path: str, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt", device=str(device)) as tensors:
-        for name in tensors.keys():  # noqa: SIM118 (not a mapping)
-            yield name, tensors.get_tensor(name)
-
-
 def repack_tied_head(model: nn.Module) -> None:
-    """Pack lm_head anew from the embedding it is tied to.
+    """Pack lm_head again from the embedding it is tied to.
 
     On CPU, vLLM 0.32 keeps a packed copy of lm_head, which `reload_weights` leaves as it was: without this
     the logits come from the old head. On GPUs there is no such copy.

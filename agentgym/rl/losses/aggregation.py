@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentgym.rl.config import Aggregation
+from agentgym.rl.losses.loss import Aggregation
 from agentgym.rl.packing import TrainBatch
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from agentgym.rl.losses.tokens import TokenLoss, TrainedTokens
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentgym.rl.losses.loss import Loss, Reduction, TokenLoss, TrainedTokens
 
 
-def cross_entropy(tokens: TrainedTokens) -> TokenLoss:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEntropy(Loss):
     """-log p of each trained token, in nats."""
-    return TokenLoss(loss=-tokens.logprobs, means={"train/entropy": tokens.entropy.detach()})
+
+    metrics: ClassVar[Mapping[str, Reduction]] = {"train/entropy": "mean"}
+
+    def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
+        return TokenLoss(loss=-tokens.logprobs, metrics={"train/entropy": tokens.entropy.detach()})

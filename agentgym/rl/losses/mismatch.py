@@ -1,11 +1,25 @@
-"""How far the trainer's log-probabilities are from those the sampler reported."""
+"""How far the trainer's log-probabilities are from those of the sampler, and of the reference model."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from agentgym.rl.losses.loss import Reduction, TrainedTokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a float32 sum would be lost
+METRICS: Mapping[str, Reduction] = {
+    "train/ratio_mean": "mean",
+    "train/mismatch_kl": "mean",
+    "train/mismatch_abs_mean": "mean",
+    "train/mismatch_max": "max",
+    "train/mismatch_fresh_max": "max",
+    "train/entropy": "mean",
+    "train/kl_ref": "mean",
+}
 
 
 def log_ratio(new_N: Tensor, old_N: Tensor) -> Tensor:
@@ -21,26 +35,29 @@ def k3(log_ratio_N: Tensor) -> Tensor:
     return log_ratio_N.exp() - 1.0 - log_ratio_N
 
 
-@torch.no_grad()
-def mismatch(
-    logprobs_N: Tensor, sampler_N: Tensor, versions_N: Tensor, version: int
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Metrics by mean and by maximum.
+def mismatch(tokens: TrainedTokens, version: int) -> dict[str, Tensor]:
+    """Metrics of trainer against sampler, and the policy's entropy.
 
     version: the newest published weights. Tokens sampled by them ("fresh") must agree up to rounding when
     the trainer has not stepped since; the others differ by what training did.
     """
-    ratio_N = log_ratio(logprobs_N, sampler_N)
-    distance_N = (logprobs_N - sampler_N).abs()
-    means = {
+    now_N = tokens.logprobs.detach()
+    ratio_N = log_ratio(now_N, tokens.sampler_logprobs)
+    distance_N = (now_N - tokens.sampler_logprobs).abs()
+    return {
         "train/ratio_mean": ratio_N.exp(),
         "train/mismatch_kl": k3(ratio_N),
         "train/mismatch_abs_mean": distance_N,
+        "train/mismatch_max": distance_N,
+        "train/mismatch_fresh_max": distance_N[tokens.versions == version],
+        "train/entropy": tokens.entropy.detach(),
     }
-    maxima: dict[str, Tensor] = {}
-    if len(distance_N):
-        maxima["train/mismatch_max"] = distance_N.max()
-    fresh_N = distance_N[versions_N == version]
-    if len(fresh_N):
-        maxima["train/mismatch_fresh_max"] = fresh_N.max()
-    return means, maxima
+
+
+def kl_penalty(tokens: TrainedTokens, kl_coef: float, metrics: dict[str, Tensor]) -> Tensor | float:
+    """kl_coef * k3(KL(policy || reference)) for each token, with its metric; 0.0 for a kl_coef of 0."""
+    if kl_coef <= 0:
+        return 0.0
+    kl_N = k3(log_ratio(tokens.ref_logprobs, tokens.logprobs))
+    metrics["train/kl_ref"] = kl_N.detach()
+    return kl_coef * kl_N

@@ -1,4 +1,4 @@
-"""How fast a sandbox is, and whether it grows: any backend, through its protocol alone."""
+"""Measures how fast a sandbox is and whether its footprint grows, for any backend, through its protocol alone."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ QUICK = BenchPlan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What we held before and after some episodes in a row; the first tenth came before `before`."""
+    """Our footprint before and after some episodes in a row; `before` is taken after a warm-up of a tenth."""
 
     episodes: int
     before: Footprint
@@ -99,7 +99,7 @@ class SandboxBench:
 async def bench(make: Callable[[], SandboxBackend], plan: BenchPlan, say: Say) -> SandboxBench:
     """Measure what `make` makes. Raises InfraError when a call is answered wrongly.
 
-    Raises SandboxUnavailable when it can't be had.
+    Raises SandboxUnavailable.
     """
     probed = make()
     try:
@@ -129,7 +129,7 @@ async def bench(make: Callable[[], SandboxBackend], plan: BenchPlan, say: Say) -
 
 
 async def measure_starts(make: Callable[[], SandboxBackend], count: int, say: Say) -> list[Timing]:
-    """From `start` until a first program is answered; and of one container, where the backend tells."""
+    """From `start` until a first program is answered; and of one container, where the backend reports it."""
     times_s: list[float] = []
     containers_s: list[float] = []
     for number in range(count):
@@ -198,7 +198,7 @@ async def measure_sessions(backend: SandboxBackend, plan: BenchPlan, say: Say) -
 
 
 async def measure_growth(backend: SandboxBackend, able: Capabilities, episodes: int, say: Say) -> Growth:
-    """Play episodes one after another: each a run and a grade, now and then a session."""
+    """Play episodes one after another: each a run and a grade, every twentieth a session."""
     warm_up = max(1, episodes // 10)
     say(f"{warm_up} + {episodes} episodes in a row")
     await play_episodes(backend, warm_up, sessions=able.sessions)
@@ -209,13 +209,13 @@ async def measure_growth(backend: SandboxBackend, able: Capabilities, episodes: 
     after = footprint(_num_containers(backend))
     deadline_s = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline_s and not _within(after, before):
-        await asyncio.sleep(0.1)  # what is being replaced is not what has grown
+        await asyncio.sleep(0.1)  # containers that are being replaced are not growth
         after = footprint(_num_containers(backend))
     return Growth(episodes=episodes, before=before, after=after, episodes_per_s=episodes / took_s)
 
 
 async def play_episodes(backend: SandboxBackend, count: int, *, sessions: bool) -> None:
-    """What an episode asks of its sandbox, checked."""
+    """The sandbox calls of an episode, checked."""
     for number in range(count):
         check_run(await backend.run(PROGRAM))
         check_verdict(await backend.grade(GRADE_OF_ASSERTS if number % 2 else GRADE_OF_CALLS))
@@ -226,7 +226,7 @@ async def play_episodes(backend: SandboxBackend, count: int, *, sessions: bool) 
 
 
 def check_run(result: RunResult) -> None:
-    """Raises InfraError: what answers wrongly is not to be timed."""
+    """Raises InfraError: wrong answers are not timed."""
     if result.status is not RunStatus.OK or result.stdout != PRINTED:
         raise InfraError(f"{PROGRAM!r} was answered with {result}")
 
@@ -246,13 +246,13 @@ def _within(after: Footprint, before: Footprint) -> bool:
 
 
 def _num_containers(backend: SandboxBackend) -> int:
-    """All that are there: that serve, that are ready to, that a session has."""
+    """All containers: in use, spare, and of sessions."""
     metrics = backend.metrics()
     return int(sum(metrics.get(f"sandbox/{name}", 0) for name in CONTAINERS))
 
 
 def _once(name: str, times_s: list[float]) -> Timing:
-    """A timing of what was only ever done one at a time, and not for its CPU time."""
+    """A timing of what was done one at a time, without CPU times."""
     return Timing(
         name=name,
         calls=len(times_s),

@@ -22,13 +22,13 @@ class Outcome(StrEnum):
     CONTAINED = "contained"  # it was tried, and it did not get through
     ESCAPED = "escaped"
     NOT_CLAIMED = "not_claimed"  # the backend does not promise this; nothing was run
-    UNSUPPORTED = "unsupported"  # the interpreter or machine can't even try it
-    BROKEN = "broken"  # no evidence either way: it did not run as it should have
+    UNSUPPORTED = "unsupported"  # the interpreter or machine cannot even try it
+    BROKEN = "broken"  # no evidence either way: it did not run as intended
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a trial came to. detail: the evidence, on one line."""
+    """The outcome of a trial. detail: the evidence, on one line."""
 
     outcome: Outcome
     detail: str

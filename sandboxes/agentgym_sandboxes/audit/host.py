@@ -17,14 +17,14 @@ CATCH_UP_S = 30.0
 
 
 class Host:
-    """Use as a context. What a snippet sent to a server here is in `heard`.
+    """A context manager. received: the peers that contacted a server of ours.
 
     Values for snippets: @TCP_PORT@ and @UDP_PORT@ of servers on all our addresses, @ADDRESSES@ of this machine,
     @ABSTRACT@ the name of an abstract unix socket, @SECRET_PATH@ a file that anyone may read, @PID@ ours.
     """
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.secret = secrets.token_hex(16)
         self._values: dict[str, str] = {}
         self._sockets: list[socket.socket] = []
@@ -63,16 +63,16 @@ class Host:
             self._folder.cleanup()
 
     async def catch_up(self) -> None:
-        """Return when the servers have heard what was sent to them until now; what we send then is not told."""
+        """Return when the servers have received all that was sent to them; our own probes are not recorded."""
         for kind, port in ((socket.SOCK_STREAM, "TCP_PORT"), (socket.SOCK_DGRAM, "UDP_PORT")):
             with socket.socket(socket.AF_INET, kind) as own:
                 own.connect(("127.0.0.1", int(self._values[port])))
                 own.send(b"x")
                 name = str(own.getsockname())
                 async with asyncio.timeout(CATCH_UP_S):
-                    while name not in self.heard:  # noqa: ASYNC110  # a thread hears it
+                    while name not in self.received:  # noqa: ASYNC110  # a thread receives it
                         await asyncio.sleep(0.005)
-                self.heard.remove(name)
+                self.received.remove(name)
 
     def fill(self, code: str) -> str:
         """The code with the values of this host in it."""
@@ -86,10 +86,10 @@ class Host:
         if sock.type == socket.SOCK_STREAM:
             sock.listen(16)
         self._sockets.append(sock)
-        threading.Thread(target=self._hear, args=(sock,), daemon=True).start()
+        threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
         return sock
 
-    def _hear(self, sock: socket.socket) -> None:
+    def _serve(self, sock: socket.socket) -> None:
         while sock.fileno() >= 0:
             try:
                 if sock.type == socket.SOCK_STREAM:
@@ -101,7 +101,7 @@ class Host:
                 continue
             except OSError:
                 return  # closed
-            self.heard.append(str(peer))
+            self.received.append(str(peer))
 
 
 def _addresses() -> list[str]:

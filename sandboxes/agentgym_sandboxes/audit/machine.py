@@ -1,4 +1,4 @@
-"""The machine under a benchmark: what it is, whether it is idle, and what our process holds of it (Linux)."""
+"""The machine under a benchmark: its hardware, whether it is idle, and what our process uses (Linux)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 IDLE_BUSY_CORES = 0.15
-"""Above that, others take part of the machine, and times are not to be claimed."""
+"""Above that, other processes use the machine, and timings are not valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a process holds. children: all processes below it; containers: what its sandbox says is live."""
+    """What a process holds. children: all its descendants; containers: live ones, by the sandbox's own count."""
 
     memory_mib: float
     descriptors: int
@@ -65,7 +65,7 @@ def describe_machine() -> Machine:
 
 
 async def measure_load(seconds: float = 2.0) -> Load:
-    """What the others use while we wait."""
+    """What other processes use while we wait."""
     before_s, began_s = machine_cpu_s(), time.monotonic()
     await asyncio.sleep(seconds)
     busy = (machine_cpu_s() - before_s) / (time.monotonic() - began_s)
@@ -86,7 +86,7 @@ def own_cpu_s() -> float:
 
 
 def footprint(containers: int = 0) -> Footprint:
-    """Of this process, now, after the garbage is collected."""
+    """Of this process, after a garbage collection."""
     gc.collect()
     pages = int((PROC / "self/statm").read_text().split()[1])
     return Footprint(

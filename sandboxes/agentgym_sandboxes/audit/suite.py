@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from agentgym_sandboxes.audit import (
+from agentgym_sandboxes.audit.hacks import exits, objects, output, patches, spying
+from agentgym_sandboxes.audit.hacks.hack import Hack
+from agentgym_sandboxes.audit.programs import (
     clock,
     descriptors,
     disk,
     floods,
     handed_back,
     interference,
-    kernel_keeps,
+    kernel_state,
     memory,
     neighbours,
     network,
     outliving,
     processes,
     session_files,
-    session_strain,
+    session_load,
     state,
     surface_files,
     surface_kernel,
 )
-from agentgym_sandboxes.audit.hacks import HACKS
-from agentgym_sandboxes.audit.snippet import Trial
+from agentgym_sandboxes.audit.trial import Trial
 
 SNIPPETS: tuple[Trial, ...] = (
     *processes.SNIPPETS,
@@ -36,15 +37,16 @@ SNIPPETS: tuple[Trial, ...] = (
     *neighbours.SNIPPETS,
     *surface_files.SNIPPETS,
     *surface_kernel.SNIPPETS,
-    *kernel_keeps.SNIPPETS,
+    *kernel_state.SNIPPETS,
     *network.SNIPPETS,
     *state.SNIPPETS,
     *handed_back.SNIPPETS,
     *session_files.SCENES,
-    *session_strain.SCENES,
+    *session_load.SCENES,
 )
+HACKS: tuple[Hack, ...] = (*exits.HACKS, *output.HACKS, *objects.HACKS, *patches.HACKS, *spying.HACKS)
 
 
 def all_trials() -> tuple[Trial, ...]:
-    """The hostile snippets, then the reward hacks; names are unique."""
+    """The hostile programs, then the reward hacks; names are unique."""
     return (*SNIPPETS, *HACKS)

@@ -1,4 +1,4 @@
-"""Times calls of several kinds fairly: in rounds, each kind in turn, every call of which is checked."""
+"""Times several kinds of calls fairly: in rounds, each kind in turn, with every answer checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Way:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How often to measure. calls: of each kind, one at a time, over all rounds; warm_up: before all;
-    pause_s: before each turn of a kind, for what the kind before it left to be done."""
+    pause_s: before each turn of a kind, to let work of the previous kind finish."""
 
     rounds: int = 5
     calls: int = 300

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxDirty, SandboxLost
-from agentgym_sandboxes.audit.aftermath import NextCall
 from agentgym_sandboxes.audit.findings import Finding, Judgement, Outcome, Report, broken, escaped
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.snippet import Trial
+from agentgym_sandboxes.audit.next_call import NextCall
 from agentgym_sandboxes.audit.suite import all_trials
+from agentgym_sandboxes.audit.trial import Trial
 
 LOSSES = ("replaced_dirty_total", "replaced_backstop_total", "replaced_lost_total", "replaced_ping_total")
 
@@ -25,7 +25,7 @@ async def verify(
     """Run every trial on a started backend, one after another, each followed by the next-call check.
 
     The backend should have one container (`pool_size` 1), so that the next call goes where the trial was.
-    only: names of trials or of categories. Raises ValueError for a name that there is none of.
+    only: names of trials or of categories. Raises ValueError for an unknown name.
     """
     began_s = time.monotonic()
     trials = chosen(only)
@@ -67,7 +67,7 @@ class Examiner:
         began_s = time.monotonic()
         judgement = self._unclaimed(trial) or await self._judge(trial)
         if judgement.outcome in (Outcome.ESCAPED, Outcome.BROKEN):
-            self._next_call = None  # what it left is not to be blamed on the trial after it
+            self._next_call = None  # what it left must not be blamed on the next trial
         return Finding(
             name=trial.name,
             category=trial.category,
@@ -78,7 +78,7 @@ class Examiner:
         )
 
     def _unclaimed(self, trial: Trial) -> Judgement | None:
-        """Hostile code never runs where nothing is promised to hold it."""
+        """Hostile code never runs where the backend does not promise to contain it."""
         for claim in ("isolated", trial.claim):
             if not getattr(self._capabilities, claim):
                 return Judgement(Outcome.NOT_CLAIMED, f"{self._capabilities.backend} does not claim {claim}")
@@ -93,7 +93,7 @@ class Examiner:
         try:
             judgement = await trial.attempt(self._backend, self._host)
         except (SandboxLost, SandboxDirty) as error:
-            return escaped(f"took its sandbox with it: {error}")
+            return escaped(f"destroyed its sandbox: {error}")
         except InfraError as error:
             return broken(f"the sandbox failed: {error}")
         if judgement.outcome is not Outcome.CONTAINED:
@@ -105,11 +105,11 @@ class Examiner:
         if difference:
             return escaped(f"the next call finds: {difference}")
         if self._losses() > losses:
-            return escaped(f"its sandbox had to be thrown away ({judgement.detail})")
+            return escaped(f"its sandbox had to be discarded ({judgement.detail})")
         return judgement
 
     async def _before(self) -> NextCall:
-        """What a call sees before the trial; looked at once, and again after a trial that got through."""
+        """What a call sees before the trial; recorded once, and again after a trial that got through."""
         if self._next_call is None:
             next_call = NextCall(self._backend, full_python=self._capabilities.full_python)
             await next_call.start()
@@ -117,6 +117,6 @@ class Examiner:
         return self._next_call
 
     def _losses(self) -> float:
-        """How many sandboxes were thrown away for what a call did: a retry hides that from the caller."""
+        """How many sandboxes were discarded because of a call: a retry hides that from the caller."""
         metrics = self._backend.metrics()
         return sum(value for name, value in metrics.items() if name.endswith(LOSSES))

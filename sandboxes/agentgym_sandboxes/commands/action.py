@@ -1,4 +1,4 @@
-"""What an action of `agentgym sandbox` stands in, and how it finds its sandbox."""
+"""What an action of `agentgym sandbox` is given, and how it finds its sandbox."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One action, as it was asked for. options: the `--sandbox.options`."""
+    """One call of an action. options: the `--sandbox.options`."""
 
     arguments: argparse.Namespace
     options: SandboxOptions
@@ -57,20 +57,22 @@ class Request:
             except UserError as error:
                 if not refused:
                     raise
-                refused.append((name, error))  # options are one sandbox's: that it lacks them is no mistake
+                refused.append(
+                    (name, error)
+                )  # options belong to one sandbox: that another lacks them is not a mistake
         raise refusal(refused)
 
 
 def refusal(refused: Sequence[tuple[str, Exception]]) -> UserError:
-    """What keeps each of the sandboxes that were asked for from being had."""
-    lines = [f"sandbox {name!r} can't be had: {error}" for name, error in refused]
+    """Why none of the sandboxes that were tried is available."""
+    lines = [f"sandbox {name!r} is unavailable: {error}" for name, error in refused]
     if not lines:
         lines = [f"no sandbox that contains is installed; looked for {', '.join(CONTAINING)}"]
-    return UserError("\n".join([*lines, "`agentgym sandbox doctor` says what there is"]))
+    return UserError("\n".join([*lines, "`agentgym sandbox doctor` shows what is available"]))
 
 
 async def probe(backend: SandboxBackend) -> Capabilities:
-    """What a backend enforces; it is closed again. Raises SandboxUnavailable."""
+    """What a backend enforces; closes it. Raises SandboxUnavailable."""
     try:
         return await backend.probe()
     finally:

@@ -20,7 +20,7 @@ DESCRIPTION = """
 Measure a sandbox on this machine: a trivial program and grades of ten cases, one at a time and several at once;
 its start; round trips in a session, where it has them; and what our process holds before and after many episodes
 in a row. Every answer is checked. Percentiles are by nearest rank. CPU time of the machine counts everything
-that runs on it, so measure where nothing else does: it warns when something does.
+that runs on it, so measure on an idle machine: a warning is shown when it is not idle.
 """
 EXAMPLES = """
 agentgym sandbox bench --quick
@@ -95,14 +95,14 @@ def _show(result: SandboxBench, shell: Shell) -> None:
     shell.say_table(header, [_row(timing) for timing in result.timings])
     shell.say(wrap(
         f"calls/s with {at_once} at once; the rest one at a time. CPU a call: of our process, of the machine. "
-        "start: until a first program is answered; container start: until one container takes calls.",
+        "start: until a first program is answered; container start: until one container accepts calls.",
         width, "",
     ))  # fmt: skip
     if result.growth is not None:
         _show_growth(result.growth, shell)
     for when, load in zip(("before", "after"), result.load, strict=True):
         if not load.is_idle:
-            shell.say(paint.yellow(f"The machine was not idle {when} ({load}): claim none of these figures."))
+            shell.say(paint.yellow(f"The machine was not idle {when} ({load}): these figures are not valid."))
 
 
 def _row(timing: Timing) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from agentgym.types import Json
 from agentgym_sandboxes.commands.action import Request, probe
 from agentgym_sandboxes.commands.images import image_backend, in_use
 
-SUMMARY = "get the image, once a machine"
+SUMMARY = "get the image, once per machine"
 DESCRIPTION = """
-Get the image that sandboxes run, once a machine: pull it by digest, or build it from a Debian root file system,
+Get the image that sandboxes run, once per machine: pull it by digest, or build it from a Debian root file system,
 which needs root and debootstrap and no registry. With --packages, one more image is made, of that one and Python
 packages that pip fetches here; runs that name the same packages in sandbox.options.packages use it.
 """
@@ -34,10 +34,10 @@ def add_arguments(parser: Parser) -> None:
         "--packages",
         nargs="+",
         metavar="REQUIREMENT",
-        help="the same as sandbox.options.packages: what the image is to hold besides Python, as numpy==2.3.1",
+        help="the same as sandbox.options.packages: Python packages in the image, as numpy==2.3.1",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say what would be done, and what there is now"
+        "--dry-run", action="store_true", help="only show what would be done, and what is there now"
     )
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 

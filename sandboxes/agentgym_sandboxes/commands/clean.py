@@ -1,4 +1,4 @@
-"""`agentgym sandbox clean`: remove what runs left when they were killed."""
+"""`agentgym sandbox clean`: remove what killed runs left behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agentgym.commands.parser import Parser
 from agentgym_sandboxes.commands.action import Request
 from agentgym_sandboxes.commands.images import image_backend, in_use
 
-SUMMARY = "remove what dead owners left, and say what that was"
+SUMMARY = "remove what dead owners left, and list it"
 DESCRIPTION = """
 Remove the containers, or control groups, whose owner, a process of this machine, is gone. What belongs to a
 living process, or to one of another machine, is left alone. Runs do this too, when they start; with Docker, also

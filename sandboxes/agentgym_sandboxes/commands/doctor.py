@@ -11,11 +11,11 @@ from agentgym.errors import UserError
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.commands.action import Request, probe
 
-SUMMARY = "what is there, what is missing, how to get it"
+SUMMARY = "what is available, what is missing, how to get it"
 DESCRIPTION = """
-Look at every sandbox: what it enforces on this machine, or why it can't be had and what to do. Nothing is
-changed. Exit code 0 when one full sandbox can be had: isolated, with all of Python, without network, and with
-limits on memory and processes; with --sandbox, when that one can be had.
+Look at every sandbox: what it enforces on this machine, or why it is unavailable and what to do. Nothing is
+changed. Exit code 0 when one full sandbox is available: isolated, with all of Python, without network, and with
+limits on memory and processes; with --sandbox, when that one is available.
 """
 EXAMPLES = """
 agentgym sandbox doctor
@@ -28,7 +28,7 @@ ENFORCED = tuple(field.name for field in fields(Capabilities) if field.name not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One sandbox. able is None when it can't be had; detail then says why and what to do."""
+    """One sandbox. able: None when it is unavailable; detail then holds the reason and what to do."""
 
     name: str
     detail: str
@@ -40,7 +40,7 @@ class Found:
 
     @property
     def commands(self) -> list[str]:
-        """What its message tells to run."""
+        """The commands that its message suggests."""
         return [] if self.able else commands_in(self.detail)
 
     def to_mapping(self) -> dict[str, object]:
@@ -76,7 +76,7 @@ async def run(request: Request) -> int:
 
 
 async def _look(request: Request, name: str) -> Found:
-    """Options are those of a named sandbox: no two take the same."""
+    """Options belong to a named sandbox: no two take the same."""
     try:
         if request.arguments.sandbox:
             able = await probe(request.backend(name))
@@ -92,7 +92,7 @@ async def _look(request: Request, name: str) -> Found:
 
 
 def _show(found: list[Found], shell: Shell) -> None:
-    """Why and how, sandbox by sandbox; then what is enforced, side by side."""
+    """Status and remedy of each sandbox; then what they enforce, side by side."""
     paint, width = shell.paint, shell.width
     for one in found:
         state = paint.green("available") if one.able else paint.yellow("not available")
@@ -130,7 +130,7 @@ def _conclude(found: list[Found], shell: Shell) -> None:
     if full:
         shell.say(f"\nRuns that execute code can use: {', '.join(full)}.")
         return
-    shell.say(f"\n{shell.paint.red('No full sandbox can be had here.')} To get one:")
+    shell.say(f"\n{shell.paint.red('No full sandbox is available here.')} To get one:")
     label = 4 + max(len(one.name) for one in found)
     for one in found:
         for number, command in enumerate(one.commands):

@@ -1,4 +1,4 @@
-"""Files into a session's work folder, and out of it, where every name that comes back is hostile."""
+"""Copies files into a session's work folder and out of it; every name that comes back is untrusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgym.sandbox import FileRefused, Session
 def read_files_in(paths: Sequence[str]) -> dict[str, bytes]:
     """Files by the path that they get: a file its name, a folder's files their paths in it.
 
-    Raises UserError for what can't be read and for two of one name.
+    Raises UserError for unreadable files and for duplicate names.
     """
     found: dict[str, bytes] = {}
     for given in map(Path, paths):
@@ -27,7 +27,7 @@ def read_files_in(paths: Sequence[str]) -> dict[str, bytes]:
             try:
                 found[name] = path.read_bytes()
             except OSError as error:
-                raise UserError(f"can't read {str(path)!r}: {error.strerror or error}") from None
+                raise UserError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     return found
 
 
@@ -44,20 +44,20 @@ async def write_files_out(session: Session, folder: Path) -> list[str]:
             continue
         data = await session.read(info.path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("xb") as file:  # never through what is there already
+        with target.open("xb") as file:  # never overwrites, and follows no link
             file.write(data)
         written.append(str(target))
     return written
 
 
 def check_empty(folder: Path) -> None:
-    """Make it when it is not there. Raises UserError when something is in it."""
+    """Create it when it is missing. Raises UserError when it is not empty."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"--files-out {str(folder)!r} is not empty; name a new folder")
     except OSError as error:
-        raise UserError(f"can't make the folder {str(folder)!r}: {error.strerror or error}") from None
+        raise UserError(f"cannot create the folder {str(folder)!r}: {error.strerror or error}") from None
 
 
 def inner_path(path: str) -> PurePosixPath:

@@ -12,7 +12,7 @@ from agentgym_sandboxes.commands.action import Request, refusal
 
 
 def image_backend(request: Request, action: Literal["build", "clean"]) -> tuple[SandboxBackend, ImageBackend]:
-    """The same thing twice, once for each of its sides. Raises UserError when it has nothing for the action."""
+    """The named backend, as both of its protocols. Raises UserError when it does not have the action."""
     backend = request.backend(request.arguments.sandbox)
     if not callable(getattr(backend, action, None)):
         why = "needs no image" if action == "build" else "leaves nothing behind"
@@ -22,7 +22,7 @@ def image_backend(request: Request, action: Literal["build", "clean"]) -> tuple[
 
 @asynccontextmanager
 async def in_use(backend: SandboxBackend) -> AsyncIterator[None]:
-    """Closes it. Raises UserError when it can't be had: the same end as where a sandbox is to be used."""
+    """Closes it. Raises UserError when it is unavailable."""
     try:
         yield
     except SandboxUnavailable as error:

@@ -1,4 +1,4 @@
-"""`agentgym sandbox run`: one Python file in a sandbox, with what became of it."""
+"""`agentgym sandbox run`: one Python file in a sandbox, with its result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from agentgym_sandboxes.commands.files import check_empty, read_files_in, write_
 SUMMARY = 'run a Python file in one ("-" reads it from standard input)'
 DESCRIPTION = """
 Run a Python file in a sandbox. What it printed comes out once it has ended, as it is (to a terminal, control
-characters are shown, not obeyed), the first 64 KiB of each stream; one line on standard error says how it ended
-and, when that was a limit, what was used of it. Exit code 0 when it ended well, else 1. With --files-in,
+characters are escaped), the first 64 KiB of each stream; one line on standard error shows how it ended
+and, when that was a limit, how much of it was used. Exit code 0 when it succeeded, else 1. With --files-in,
 --files-out or --network it runs in a session, with a work folder and, if asked for, a proxy to the named hosts.
 """
 EXAMPLES = """
@@ -31,7 +31,7 @@ agentgym sandbox run plot.py --files-in data.csv --files-out results
 agentgym sandbox run fetch.py --network pypi.org --wall-s 30
 agentgym sandbox run program.py --sandbox monty --json
 """
-RESOURCES = {  # what a limit's resource is called, and its unit
+RESOURCES = {  # name and unit of each limited resource
     "wall_s": ("wall time", "s"),
     "cpu_s": ("CPU time", "s"),
     "memory_mib": ("memory", "MiB"),
@@ -52,7 +52,7 @@ def add_arguments(parser: Parser) -> None:
         "--stdin",
         default="",
         metavar="TEXT",
-        help="what the program reads; our own standard input is not handed on",
+        help="what the program reads; our own standard input is not passed on",
     )
     parser.add_argument(
         "--wall-s", type=float, default=DEFAULTS.wall_s, metavar="S", help="default %(default)g"
@@ -96,7 +96,7 @@ async def _run_in_session(
             f"sandbox {backend.name!r} has no sessions, which --files-in, --files-out and --network need"
         )
     if arguments.network and not able.network_allow_list:
-        raise UserError(f"sandbox {backend.name!r} can't allow single hosts, so --network can't be had")
+        raise UserError(f"sandbox {backend.name!r} has no allow list for hosts, so --network is unavailable")
     given = read_files_in(arguments.files_in)
     if arguments.files_out:
         check_empty(Path(arguments.files_out))
@@ -108,7 +108,7 @@ async def _run_in_session(
             result = await session.run(f"{code}\npass\n", stdin=arguments.stdin, limits=limits)
             files = await write_files_out(session, Path(arguments.files_out)) if arguments.files_out else []
     except FileRefused as error:
-        raise UserError(f"a file can't be handed over: {error}") from error
+        raise UserError(f"a file cannot be passed on: {error}") from error
     return result, files
 
 
@@ -117,13 +117,13 @@ def read_program(file: str) -> str:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"can't read the program {file!r}: {error.strerror or error}") from None
+        raise UserError(f"cannot read the program {file!r}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"the program {file!r} is no UTF-8 text ({error}); save it as UTF-8") from None
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """CPU time is limited to the wall time. Raises UserError for a limit that can't be kept."""
+    """CPU time is limited to the wall time. Raises UserError for a limit that is not positive and finite."""
     for flag in ("wall_s", "memory_mib", "processes", "file_mib"):
         if not 0 < getattr(arguments, flag) < math.inf:
             raise UserError(f"--{flag.replace('_', '-')} is {getattr(arguments, flag)}; give more than 0")
@@ -141,7 +141,7 @@ def limit_text(limit: LimitHit) -> str:
     what, unit = RESOURCES.get(limit.resource, (limit.resource, ""))
     used = f"{limit.used:.1f}" if unit in ("s", "MiB") else f"{limit.used:.12g}"
     text = f"{what}: used {used} of {limit.allowed:.12g} {unit}".rstrip()
-    too_much_at_once = limit.used < 0.95 * limit.allowed  # refused, and so never used
+    too_much_at_once = limit.used < 0.95 * limit.allowed  # refused, so never used
     return f"{text} when it was refused more" if too_much_at_once else text
 
 
@@ -167,7 +167,7 @@ def as_mapping(result: RunResult, sandbox: str, files: list[str]) -> dict[str, o
 
 
 def _base64(text: str, data: bytes) -> str | None:
-    """What was written, where the text is not all of it."""
+    """The bytes, where the text does not represent them exactly."""
     return base64.b64encode(data).decode() if data and data != text.encode() else None
 
 
@@ -201,7 +201,7 @@ def exit_text(code: int) -> str:
 
 
 def _hand_on(text: str, data: bytes, stream: TextIO) -> None:
-    """Bytes as they came to a file or pipe; to a terminal, text that can't take it over."""
+    """Unchanged bytes to a file or pipe; to a terminal, text without control characters."""
     if stream.isatty():
         stream.write(visible(text))
         if text and not text.endswith("\n"):
@@ -215,5 +215,5 @@ def _hand_on(text: str, data: bytes, stream: TextIO) -> None:
 
 
 def visible(text: str) -> str:
-    """Control characters written out: what comes from a sandbox must not move the user's cursor."""
+    """Control characters escaped: output of a sandbox must not control the user's terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

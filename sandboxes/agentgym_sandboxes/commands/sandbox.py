@@ -26,9 +26,9 @@ Sandboxes run what a policy writes. Each action has its own --help. Options of t
 --sandbox.options.NAME VALUE.
 """
 EXAMPLES = """
-agentgym sandbox doctor          what is there, what is missing, how to get it
-agentgym sandbox build           get the image, once a machine
-agentgym sandbox verify          attack it, and see that it holds
+agentgym sandbox doctor          what is available, and how to get the rest
+agentgym sandbox build           get the image, once per machine
+agentgym sandbox verify          attack it, and check that it holds
 agentgym sandbox bench --quick   measure it
 agentgym sandbox run program.py --sandbox monty
 echo 'print(6 * 7)' | agentgym sandbox run - --wall-s 2
@@ -56,10 +56,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     )
     try:
         return run_until_stopped(_action(arguments.action).run(request), shell.warn)
-    except (
-        SandboxUnavailable
-    ) as error:  # found out only when it was used, as a module that can't be preloaded
-        raise UserError(f"the sandbox can't be had: {error}") from error
+    except SandboxUnavailable as error:  # only when it was used: a module that cannot be preloaded, say
+        raise UserError(f"the sandbox is unavailable: {error}") from error
 
 
 def _action(name: str) -> Action:

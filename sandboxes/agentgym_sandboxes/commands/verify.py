@@ -16,14 +16,14 @@ from agentgym_sandboxes.commands.action import Request, add_sandbox_argument
 
 if TYPE_CHECKING:
     from agentgym_sandboxes.audit.findings import Category, Finding, Report
-    from agentgym_sandboxes.audit.snippet import Trial
+    from agentgym_sandboxes.audit.trial import Trial
 
 SUMMARY = "attack it with the hostile suite, and show what held"
 DESCRIPTION = """
 Run hostile programs and reward hacks in a sandbox on this machine: programs that use up resources, outlive
 their call, reach for the host, leave something for the next call, or cheat a grade. Each is contained, or
-escaped; broken means that there is no evidence either way. What a sandbox does not promise is not run. Exit code
-0 when everything that was run was contained, else 1.
+escaped; broken means that there is no evidence either way. Trials of what a sandbox does not promise are not run.
+Exit code 0 when everything that was run was contained, else 1.
 """
 EXAMPLES = """
 agentgym sandbox verify
@@ -52,7 +52,7 @@ async def run(request: Request) -> int:
         return 0
     name, able = await request.available()
     if not able.isolated:
-        raise UserError(f"sandbox {name!r} promises no isolation, so no hostile program is run in it")
+        raise UserError(f"sandbox {name!r} does not promise isolation, so no hostile program is run in it")
     shell.warn(f"{_number(len(trials))} in {name}: {able.detail}")
     progress = Progress(trials, shell)
     async with _one_at_a_time(request, name) as backend:
@@ -66,14 +66,14 @@ async def run(request: Request) -> int:
 
 
 def _one_at_a_time(request: Request, name: str) -> SandboxBackend:
-    """One container, where there are some: the call after a trial must go where the trial was."""
+    """One container, where there are containers: the call after a trial must go to the same one."""
     if name != "docker":
         return request.backend(name)
     return request.registry.sandbox(name)({"pool_size": 1, **request.options})
 
 
 def _matching(trials: Sequence[Trial], patterns: Sequence[str] | None) -> list[Trial]:
-    """Raises UserError for a pattern that fits nothing."""
+    """Raises UserError for a pattern that matches nothing."""
     if patterns is None:
         return list(trials)
     found: list[Trial] = []
@@ -81,7 +81,7 @@ def _matching(trials: Sequence[Trial], patterns: Sequence[str] | None) -> list[T
         fits = [t for t in trials if any(fnmatch.fnmatch(n, pattern) for n in (t.name, t.category.value))]
         if not fits:
             categories = ", ".join(sorted({trial.category.value for trial in trials}))
-            raise UserError(f"no trial fits {pattern!r}; `--list` shows them; categories are {categories}")
+            raise UserError(f"no trial matches {pattern!r}; `--list` shows them; categories are {categories}")
         found += [trial for trial in fits if trial not in found]
     return sorted(found, key=list(trials).index)
 
@@ -109,7 +109,7 @@ def _list_trials(trials: Sequence[Trial], shell: Shell, *, as_json: bool) -> Non
 
 
 class Progress:
-    """One line a category on standard error: rewritten in a terminal, written once it is done elsewhere."""
+    """One line per category on standard error: updated in a terminal, elsewhere written once it is done."""
 
     def __init__(self, trials: Sequence[Trial], shell: Shell) -> None:
         self._shell = shell
@@ -186,7 +186,7 @@ def show(report: Report, shell: Shell) -> None:
     contained = report.counts().get(Outcome.CONTAINED, 0)
     verdict = paint.green("it holds") if report.holds else paint.red("it does not hold")
     if report.holds and not contained:
-        verdict = paint.yellow("nothing got through, and nothing was shown to hold")
+        verdict = paint.yellow("nothing got through, but nothing was shown to hold")
     held = f"{contained} of {_number(len(report.findings))} contained"
     shell.say(f"\n{report.capabilities.backend}: {verdict} ({held}, {report.wall_s:.0f} s)")
 

@@ -7,11 +7,12 @@ import resource
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.outbound import Outbound
 from agentgym_sandboxes.docker.sessions import SessionContainer
 from agentgym_sandboxes.network.allow_list import AllowList
-from agentgym_sandboxes.network.proxy import Proxy, ProxyLimits
+from agentgym_sandboxes.network.limits import ProxyLimits
 
 FEWEST_CONNECTIONS, MOST_CONNECTIONS = 4, 32  # of a session, at a time
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -28,10 +29,18 @@ class SessionNetworks:
     async def open(
         self, container: SessionContainer, hosts: Sequence[str], stack: AsyncExitStack
     ) -> dict[str, str]:
-        """Serve a container until the stack is closed; the environment that tells programs of the proxy.
+        """Serve a container until the stack is closed; returns the environment variables that name the proxy.
 
-        Raises UserError for a list of hosts that is none, SandboxLost when the container is gone.
+        Raises UserError for what is not a list of hosts, SandboxUnavailable without h11, SandboxLost when the
+        container is gone.
         """
+        try:
+            from agentgym_sandboxes.network.proxy import Proxy
+        except ImportError as error:
+            raise SandboxUnavailable(
+                f"a session with an allow list needs a package that could not be imported ({error}). "
+                "Install it with `pip install 'agentgym[docker]'`."
+            ) from error
         allowed = AllowList(hosts)
         proxy = Proxy(container.name, allowed, self._limits, count=self._count)
         stack.callback(proxy.close)

@@ -42,7 +42,7 @@ class Entry:
 class AllowList:
     """Entries as `pypi.org`, `*.example.org` (below it, not itself), `host:8080`, `10.0.0.7`, `[::1]:8000`.
 
-    Without a port they are for 80 and 443. Raises UserError for an entry that names no host.
+    Without a port they are for 80 and 443. Raises UserError for an entry that is not a host.
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class AllowList:
         return next((entry for entry in self.entries if entry.names(host, port)), None)
 
     def permits_address(self, address: Address, port: int) -> bool:
-        """Whether an allowed name may lead to it. Private addresses, and ours, must stand in the list themselves:
+        """Whether an allowed name may lead to it. Private addresses, and ours, must be in the list themselves:
         else whoever owns a name could point it at our own network."""
         return (is_public(address) and not is_own(address)) or any(
             address_of(entry.host) == address and port in entry.ports for entry in self.entries
@@ -69,13 +69,13 @@ class AllowList:
 def _parse(text: str) -> Entry:
     try:
         if not isinstance(text, str):
-            raise ValueError("it is no string")
+            raise ValueError("it is not a string")
         if "/" in text or "@" in text:
             raise ValueError("give a host only: no scheme, user, path or network")
         subdomains = text.startswith("*.")
         authority = text.removeprefix("*.")
         if "*" in authority:
-            raise ValueError("a * stands first only, as in *.example.org")
+            raise ValueError("a * is allowed at the start only, as in *.example.org")
         ports: tuple[int, ...] = DEFAULT_PORTS
         if _is_bare_v6(authority):
             host = canonical_host(f"[{authority}]")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import struct
 
 MAX_HELLO_BYTES = 32 * 1024
-MAX_RECORDS = 8  # one or two in real life; a thousand small ones would cost time at every piece
+MAX_RECORDS = 8  # usually one or two; a thousand small ones would be parsed again with every piece
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _SERVER_NAME = 0
-_ENCRYPTED = (*range(0xFE08, 0xFE0E), 0xFFCE)  # a hello, in drafts and at last; before that a name alone
+_ENCRYPTED = (*range(0xFE08, 0xFE0E), 0xFFCE)  # encrypted client hello, drafts and final; ESNI before that
 
 
 class NotTls(ValueError):
-    """The bytes are no TLS client's beginning, or one whose server name can't be trusted."""
+    """The bytes are not the beginning of TLS, or their server name cannot be trusted."""
 
 
 def server_name(data: bytes) -> str | None:
     """The name that the client asks for, "" when it names none; None: more bytes are needed.
 
-    Raises NotTls, also for an encrypted hello: its outer name says nothing about the inner.
+    Raises NotTls, also for an encrypted hello: its outer name may differ from the inner one.
     """
     hello = _handshake(data)
     if hello is None:
@@ -30,12 +30,12 @@ def server_name(data: bytes) -> str | None:
 
 
 def _handshake(data: bytes) -> bytes | None:
-    """The body of the first handshake message, put together from its records."""
+    """The body of the first handshake message, joined from its records."""
     body, start = b"", 0
     for _ in range(MAX_RECORDS):
         record = data[start : start + 5]
         if any(got != want for got, want in zip(record, (_HANDSHAKE, 3), strict=False)):
-            raise NotTls("no TLS")
+            raise NotTls("not TLS")
         if len(record) == 5:
             size = int.from_bytes(record[3:5])
             if not 0 < size <= 1 << 14:
@@ -43,7 +43,7 @@ def _handshake(data: bytes) -> bytes | None:
             body += data[start + 5 : start + 5 + size]
             start += 5 + size
         if body and body[0] != _CLIENT_HELLO:
-            raise NotTls("no TLS hello")
+            raise NotTls("not a TLS hello")
         if len(body) >= 4:
             end = 4 + int.from_bytes(body[1:4])
             if end > MAX_HELLO_BYTES:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_NAME_CHARS = 253
-_AMBIGUOUS = re.compile("[ßẞς\u200c\u200d]")  # in IDNA 2003 another name than in IDNA 2008
+_AMBIGUOUS = re.compile("[ßẞς\u200c\u200d]")  # IDNA 2003 and IDNA 2008 map these to different names
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _GLOBAL_V6 = ipaddress.ip_network("2000::/3")
@@ -31,23 +31,23 @@ _NOT_PUBLIC = [  # Python's is_global counts these as global; the first is where
 def canonical_host(text: str) -> str:
     """Lower case, no dot at the end, ASCII (IDNA); an address as Python writes it, without brackets.
 
-    Raises ValueError for what names no host. `127.1` and `0x7f000001` are refused: a resolver takes them for
+    Raises ValueError for what is not a host. `127.1` and `0x7f000001` are refused: a resolver takes them for
     addresses, a list of names does not.
     """
     if text.startswith("[") and text.endswith("]"):
         return str(_address_v6(text[1:-1]))
     name = text[:-1] if text.endswith(".") else text
     if len(name) > MAX_NAME_CHARS:  # before it costs time
-        raise ValueError(f"{text[:80]!r} is no host name")
+        raise ValueError(f"{text[:80]!r} is not a host name")
     if _AMBIGUOUS.search(name):
         raise ValueError(f"{text[:80]!r} means different hosts to different programs; give its xn-- form")
     try:
         ascii_name = name.encode("idna").decode("ascii").lower() if not name.isascii() else name.lower()
     except UnicodeError as error:
-        raise ValueError(f"{text[:80]!r} is no host name") from error
+        raise ValueError(f"{text[:80]!r} is not a host name") from error
     labels = ascii_name.split(".")
     if len(ascii_name) > MAX_NAME_CHARS or not all(_LABEL.fullmatch(label) for label in labels):
-        raise ValueError(f"{text[:80]!r} is no host name")
+        raise ValueError(f"{text[:80]!r} is not a host name")
     if _NUMBER.fullmatch(labels[-1]):
         return str(ipaddress.IPv4Address(ascii_name))
     return ascii_name
@@ -61,12 +61,18 @@ def split_port(authority: str, default: int | None) -> tuple[str, int]:
     host, port = authority, ""
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]{1,5}))?", authority)
     if match is None:
-        raise ValueError(f"{authority[:80]!r} is no host:port")
+        raise ValueError(f"{authority[:80]!r} is not host:port")
     host, port = match.group(1), match.group(2) or ""
     number = int(port) if port else default
     if number is None or not 1 <= number <= 65535:
         raise ValueError(f"{authority[:80]!r} has no port between 1 and 65535")
     return canonical_host(host), number
+
+
+def shown(host: str, port: int | None = None) -> str:
+    """A canonical host, and its port, as a URL has them."""
+    text = f"[{host}]" if ":" in host else host
+    return text if port is None else f"{text}:{port}"
 
 
 def address_of(host: str) -> Address | None:
@@ -80,7 +86,7 @@ def address_of(host: str) -> Address | None:
 def is_public(address: Address) -> bool:
     """Whether it lies in the public internet: not private, loopback, link-local, multicast, reserved or such.
 
-    An IPv6 address that stands for an IPv4 one counts as that one.
+    An IPv6 address that embeds an IPv4 one counts as that one.
     """
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped
@@ -96,13 +102,13 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether it is this machine's: then the way to it begins there, and nothing between guards its services."""
+    """Whether it is an address of this machine, whose services no firewall guards from here."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
             probe.connect((str(address), 9))
             return ipaddress.ip_address(probe.getsockname()[0]) == address
-    except (OSError, ValueError):  # no way leads there, or an address of a link
+    except (OSError, ValueError):  # no route, or a link-local address
         return False
 
 

@@ -1,4 +1,4 @@
-"""Byte streams with back-pressure, whatever carries them, and reading with a look ahead."""
+"""Byte streams with back-pressure, over any transport."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ByteStream(Protocol):
 
 
 class SocketStream:
-    """A socket of asyncio's as a ByteStream."""
+    """A ByteStream over a socket of asyncio."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -53,40 +53,3 @@ class SocketStream:
 
     def abort(self) -> None:
         self._writer.transport.abort()
-
-
-class Input:
-    """Reads a stream up to marks and counts; what was read too far waits for the next read."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._buffer = bytearray()
-
-    async def until(self, mark: bytes, max_bytes: int) -> bytes | None:
-        """All up to and with the mark; None when it does not come within max_bytes. Raises EOFError."""
-        searched = 0
-        while True:
-            found = self._buffer.find(mark, searched)
-            if found >= 0:
-                return self._take(found + len(mark)) if found + len(mark) <= max_bytes else None
-            if len(self._buffer) >= max_bytes:
-                return None
-            searched = max(0, len(self._buffer) - len(mark) + 1)
-            await self._fill()
-
-    async def some(self, max_bytes: int) -> bytes:
-        """At least one byte. Raises EOFError."""
-        if not self._buffer:
-            await self._fill()
-        return self._take(min(max_bytes, len(self._buffer)))
-
-    async def _fill(self) -> None:
-        piece = await self._stream.read()
-        if not piece:
-            raise EOFError
-        self._buffer += piece
-
-    def _take(self, size: int) -> bytes:
-        taken = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return taken

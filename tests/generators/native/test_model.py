@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from agentgym.errors import UserError
-from agentgym.generators.checkpoint import collect, read_folder, read_shapes
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.layout import decode_batch, extend_batch
 from agentgym.generators.native.model import Qwen3Model
-from agentgym.generators.native.shape import read_shape
-from agentgym.generators.native.weights import fuse, weight_shapes
+from agentgym.generators.native.weights import fuse
+from agentgym.models.architecture import read_architecture
+from agentgym.models.safetensors import read_folder
 
 CPU = torch.device("cpu")
 
 
 def load(folder, *, rows=8, max_len=128):
-    shape = read_shape(folder)
+    shape = read_architecture(folder)
     model = Qwen3Model(
         shape, fuse(shape, read_folder(folder), device=CPU, dtype=torch.float32), max_len=max_len
     )
@@ -30,7 +28,7 @@ def load(folder, *, rows=8, max_len=128):
 
 def extend(model, cache, tokens, rows, starts, ends):
     batch = extend_batch(
-        cache, tokens, rows, np.array(starts), np.array(ends), heads_per_kv=model.shape.heads_per_kv
+        cache, tokens, rows, np.array(starts), np.array(ends), heads_per_kv=model.architecture.heads_per_kv
     )
     return model.forward(batch, cache)
 
@@ -97,7 +95,7 @@ def test_a_copied_prefix_and_swapped_rows_give_the_same_logits(old_model, tokens
 
 
 def test_bfloat16_stays_near_float32(old_model, tokens):
-    shape = read_shape(old_model.folder)
+    shape = read_architecture(old_model.folder)
     model = Qwen3Model(
         shape, fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16), max_len=64
     )
@@ -105,53 +103,3 @@ def test_bfloat16_stays_near_float32(old_model, tokens):
     logprobs = extend(model, cache, tokens, [0], [0], [40]).log_softmax(-1)[0]
     theirs = old_model.logits(tokens[0, :40])[-1].log_softmax(-1)
     assert (logprobs - theirs)[theirs > -5].abs().max() < 0.3
-
-
-def test_every_weight_of_the_checkpoint_is_known_by_name_and_size(old_model, untied_model):
-    for plain in (old_model, untied_model):
-        shapes = read_shapes(plain.folder)
-        assert weight_shapes(read_shape(plain.folder)) == shapes
-        assert ("lm_head.weight" in shapes) == (plain is untied_model)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda weights: weights[:-1], "1 of 24 weights did not come"),
-        (lambda weights: [*weights, weights[3]], "came twice"),
-        (lambda weights: [*weights, ("model.extra", weights[0][1])], "'model.extra' is not one of"),
-        (lambda weights: [(name, tensor.flatten()) for name, tensor in weights], "has shape"),
-    ],
-)
-def test_weights_that_are_not_exactly_the_models_are_refused(old_model, change, message):
-    with pytest.raises(ValueError, match=message):
-        collect(read_shapes(old_model.folder), change(old_model.weights()))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "llama"}, "model_type is 'llama'"),
-        ({"attention_bias": True}, "biases in attention"),
-        ({"use_sliding_window": True}, "a sliding window"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope type 'yarn'"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"vocab_size": None}, "lacks the field 'vocab_size'"),
-    ],
-)
-def test_a_model_that_it_would_compute_wrongly_is_refused(old_model, tmp_path, change, message):
-    config = json.loads((old_model.folder / "config.json").read_text()) | change
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
-    with pytest.raises(UserError, match=message):
-        read_shape(tmp_path)
-
-
-def test_a_folder_without_model_or_with_a_torn_file_is_the_users_mistake(tmp_path):
-    with pytest.raises(UserError, match=r"no config\.json"):
-        read_shape(tmp_path)
-    with pytest.raises(UserError, match="no weights"):
-        list(read_folder(tmp_path))
-    (tmp_path / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="no readable safetensors file"):
-        list(read_folder(tmp_path))

@@ -8,12 +8,12 @@ import torch
 
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.rows import RowTable
-from agentgym.generators.native.shape import read_shape
+from agentgym.models.architecture import read_architecture
 
 
 @pytest.fixture
 def cache(old_model):
-    shape = read_shape(old_model.folder)
+    shape = read_architecture(old_model.folder)
     return KVCache(shape, rows=24, max_len=32, device=torch.device("cpu"), dtype=torch.float32)
 
 

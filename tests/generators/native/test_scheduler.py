@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from agentgym.errors import InfraError
-from agentgym.generators.checkpoint import read_folder
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import Qwen3Model
 from agentgym.generators.native.scheduler import Scheduler
-from agentgym.generators.native.shape import read_shape
 from agentgym.generators.native.weights import fuse
+from agentgym.models.architecture import read_architecture
+from agentgym.models.safetensors import read_folder
 from agentgym.types import FinishReason, GenerateRequest, SamplingParams
 
 CPU = torch.device("cpu")
@@ -26,14 +26,14 @@ def scheduler(old_model):
 
 
 def make_scheduler(plain, *, max_batch=8, max_padded_tokens=256):
-    shape = read_shape(plain.folder)
+    shape = read_architecture(plain.folder)
     model = Qwen3Model(shape, fused(plain), max_len=256)
     cache = KVCache(shape, rows=2 * max_batch, max_len=256, device=CPU, dtype=torch.float32)
     return Scheduler(model, cache, max_batch=max_batch, max_padded_tokens=max_padded_tokens)
 
 
 def fused(plain):
-    return fuse(read_shape(plain.folder), read_folder(plain.folder), device=CPU, dtype=torch.float32)
+    return fuse(read_architecture(plain.folder), read_folder(plain.folder), device=CPU, dtype=torch.float32)
 
 
 def ask(prompt_ids, *, max_tokens=10, seed=0):
@@ -158,6 +158,23 @@ def test_never_more_than_max_batch_run(old_model):
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 5)
 
 
+def test_a_request_cancelled_between_an_update_and_the_next_step_leaves_every_queue(
+    scheduler, old_model, new_model
+):
+    requests = [ask(random_prompt(20, seed=seed), seed=seed) for seed in range(2)]
+    for ticket, request in enumerate(requests):
+        scheduler.submit(ticket, request)
+    scheduler.step()
+    scheduler.set_weights(1, fused(new_model))  # now the contexts of both wait to be computed again
+    scheduler.cancel(0)
+    ended = {}
+    while not scheduler.idle:
+        ended |= dict(scheduler.step())
+    (span, _) = ended[1].versions
+    assert ended.keys() == {1}
+    assert new_model.error(requests[1], ended[1], start=span.end) < 1e-5
+
+
 def test_sequences_that_move_to_other_rows_sample_as_if_they_ran_alone(old_model):
     """Eighteen end early, so the last four move to the front, with all that belongs to them."""
     settings = [
@@ -189,7 +206,7 @@ def test_weights_that_give_no_numbers_are_an_infrastructure_error(scheduler, old
     weights.norm.fill_(float("nan"))
     scheduler.set_weights(1, weights)
     scheduler.submit(0, ask([1, 2, 3]))
-    with pytest.raises(InfraError, match="version 1 give log-probabilities that are no numbers"):
+    with pytest.raises(InfraError, match="version 1 give log-probabilities that are not numbers"):
         scheduler.step()
 
 

@@ -24,11 +24,11 @@ pytestmark = [
 PROGRAM = """
 import asyncio, sys
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import build_engine
+from agentgym.generators.select import VllmEngineConfig, build_engine
 from agentgym.types import GenerateRequest, SamplingParams
 
 async def main():
-    engine = build_engine(GeneratorConfig(engine="vllm", device="cpu", max_model_len=256), sys.argv[1])
+    engine = build_engine(GeneratorConfig(engine=VllmEngineConfig(), device="cpu", max_model_len=256), sys.argv[1])
     await engine.start()
     request = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=4))
     print(len((await engine.generate(request)).completion_ids), flush=True)
@@ -75,10 +75,8 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
 def test_settings_keep_their_meaning(old_model):
     from agentgym.generators.vllm.settings import engine_arguments, sampling_params
 
-    config = GeneratorConfig(
-        dtype="bfloat16", max_batch=7, max_model_len=99, gpu_memory_utilization=0.3, enforce_eager=False
-    )
-    arguments = engine_arguments(config, old_model.folder, gpu=True)
+    config = GeneratorConfig(dtype="bfloat16", max_batch=7, max_model_len=99)
+    arguments = engine_arguments(config, old_model.folder, gpu=True, gpu_memory_utilization=0.3)
     assert (arguments.dtype, arguments.max_num_seqs, arguments.max_model_len) == ("bfloat16", 7, 99)
     assert (arguments.gpu_memory_utilization, arguments.enforce_eager) == (0.3, False)
     assert arguments.logprobs_mode == "processed_logprobs"

@@ -1,0 +1,86 @@
+"""Endpoints: the methods of an actor that other processes call, and the three that every actor has."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
+from agentgym.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    Actor = object  # Monarch is untyped, and an untyped base would make every actor pass for every other
+else:
+    from agentgym.actors.runtime import Actor
+
+F = TypeVar("F", bound=Callable[..., Awaitable[object]])
+
+
+def endpoint(method: F) -> F:
+    """An async method that other processes can call; its calls run concurrently.
+
+    Pass it as `Class.method` to `ProcessGroup.call`, `Service.route` and the like, which take its arguments and
+    return its answer with their types. Monarch refuses a class that has synchronous endpoints too.
+    """
+    if not inspect.iscoroutinefunction(method):
+        raise UserError(f"the endpoint {method.__qualname__} must be `async def`")
+    return cast(F, concurrent_endpoint(method))
+
+
+def endpoint_name(actor_class: type, method: object) -> str:
+    """The name of an endpoint of the class or of one of its bases. Raises UserError for anything else."""
+    name = method_name(method)
+    if isinstance(method, EndpointProperty):
+        if any(vars(base).get(name) is method for base in actor_class.__mro__):
+            return name
+        name = method._method.__qualname__
+    own = [name for name in dir(actor_class) if isinstance(getattr(actor_class, name), EndpointProperty)]
+    raise UserError(
+        f"{name} is not an endpoint of {actor_class.__name__}; pass one as `{actor_class.__name__}.name`."
+        + nearest(name.rpartition(".")[2], own)
+    )
+
+
+def method_name(method: object) -> str:
+    """The name of an endpoint, or of what was given in its place."""
+    name: str = getattr(getattr(method, "_method", method), "__name__", repr(method))
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """The answer to a health probe. version: of the weights; None for an actor without weights."""
+
+    pid: int
+    version: int | None = None
+
+
+class LifecycleActor(Actor):
+    """What a process group needs of every actor: to be probed, started and stopped.
+
+    Keep `__init__` trivial and build in `on_start`: what that raises reaches the caller unchanged.
+    """
+
+    async def on_start(self) -> None:
+        """Build what the actor needs, in its own process."""
+
+    async def on_stop(self) -> None:
+        """Free it; must be safe to call after on_start failed."""
+
+    def current_version(self) -> int | None:
+        return None
+
+    @endpoint
+    async def probe(self) -> ProcessInfo:
+        return ProcessInfo(pid=os.getpid(), version=self.current_version())
+
+    @endpoint
+    async def start(self) -> None:
+        await self.on_start()
+
+    @endpoint
+    async def finish(self) -> None:
+        await self.on_stop()

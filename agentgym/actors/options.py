@@ -1,0 +1,73 @@
+"""Where an actor runs: processes, GPUs, threads and their environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from agentgym.errors import UserError
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorOptions:
+    """Where an actor runs.
+
+    procs: processes of one replica. hosts: None or 1, this host. mesh_name: names the processes.
+    with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
+    with share_gpus; empty leaves what this process sees.
+    environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
+    """
+
+    procs: int = 1
+    hosts: int | None = None
+    with_gpus: bool = False
+    gpus: tuple[int, ...] = ()
+    share_gpus: bool = False
+    num_replicas: int = 1
+    mesh_name: str | None = None
+    threads: int = 1
+    environment_by_rank: tuple[Mapping[str, str], ...] = ()
+    imports: tuple[str, ...] = ()
+    start_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if min(self.procs, self.num_replicas, self.threads) < 1:
+            raise UserError(
+                f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} "
+                "must be at least 1"
+            )
+        if self.hosts not in (None, 1):
+            raise UserError(f"hosts is {self.hosts}; only this host can be used so far, give None or 1")
+        if self.gpus and len(self.gpus) < self.procs * self.num_replicas:
+            raise UserError(
+                f"gpus {self.gpus} are too few for {self.num_replicas} replicas of {self.procs} processes; "
+                "give one for each process, or none"
+            )
+        if self.environment_by_rank and len(self.environment_by_rank) != self.procs:
+            raise UserError(f"{len(self.environment_by_rank)} environments for {self.procs} processes")
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """The environment variables of the process with this rank."""
+        variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads))
+        variables["TOKENIZERS_PARALLELISM"] = "false"
+        if not self.with_gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ""
+        elif self.gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = self._gpus_of(rank)
+        if self.environment_by_rank:
+            variables.update(self.environment_by_rank[rank])
+        return variables
+
+    def for_replica(self, index: int) -> ActorOptions:
+        """The options of one replica: its share of the GPUs."""
+        if not self.gpus:
+            return replace(self, num_replicas=1)
+        share = len(self.gpus) // self.num_replicas
+        return replace(self, num_replicas=1, gpus=self.gpus[index * share : (index + 1) * share])
+
+    def _gpus_of(self, rank: int) -> str:
+        if self.share_gpus or self.procs == 1:
+            return ",".join(map(str, self.gpus))
+        return str(self.gpus[rank])

@@ -1,0 +1,125 @@
+"""Components: the parts of a run that a recipe chooses by name or by import path, each with its own settings.
+
+A component's class is a frozen dataclass that inherits the base class of its kind; its fields are its settings. So
+`loss: {name: grpo, clip_low: 0.1}` makes `Grpo(clip_low=0.1)`, and `loss: {name: my_package.losses:MyLoss}` makes a
+`MyLoss`. Ours are registered as a plugin's are, by import path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from agentgym.errors import UserError, nearest
+from agentgym.import_path import import_object
+
+ComponentKind: TypeAlias = Literal[
+    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """One kind of component. base: import path of its base class. builtin: ours, by name."""
+
+    noun: str
+    base: str
+    builtin: Mapping[str, str]
+
+
+SEAMS: Mapping[ComponentKind, Seam] = {
+    "losses": Seam(
+        "loss",
+        "agentgym.rl.losses:Loss",
+        {
+            "grpo": "agentgym.rl.losses.grpo:Grpo",
+            "reinforce": "agentgym.rl.losses.reinforce:Reinforce",
+            "cross_entropy": "agentgym.rl.losses.cross_entropy:CrossEntropy",
+        },
+    ),
+    "advantages": Seam(
+        "advantage",
+        "agentgym.rl.advantages:Advantage",
+        {
+            "std_normalized": "agentgym.rl.advantages:StdNormalized",
+            "mean_only": "agentgym.rl.advantages:MeanOnly",
+            "rloo": "agentgym.rl.advantages:Rloo",
+        },
+    ),
+    "task_samplers": Seam(
+        "task sampler",
+        "agentgym.rollout.tasks:TaskSampler",
+        {"shuffled": "agentgym.rollout.tasks:Shuffled", "sequential": "agentgym.rollout.tasks:Sequential"},
+    ),
+    "generator_engines": Seam(
+        "generator engine",
+        "agentgym.generators.config:EngineConfig",
+        {
+            "auto": "agentgym.generators.select:AutoEngine",
+            "native": "agentgym.generators.select:NativeEngineConfig",
+            "vllm": "agentgym.generators.select:VllmEngineConfig",
+        },
+    ),
+    "weight_stores": Seam(
+        "weight store",
+        "agentgym.weights.config:StoreConfig",
+        {
+            "shared_memory": "agentgym.weights.select:SharedMemoryConfig",
+            "torchstore": "agentgym.weights.select:TorchStoreConfig",
+        },
+    ),
+}
+
+
+def component(kind: ComponentKind, default: str) -> Any:
+    """A dataclass field that holds a component; without a value it is the one of ours of that name."""
+    return dataclasses.field(default_factory=lambda: find(kind, default)(), metadata={"component": kind})
+
+
+def kind_of(field: dataclasses.Field[Any]) -> ComponentKind | None:
+    """Of the component that the field holds; None when it holds something else."""
+    return cast("ComponentKind | None", field.metadata.get("component"))
+
+
+def find(kind: ComponentKind, name: str) -> type:
+    """The class of one of ours by name, or of any by import path. Raises UserError for everything else."""
+    seam = SEAMS[kind]
+    path = name if ":" in name else seam.builtin.get(name)
+    if path is None:
+        raise UserError(f"no {seam.noun} {name!r}.{nearest(name, seam.builtin)}")
+    base = import_object(seam.base)
+    assert isinstance(base, type)
+
+    def fits(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, base) and value is not base
+
+    wanted = f"a {seam.noun}: a frozen dataclass that inherits {seam.base.replace(':', '.')}"
+    found = import_object(path, wanted, fits)
+    assert isinstance(found, type)
+    parameters = vars(found).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
+        raise UserError(
+            f"{path!r} has no settings: a {seam.noun}'s fields are its settings, so write "
+            f"@dataclass(frozen=True, kw_only=True) above `class {found.__name__}`"
+        )
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UserError(f"{path!r} does not define {', '.join(missing)}, as a {seam.noun} must")
+    if "name" in field_types(found):
+        raise UserError(f"{path!r} has a field `name`, by which recipes choose a {seam.noun}; rename it")
+    return found
+
+
+def name_of(kind: ComponentKind, value: object) -> str:
+    """By which name a recipe chooses this component: ours by name, all others by import path."""
+    path = f"{type(value).__module__}:{type(value).__qualname__}"
+    return next((name for name, own in SEAMS[kind].builtin.items() if own == path), path)
+
+
+@functools.cache
+def field_types(cls: type) -> dict[str, object]:
+    """The types of a dataclass's fields; Json, which refers to itself, is taken as any value."""
+    return typing.get_type_hints(cls, localns={"Json": object})

@@ -1,0 +1,89 @@
+"""What plays episodes in a job, apart from the generator: environment, rewards, chat rendering, sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym.env import Environment
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.checks import check_lengths
+from agentgym.recipe import Recipe
+from agentgym.rollout.activity import Activity
+from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.environments import build_environment
+from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.generator import Generator
+from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
+from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.runs.report import Reporter
+from agentgym.sandbox import Capabilities, SandboxBackend
+from agentgym.types import Task
+
+
+@dataclass(slots=True, kw_only=True)
+class Gym:
+    """Opened once for each job; call `close` at the end."""
+
+    environment: Environment
+    renderer: ChatRenderer
+    scorer: Scorer
+    backend: SandboxBackend | None
+    capabilities: Capabilities | None  # of the backend, on this machine
+    activity: Activity
+    recipe: Recipe
+
+    @classmethod
+    async def open(
+        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter
+    ) -> Gym:
+        """Check everything that the user may have set wrongly, then start the sandbox."""
+        environment = build_environment(registry, recipe.env.name, recipe.env.options)
+        scorer = Scorer.of(environment, registry, recipe.rewards)
+        renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
+        check_lengths(recipe)
+        first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
+        some = [first, *held_out_tasks(environment, 1)]
+        sandbox = recipe.sandbox
+        backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
+        capabilities = None
+        if backend is not None:
+            capabilities = await backend.probe()
+            if not capabilities.isolated:
+                reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
+            reporter.phase(f"starting the {backend.name} sandbox")
+            await backend.start()
+        return cls(
+            environment=environment,
+            renderer=renderer,
+            scorer=scorer,
+            backend=backend,
+            capabilities=capabilities,
+            activity=Activity(),
+            recipe=recipe,
+        )
+
+    def player(self, generator: Generator) -> EpisodePlayer:
+        sandbox = WatchedSandbox(self.backend, self.activity) if self.backend is not None else None
+        return EpisodePlayer(
+            environment=self.environment,
+            renderer=self.renderer,
+            generator=generator,
+            scorer=self.scorer,
+            config=self.recipe.rollout,
+            sandbox=sandbox,
+            activity=self.activity,
+        )
+
+    def sandbox_metrics(self) -> dict[str, float]:
+        return self.backend.metrics() if self.backend is not None else {}
+
+    def held_out(self, count: int) -> list[Task]:
+        return held_out_tasks(self.environment, count)
+
+    async def close(self) -> None:
+        await self.scorer.close()
+        if self.backend is not None:
+            await self.backend.close()

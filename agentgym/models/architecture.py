@@ -1,0 +1,157 @@
+"""A model's architecture: its sizes, read from a Hugging Face folder's config.json, and the names of its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgym.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+QK_NORM = {"qwen3": True}
+"""The model types that the trainer and the native engine compute; whether queries and keys are normalised."""
+TIED_HEAD = "lm_head.weight"
+"""The one weight that may be stored or not: a tied head is the embedding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """The sizes of a dense decoder. dim: of the hidden states. rope_theta: base of the rotary frequencies.
+
+    tied: the output head is the embedding. qk_norm: queries and keys are normalised, head by head.
+    """
+
+    model_type: str
+    vocab_size: int
+    dim: int
+    ffn_dim: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_theta: float
+    norm_eps: float
+    tied: bool
+    qk_norm: bool
+    max_positions: int
+
+    @property
+    def heads_per_kv(self) -> int:
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def attention_break_even(self) -> float:
+        """The row length at which attention costs as many operations as a layer's matrices."""
+        width = self.num_heads * self.head_dim
+        matrices = 2 * self.dim * (width + self.num_kv_heads * self.head_dim) + 3 * self.dim * self.ffn_dim
+        return matrices / (2 * width)
+
+    def hf_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every weight under its Hugging Face name; a tied lm_head is left out."""
+        width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        of_layer: dict[str, tuple[int, ...]] = {
+            "self_attn.q_proj": (width, self.dim),
+            "self_attn.k_proj": (kv_width, self.dim),
+            "self_attn.v_proj": (kv_width, self.dim),
+            "self_attn.o_proj": (self.dim, width),
+            "mlp.gate_proj": (self.ffn_dim, self.dim),
+            "mlp.up_proj": (self.ffn_dim, self.dim),
+            "mlp.down_proj": (self.dim, self.ffn_dim),
+            "input_layernorm": (self.dim,),
+            "post_attention_layernorm": (self.dim,),
+        }
+        if self.qk_norm:
+            of_layer |= {"self_attn.q_norm": (self.head_dim,), "self_attn.k_norm": (self.head_dim,)}
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.dim)}
+        for layer in range(self.num_layers):
+            shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
+        shapes["model.norm.weight"] = (self.dim,)
+        if not self.tied:
+            shapes[TIED_HEAD] = (self.vocab_size, self.dim)
+        return shapes
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of any model. Raises UserError when it is missing or not a JSON object."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no {path}: give a Hugging Face model folder (config.json and *.safetensors)"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} can't be read: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} can't be read: it contains a {type(config).__name__}, not an object")
+    return config
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """Raises UserError for a model that the trainer and the native engine would not compute exactly."""
+    config, path = read_config(folder), folder / "config.json"
+    model_type = config.get("model_type")
+    if model_type not in QK_NORM:
+        raise UserError(
+            f"{path}: model_type is {model_type!r}; the trainer and the native engine compute "
+            f"{', '.join(map(repr, QK_NORM))} (dense). To evaluate other models use generator.engine=vllm"
+        )
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    refused = {
+        "a sliding window": config.get("use_sliding_window", False),
+        "biases in attention": config.get("attention_bias", False),
+        f"hidden_act {config.get('hidden_act')!r}": config.get("hidden_act", "silu") != "silu",
+        f"rope type {rope.get('rope_type')!r}": rope.get("rope_type", "default") != "default",
+    }
+    for what, present in refused.items():
+        if present:
+            raise UserError(f"{path}: the trainer and the native engine do not compute {what}")
+    try:
+        return Architecture(
+            model_type=model_type,
+            vocab_size=config["vocab_size"],
+            dim=config["hidden_size"],
+            ffn_dim=config["intermediate_size"],
+            num_layers=config["num_hidden_layers"],
+            num_heads=config["num_attention_heads"],
+            num_kv_heads=config["num_key_value_heads"],
+            head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+            rope_theta=float(rope.get("rope_theta") or config["rope_theta"]),
+            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            qk_norm=QK_NORM[model_type],
+            max_positions=config.get("max_position_embeddings", 32_768),
+        )
+    except KeyError as error:
+        raise UserError(f"{path} lacks the field {error}") from error
+
+
+def collect(
+    wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Exactly the wanted weights, by name. An lm_head that is not wanted is tied, and dropped.
+
+    Raises ValueError for a weight that is missing, unknown, repeated or of another shape.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights:
+        if name == TIED_HEAD and name not in wanted:
+            continue
+        if name in found:
+            raise ValueError(f"weight {name!r} came twice")
+        if name not in wanted:
+            raise ValueError(f"weight {name!r} is not one of this model's {len(wanted)}")
+        if tuple(tensor.shape) != wanted[name]:
+            raise ValueError(
+                f"weight {name!r} has shape {tuple(tensor.shape)}; the model's is {wanted[name]}"
+            )
+        found[name] = tensor
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(wanted)} weights did not come, first {missing[:3]}")
+    return found

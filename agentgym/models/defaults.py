@@ -1,0 +1,101 @@
+"""Settings that fit a model: the shipped policy brings its own, any other's follow from its config and the device."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym.errors import UserError
+from agentgym.models.architecture import read_architecture, read_config
+from agentgym.models.device import has_gpu
+from agentgym.models.resolve import TINY, config_folder
+from agentgym.models.tiny import policy_recipe
+
+LENGTHS = ("trainer.seq_len", "generator.max_model_len", "rollout.max_episode_tokens")
+TURN_LENGTH = "rollout.max_turn_tokens"
+KEYS = ("optimizer.lr", *LENGTHS, TURN_LENGTH, "trainer.dtype", "generator.dtype", "trainer.compile")
+"""The fields of a recipe whose defaults depend on the model."""
+
+MAX_LENGTH = {"cpu": 1024, "cuda": 4096}  # tokens, where the model's own context is longer
+LENGTH_STEP = 64  # rows are shared by the ranks of tensor parallelism
+LEARNING_RATES = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
+"""Least number of parameters, and where to start with full fine-tuning by AdamW."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """source: where the value comes from, for a person."""
+
+    value: object
+    source: str
+
+
+def model_defaults(path: str, given: Mapping[str, object]) -> dict[str, Default]:
+    """The defaults of `KEYS` for a model, by dotted key; a key that is absent keeps the recipe's own default.
+
+    given: the fields that a recipe or the command line sets, by dotted key. Lengths follow those that are given.
+    """
+    if path == TINY:
+        return {
+            f"{section}.{name}": Default(value=value, source=f"recipe of {TINY}")
+            for section, fields in policy_recipe().items()
+            if isinstance(fields, Mapping)
+            for name, value in fields.items()
+        }
+    if all(key in given for key in KEYS):
+        return {}  # nothing to look up: a hub may be out of reach
+    folder = config_folder(path)
+    if folder is None:
+        return {}  # whoever loads the model reports why
+    found: dict[str, Default] = {}
+    for section in ("trainer", "generator"):
+        device = _device(section, given)
+        dtype = "bfloat16" if device == "cuda" else "float32"
+        found[f"{section}.dtype"] = Default(value=dtype, source=f"the device: {device}")
+    compiled = _device("trainer", given) == "cuda"
+    found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
+    found |= _lengths(folder, given)
+    if (parameters := _num_parameters(folder)) is not None:
+        rate = next(rate for least, rate in LEARNING_RATES if parameters >= least)
+        found["optimizer.lr"] = Default(value=rate, source=f"the model: {parameters:,} parameters")
+    return found
+
+
+def _lengths(folder: Path, given: Mapping[str, object]) -> dict[str, Default]:
+    """One length for rows, context and episode, so that they fit; that of the given ones where there are any."""
+    context = read_config(folder).get("max_position_embeddings")
+    longest = context if isinstance(context, int) and context > 0 else sys.maxsize
+    fixed = [value for key in LENGTHS if isinstance(value := given.get(key), int)]
+    turn = given.get(TURN_LENGTH)
+    if fixed:
+        length = min(*fixed, longest)
+        source = f"{', '.join(key for key in LENGTHS if key in given)}, given"
+    else:
+        device = "cuda" if _device("trainer", given) == _device("generator", given) == "cuda" else "cpu"
+        bound = max(MAX_LENGTH[device], turn if isinstance(turn, int) else 0)
+        length = min(-(-bound // LENGTH_STEP) * LENGTH_STEP, longest)
+        length -= length % LENGTH_STEP if length > LENGTH_STEP else 0
+        source = f"the model: a context of {context} tokens (at most {bound} by default on this device)"
+    found = {key: Default(value=length, source=source) for key in LENGTHS}
+    episode = given.get("rollout.max_episode_tokens", length)
+    turn_length = max(1, episode // 4) if isinstance(episode, int) else length
+    found[TURN_LENGTH] = Default(value=turn_length, source="a quarter of rollout.max_episode_tokens")
+    return found
+
+
+def _num_parameters(folder: Path) -> int | None:
+    """None for an architecture that can't be trained here; what is wrong with it is reported when it is loaded."""
+    try:
+        return sum(math.prod(shape) for shape in read_architecture(folder).hf_shapes().values())
+    except UserError:
+        return None
+
+
+def _device(section: str, given: Mapping[str, object]) -> str:
+    device = given.get(f"{section}.device", "auto")
+    if device == "auto":
+        return "cuda" if has_gpu() else "cpu"
+    return str(device)

@@ -1,0 +1,81 @@
+"""From `model.path` to a local folder in Hugging Face format."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import UserError, nearest
+from agentgym.models.tiny import policy_path
+
+TINY = "builtin:tiny"
+
+
+def resolve_model(path: str, scratch: Path, *, random_weights: bool = False) -> Path:
+    """The folder of a model: the shipped one, a local one, or one from the hub, downloaded to the hub's cache.
+
+    random_weights: the same architecture and tokenizer with freshly drawn weights, in a folder under `scratch`.
+    """
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+    folder = local_folder(path) or _download(path, patterns)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json, so it is not a Hugging Face model folder")
+    return write_random_policy(folder, scratch / "random-weights") if random_weights else folder
+
+
+def config_folder(path: str) -> Path | None:
+    """A folder that contains at least the model's config.json; None when there is none."""
+    try:
+        folder = local_folder(path) or _download(path, ["config.json"])
+    except UserError:
+        return None
+    return folder if (folder / "config.json").is_file() else None
+
+
+def local_folder(path: str) -> Path | None:
+    """None for a hub name. Raises UserError for what can only be a local path, and is not a folder."""
+    if path == TINY:
+        return policy_path()
+    folder = Path(path)
+    if folder.is_dir():
+        hf = folder / "hf"  # of a run's checkpoint
+        return hf if not (folder / "config.json").is_file() and (hf / "config.json").is_file() else folder
+    allowed = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, or {TINY}"
+    if folder.exists():
+        raise UserError(f"the model {path!r} is a file; give {allowed}")
+    parent = folder.parent
+    if path.startswith((".", "/", "~", "builtin:")) or path.count("/") != 1 or parent.is_dir():
+        siblings = [place.name for place in parent.iterdir() if place.is_dir()] if parent.is_dir() else []
+        hint = nearest(folder.name, siblings) if siblings else ""
+        raise UserError(f"no model folder {path!r}.{hint} Give {allowed}.")
+    return None
+
+
+def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:
+    """A policy with `source`'s config.json and tokenizer and freshly drawn weights, for tests of size and speed.
+
+    bfloat16, scaled as the architecture's own initialisation defines. Returns `target`.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    target.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    config = AutoConfig.from_pretrained(source)
+    factory: Any = AutoModelForCausalLM  # its classmethods have no types
+    model = factory.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(target)
+    for file in source.iterdir():
+        if file.suffix in (".json", ".jinja", ".txt", ".model") and not (target / file.name).exists():
+            shutil.copy(file, target / file.name)
+    return target
+
+
+def _download(name: str, patterns: list[str]) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises many kinds: all mean that the model is unavailable
+        raise UserError(f"model {name!r} could not be loaded from the hub: {error}") from error

@@ -1,0 +1,69 @@
+"""What a loss is: a frozen dataclass that maps the trained tokens of a batch to a loss for each, and metrics.
+
+Axis: N trained tokens. Tokens that are masked never get here, so no loss can see them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "fixed_horizon"]
+Reduction: TypeAlias = Literal["mean", "max", "sum"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTokens:
+    """All [N], those of a sample in order and together. logprobs carries the gradient.
+
+    sample_index: which sample of the batch a token belongs to.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    sampler_logprobs: Tensor
+    ref_logprobs: Tensor
+    advantages: Tensor
+    versions: Tensor
+    sample_index: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLoss:
+    """loss: [N], to be weighted by the aggregation and summed.
+
+    metrics: without gradient, by names that the loss declares. [N], or for `max` and `sum` any other shape, also
+    an empty one.
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(ABC):
+    """Inherit it as a frozen dataclass: the fields are the loss's settings in a recipe.
+
+    aggregation: how the losses of single tokens become one number. horizon: the divisor of `fixed_horizon`.
+    metrics: how each of the loss's metrics is combined over microbatches and processes. `mean` is over all
+    trained tokens of the batch. One that no microbatch gave a value is left out of the step's metrics.
+    """
+
+    metrics: ClassVar[Mapping[str, Reduction]] = {}
+
+    aggregation: Aggregation = "token_mean"
+    horizon: int = 256
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ref_logprobs are read; a reference model then runs beside the trainer."""
+        return False
+
+    @abstractmethod
+    def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
+        """The loss of each trained token. version: the newest published weights."""

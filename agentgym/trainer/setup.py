@@ -1,0 +1,26 @@
+"""Everything that a trainer is built from; the client, the actor and the engine take it. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentgym.rl.losses import Loss
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSetup:
+    """model_path: a Hugging Face folder. total_steps: of the learning-rate schedule. folder: for torchtitan's files.
+
+    random_weights: draw them from trainer.seed instead of loading model_path's. temperature: the sampler's, so
+    that log-probabilities are those of the distribution that was sampled from.
+    """
+
+    model_path: str
+    trainer: TrainerConfig
+    optimizer: OptimizerConfig
+    loss: Loss
+    total_steps: int
+    folder: str
+    random_weights: bool = False
+    temperature: float = 1.0

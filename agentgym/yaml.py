@@ -1,0 +1,103 @@
+"""YAML 1.2 read and written: `3e-4` is a number, `no` is a string, and a key that is defined twice is an error."""
+
+from __future__ import annotations
+
+import functools
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgym.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+
+LINE_BREAKS = "\x85\u2028\u2029"
+_PLAIN_TAGS = ("timestamp", "value", "merge")  # of YAML 1.1: scalars like 2026-01-01, = and << are strings
+
+
+def read_yaml(path: str | Path) -> dict[str, object]:
+    """Read a config file. Raises UserError when it is missing, is not valid YAML or does not hold a mapping."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        folder = path.parent
+        found = [file.name for file in folder.glob("*.y*ml")] if folder.is_dir() else []
+        hint = (
+            nearest(path.name, found) if folder.is_dir() else f" There is no folder {str(folder)!r} either."
+        )
+        raise UserError(f"no config file {str(path)!r}.{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"can't read the config file {str(path)!r}: {error}") from None
+    value = parse_yaml(text, where=str(path))
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise UserError(
+            f"{path}: a config file holds a mapping of names to values; this is {value!r:.80} ({type(value).__name__})"
+        )
+    return value
+
+
+def parse_yaml(text: str, *, where: str) -> object:
+    """The value of a YAML text: builtin types only. Raises UserError, which names `where` and the line."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        value: object = _reader().load(text)
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        context = f" {error.context}" if error.context else ""
+        raise UserError(f"{where}{line}: this is not valid YAML: {error.problem}{context}") from None
+    except (YAMLError, ValueError) as error:
+        raise UserError(f"{where}: this is not valid YAML: {error}") from None
+    return value
+
+
+def dump_yaml(value: object) -> str:
+    """YAML of plain values; `parse_yaml` reads it back as the same values."""
+    return _dump(value, flow=False)
+
+
+def dump_inline(value: object) -> str:
+    """A value as it is written in one line, for messages and lists."""
+    return _dump([value], flow=True).strip()[1:-1]
+
+
+def _dump(value: object, *, flow: bool) -> str:
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = flow
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
+    yaml.width = 1 << 30  # a folded key would not be read back
+    yaml.representer.ignore_aliases = lambda data: True  # `&id001` does not help a reader
+    stream = io.StringIO()
+    yaml.dump(value, stream)
+    if any(character in stream.getvalue() for character in LINE_BREAKS):
+        yaml.allow_unicode = False  # written as they are, they would be read as spaces
+        stream = io.StringIO()
+        yaml.dump(value, stream)
+    return stream.getvalue()
+
+
+@functools.cache
+def _reader() -> YAML:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import ConstructorError, SafeConstructor
+
+    class Constructor(SafeConstructor):
+        def check_mapping_key(
+            self, node: Any, key_node: Any, mapping: dict[object, object], key: object, value: object
+        ) -> bool:
+            if key in mapping:
+                problem = f"the key {key!r} is defined twice"
+                raise ConstructorError(None, None, problem, key_node.start_mark)
+            return True
+
+    for tag in _PLAIN_TAGS:
+        Constructor.add_constructor(f"tag:yaml.org,2002:{tag}", Constructor.construct_yaml_str)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = Constructor
+    return yaml

@@ -1,0 +1,148 @@
+"""What the rollout itself costs: processor time per turn and memory per episode, with a fake model.
+
+    python benchmarks/rollout_overhead.py                        10,000 episodes at once, of 4 turns each
+    python benchmarks/rollout_overhead.py --compare ../before    this tree and another checkout, taking turns
+
+The model answers every call after 50 ms with the same text; the tokenizer is the tiny policy's. Prints one line of
+JSON, and a Markdown table of medians. Needs nothing but `agentgym.rollout`, so it runs on older trees too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import trees
+
+NUM_TURNS = 4
+MODEL_S = 0.05
+SAID = "I would rather take the other of the two.<|im_end|>"
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def play(num_episodes: int) -> dict[str, float]:
+    """All episodes at once, in this process."""
+    import agentgym
+    from agentgym.env import Environment, EpisodeContext, Reply
+    from agentgym.rewards import Reward
+    from agentgym.rollout.activity import Activity
+    from agentgym.rollout.chat import ChatRenderer
+    from agentgym.rollout.config import RolloutConfig
+    from agentgym.rollout.episode import EpisodePlayer
+    from agentgym.rollout.scoring import Scorer
+    from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+    from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Task, VersionSpan
+
+    (policy,) = Path(agentgym.__file__).parent.glob("*/tiny/policy")
+    tokenizer = HuggingFaceTokenizer(str(policy))
+    ids = tokenizer.encode(SAID)
+    completion = Completion(
+        completion_ids=ids,
+        logprobs=(-0.5,) * len(ids),
+        versions=(VersionSpan(version=0, start=0, end=len(ids)),),
+        finish_reason=FinishReason.STOP,
+    )
+
+    class Choices(Environment):
+        name, rewards, max_turns = "choices", {"success": 1.0}, NUM_TURNS
+
+        def tasks(self, split: str, seed: int = 0) -> Iterator[Task]:
+            prompt = ({"role": "user", "content": "The first or the last?"},)
+            yield Task(task_id="choice", prompt=prompt, split=split)
+
+        async def reply(self, context: EpisodeContext) -> Reply:
+            done = context.turn == NUM_TURNS
+            context.info["success"] = done
+            return Reply(messages=({"role": "user", "content": "And which of these two?"},), done=done)
+
+    class Model:
+        version = 0
+        most_bytes = 0.0
+
+        async def generate(self, request: GenerateRequest) -> Completion:
+            await asyncio.sleep(MODEL_S)
+            if request.sampling.seed is None or request.sampling.seed % 512 == 0:
+                self.most_bytes = max(self.most_bytes, resident_bytes())
+            return completion
+
+        async def update_weights(self, version: int) -> None: ...
+
+    def succeeded(episode: Episode) -> float:
+        return float(bool(episode.info["success"]))
+
+    model = Model()
+    limits = RolloutConfig(
+        max_episode_tokens=4096, episode_time_s=3600, generate_timeout_s=3600, env_timeout_s=3600
+    )
+    reward = Reward(name="success", function=succeeded, inline=True)
+    async with Scorer([reward], {"success": 1.0}) as scorer:
+        player = EpisodePlayer(
+            environment=Choices(),
+            renderer=ChatRenderer(tokenizer),
+            generator=model,
+            scorer=scorer,
+            config=limits,
+            sandbox=None,
+            activity=Activity(),
+        )
+        task = next(player.environment.tasks("train"))
+        await player.play(task, episode_id="first", seed=1)  # what is made once, at first use
+        gc.collect()
+        before_bytes, before_s, began = resident_bytes(), time.process_time(), time.monotonic()
+        episodes = await asyncio.gather(
+            *(player.play(task, episode_id=f"e{n}", seed=n) for n in range(num_episodes))
+        )
+        used_s, wall_s = time.process_time() - before_s, time.monotonic() - began
+    turns = sum(len(episode.turns) for episode in episodes)
+    assert turns == NUM_TURNS * num_episodes and all(episode.reward == 1.0 for episode in episodes)
+    most_bytes = max(model.most_bytes, resident_bytes())
+    return {
+        "cpu_us_per_turn": used_s / turns * 1e6,
+        "bytes_per_episode": (most_bytes - before_bytes) / num_episodes,
+        "wall_s": wall_s,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5, help="processes for each tree; medians are printed")
+    parser.add_argument("--compare", type=Path, metavar="TREE", help="another checkout")
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(asyncio.run(play(arguments.episodes))))
+        return
+
+    def measure(tree: Path) -> trees.Figures:
+        words = [sys.executable, __file__, "--once", "--episodes", str(arguments.episodes)]
+        done = subprocess.run(
+            words, env=trees.environment(tree), stdout=subprocess.PIPE, text=True, check=True
+        )
+        return json.loads(done.stdout)
+
+    chosen = [trees.HERE, *([arguments.compare.resolve()] if arguments.compare else [])]
+    measured = trees.take_turns(chosen, arguments.rounds, measure)
+    print(
+        json.dumps(
+            {"episodes": arguments.episodes, "turns": NUM_TURNS, **{str(k): v for k, v in measured.items()}}
+        )
+    )
+    print(trees.markdown(measured))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The reward hacks: solutions that cheat a grade."""

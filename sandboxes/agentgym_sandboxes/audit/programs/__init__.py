@@ -1,0 +1,1 @@
+"""The hostile programs, and what judges them."""

@@ -1,0 +1,94 @@
+"""Which settings a model gets where nobody gives them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentgym.models.defaults import KEYS, LENGTHS, TURN_LENGTH, model_defaults
+from agentgym.models.tiny import policy_path
+
+GPU = {"trainer.device": "cuda", "generator.device": "cuda"}
+CPU = {"trainer.device": "cpu", "generator.device": "cpu"}
+
+
+def model(folder: Path, **changes: object) -> str:
+    """A folder with nothing but the tiny policy's config.json, changed."""
+    config = json.loads((policy_path() / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def values(path: str, given: dict[str, object]) -> dict[str, object]:
+    return {key: default.value for key, default in model_defaults(path, given).items()}
+
+
+def test_the_tiny_policy_brings_the_settings_it_was_measured_with() -> None:
+    assert values("builtin:tiny", dict(GPU)) == {
+        "optimizer.lr": 5e-4,
+        "rollout.max_turn_tokens": 128,
+        "rollout.max_episode_tokens": 512,
+        "trainer.seq_len": 512,
+        "trainer.dtype": "float32",
+        "trainer.compile": False,
+        "generator.max_model_len": 1024,
+        "generator.dtype": "float32",
+    }
+    assert set(values("builtin:tiny", {})) == set(KEYS)
+
+
+def test_a_model_on_a_gpu_gets_bfloat16_and_compile_and_on_a_cpu_neither(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    on_gpu, on_cpu = values(path, dict(GPU)), values(path, dict(CPU))
+    assert (on_gpu["trainer.dtype"], on_gpu["generator.dtype"]) == ("bfloat16", "bfloat16")
+    assert (on_cpu["trainer.dtype"], on_cpu["generator.dtype"]) == ("float32", "float32")
+    assert on_gpu["trainer.compile"] is True and on_cpu["trainer.compile"] is False
+    mixed = values(path, {"trainer.device": "cuda", "generator.device": "cpu"})
+    assert (mixed["trainer.dtype"], mixed["generator.dtype"]) == ("bfloat16", "float32")
+
+
+@pytest.mark.parametrize(
+    ("layers", "rate"), [(3, 5e-4), (100, 5e-5), (1000, 5e-6), (10_000, 1e-6)]
+)  # 0.5, 14.8, 147 and 1,475 million parameters
+def test_the_learning_rate_falls_with_the_size(tmp_path: Path, layers: int, rate: float) -> None:
+    found = model_defaults(model(tmp_path, num_hidden_layers=layers), CPU)["optimizer.lr"]
+    assert found.value == rate and "parameters" in found.source
+
+
+@pytest.mark.parametrize(
+    ("context", "given", "length", "turn"),
+    [
+        (512, CPU, 512, 128),
+        (500, CPU, 448, 112),  # the ranks of tensor parallelism share a row
+        (40_960, CPU, 1024, 256),
+        (40_960, GPU, 4096, 1024),
+        (40_960, {"trainer.device": "cuda", "generator.device": "cpu"}, 1024, 256),
+        (40_960, {**CPU, "rollout.max_episode_tokens": 2048}, 2048, 512),
+        (1024, {**CPU, "rollout.max_episode_tokens": 2048}, 1024, 512),  # refused later, for the context
+        (40_960, {**CPU, "trainer.seq_len": 2048, "generator.max_model_len": 512}, 512, 128),
+        (40_960, {**CPU, "rollout.max_turn_tokens": 1500}, 1536, 384),
+        (None, CPU, 1024, 256),
+    ],
+)
+def test_lengths_come_from_the_context_and_fit_each_other_and_what_is_given(
+    tmp_path: Path, context: int | None, given: dict[str, object], length: int, turn: int
+) -> None:
+    found = values(model(tmp_path, max_position_embeddings=context), given)
+    assert [found[key] for key in LENGTHS] == [length] * 3
+    assert found[TURN_LENGTH] == turn
+
+
+def test_an_architecture_that_only_vllm_computes_has_lengths_but_no_learning_rate(tmp_path: Path) -> None:
+    found = values(model(tmp_path, model_type="llama"), CPU)
+    assert found["generator.max_model_len"] == 1024 and "optimizer.lr" not in found
+
+
+def test_a_model_that_is_not_there_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
+    assert model_defaults(str(tmp_path), CPU) == {}
+    assert model_defaults("./gone", CPU) == {}
+
+
+def test_nothing_is_looked_up_when_all_is_given() -> None:
+    assert model_defaults("some/model-of-a-hub", dict.fromkeys(KEYS, 1)) == {}

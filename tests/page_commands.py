@@ -1,0 +1,216 @@
+"""Checks the commands of the pages: quick ones are run, all others are parsed by the program's own parser."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+from packaging.requirements import Requirement
+from pages import ROOT
+
+from agentgym.cli.catalogue import OWN, load_command
+from agentgym.cli.jobs import JobShell
+from agentgym.cli.main import main
+from agentgym.commands.parser import Parser, split_overrides
+from agentgym.config import to_mapping
+from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
+from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, VersionSpan
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXAMPLE = ROOT / "tests" / "data" / "example_plugin"
+OF_THE_SYSTEM = {"systemctl", "apt-get", ".", "git", "cd"}  # not ours to check
+STARTERS = {"sudo", "systemd-run"}  # they run another program
+PLACEHOLDERS = {
+    "NAME": "code_exec",
+    "RUN": "runs/NAME",
+    "MODEL": "builtin:tiny",
+    "COMMAND": "envs",
+    "FOLDER": ".",
+}
+PARSES_ONLY = """
+import argparse, pathlib, runpy, sys
+parse = argparse.ArgumentParser.parse_args
+def parse_args(self, *words):
+    parse(self, *words)
+    raise SystemExit(0)
+argparse.ArgumentParser.parse_args = parse_args
+kind, name, *sys.argv[1:] = sys.argv[1:]
+if kind == "-m":
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+else:
+    sys.path.insert(0, str(pathlib.Path(name).parent))
+    runpy.run_path(name, run_name="__main__")
+"""
+
+
+class CommandFailed(Exception):
+    """A command of the pages is wrong."""
+
+
+def check(words: Sequence[str], folder: Path) -> str:
+    """Check one command in a working directory; returns what it printed when it ran.
+
+    Raises CommandFailed, or what the command itself raises. A program that nobody knows how to check fails.
+    """
+    words = list(words)
+    if "&&" in words:
+        place = words.index("&&")
+        return check(words[:place], folder) + check(words[place + 1 :], folder)
+    while words and re.match(r"\w+=", words[0]):  # variables of the environment
+        words.pop(0)
+    name = Path(words[0]).name or words[0]
+    if name in STARTERS:
+        known = re.compile("|".join(map(re.escape, [*PROGRAMS, "systemctl", "apt-get"])))
+        found = next((n, match[0]) for n, word in enumerate(words) if n and (match := known.search(word)))
+        return check([found[1], *words[found[0] + 1 :]], folder)
+    if name in OF_THE_SYSTEM:
+        return ""
+    if name not in PROGRAMS:
+        raise CommandFailed(f"{name}: no test knows this program; known are {', '.join(PROGRAMS)}")
+    return PROGRAMS[name](words[1:], folder)
+
+
+def registry(disabled: Sequence[str] = ()) -> PluginRegistry:
+    """What is installed, and the example of the pages."""
+    table = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]["agentgym"]
+    points = [importlib.metadata.EntryPoint(name, value, "agentgym") for name, value in table.items()]
+    return PluginRegistry([*importlib.metadata.entry_points(group="agentgym"), *points], disabled)
+
+
+class NoJobs:
+    """In place of training and evaluation: a command that gets this far was right."""
+
+    async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None)
+
+    async def evaluate(self, *_: object, **__: object) -> NoReturn:
+        raise EvaluationBegins
+
+
+class EvaluationBegins(BaseException):
+    """The arguments of `agentgym eval` were accepted."""
+
+
+def _agentgym(words: Sequence[str], folder: Path) -> str:
+    words = [PLACEHOLDERS.get(word, word) for word in words]
+    for word in ("runs/NAME", *words):
+        if run := re.match(r"runs/[\w.-]+", word):
+            make_run(folder / run[0])
+    for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
+        shutil.rmtree(made)
+    if words[:1] and words[0] not in OWN and not words[0].startswith("-"):
+        command = load_command(words[0])
+        parser = Parser(prog=f"agentgym {words[0]}", description="", examples="")
+        command.add_arguments(parser)
+        if words[1:]:
+            parser.parse_strictly(split_overrides(words[1:])[1])
+        return ""
+    out, err = io.StringIO(), io.StringIO()
+    code = main(words, JobShell(out=out, err=err, jobs=NoJobs, plugins=registry))
+    printed = out.getvalue() + err.getvalue()
+    if code and "EvaluationBegins" not in printed and words[0] != "doctor":
+        raise CommandFailed(printed)
+    return printed
+
+
+def make_run(path: Path) -> None:
+    """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints."""
+    if path.exists():
+        return
+    task = Task(task_id="t", prompt=({"role": "user", "content": "hello"},))
+    turn = Turn(
+        prompt_ids=(1, 2),
+        completion_ids=(3,),
+        logprobs=(-0.1,),
+        versions=(VersionSpan(version=1, start=0, end=1),),
+        finish_reason=FinishReason.STOP,
+    )
+    one = {"task": task, "turns": [turn], "stop": Stop.DONE}
+    episodes = [Episode(episode_id=f"e{n}", seed=n, info={"success": n > 1}, **one) for n in range(4)]
+    group = Group(group_id=0, task=task, start_version=1, episodes=episodes, advantages=[0.5, -0.5] * 2)
+    names = ("rollout/reward_mean", "rollout/success_mean", "train/entropy", "train/mismatch_kl")
+    with RunFolder.create(path.parent, path.name) as run:
+        run.save_config(to_mapping(Recipe()))
+        for step in (1, 12, 20):
+            run.append_metrics(step, dict.fromkeys(names, 0.5))
+            run.save_groups(step, [group])
+            run.save_evaluation(step, [episodes])
+            run.checkpoint_dir(step).mkdir()
+        run.set_status(RunStatus.DONE)
+
+
+def _make(words: Sequence[str], folder: Path) -> str:
+    return _finished(["make", "-n", *words], ROOT)
+
+
+def _python(words: Sequence[str], folder: Path) -> str:
+    kind, *target = words if words[0] == "-m" else ("file", *words)
+    own = {"pip": _pip, "pytest": _pytest, "venv": lambda words, folder: ""}
+    if kind == "-m" and target[0] in own:
+        return own[target[0]](target[1:], folder)
+    if "--out" in target:  # a later command may use the policy that this one makes
+        (folder / target[target.index("--out") + 1] / "policy").mkdir(parents=True, exist_ok=True)
+    script = folder / target[0]
+    if kind == "file" and script.is_file() and "argparse" not in script.read_text() and not target[1:]:
+        return ""
+    return _finished([sys.executable, "-c", PARSES_ONLY, kind, *target], folder)
+
+
+def _pip(words: Sequence[str], folder: Path) -> str:
+    """What pip would take; of ours, extras and pins that the project has."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    pins = {Requirement(r).name: r for rs in extras.values() for r in rs if "==" in r}
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("--index-url", "-r"):
+            value = next(rest)
+            if word == "-r" and not (folder / value).is_file():
+                raise CommandFailed(f"there is no file {value}")
+        elif not word.startswith(("-", ".")):
+            requirement = Requirement(word)
+            unknown = requirement.extras - set(extras) if requirement.name == "agentgym" else set()
+            pin = pins.get(requirement.name, word)
+            if unknown or (str(requirement.specifier) and pin != word):
+                raise CommandFailed(f"{word}: unknown extras {sorted(unknown)}, or the project pins {pin}")
+    return ""
+
+
+def _pytest(words: Sequence[str], folder: Path) -> str:
+    markers = {marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+    rest = iter(words)
+    for word in rest:
+        if word == "-m":
+            unknown = set(re.findall(r"\w+", next(rest))) - markers - {"not", "and", "or"}
+            if unknown:
+                raise CommandFailed(f"no markers {sorted(unknown)}; there are: {sorted(markers)}")
+        elif not word.startswith("-") and not (folder / word.partition("::")[0]).exists():
+            raise CommandFailed(f"there is no {word}")
+    return ""
+
+
+def _finished(command: Sequence[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise CommandFailed(done.stderr or done.stdout)
+    return done.stdout
+
+
+PROGRAMS: dict[str, Callable[[Sequence[str], Path], str]] = {
+    "agentgym": _agentgym,
+    "make": _make,
+    "python": _python,
+    "python3": _python,
+    "pip": _pip,
+    "pytest": _pytest,
+}

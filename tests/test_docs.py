@@ -1,0 +1,208 @@
+"""The documentation is right: its programs run, its recipes build, its commands are what the parsers take."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from page_commands import EXAMPLE, CommandFailed, check, registry
+from pages import PAGES, ROOT, Block, Command, blocks, commands, inline_commands
+
+from agentgym.cli.catalogue import OWN, load_command
+from agentgym.cli.recipes import check_names
+from agentgym.hooks import PluginRegistry
+from agentgym.recipe import build_recipe
+from agentgym.sandbox import SandboxUnavailable
+from agentgym.yaml import read_yaml
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+COMMANDS = [c for block in BLOCKS if block.language in ("sh", "console") for c in commands(block)]
+COMMANDS += [command for page in PAGES for command in inline_commands(page)]
+TREATMENTS = {
+    "python": "run",
+    "output": "compared",
+    "sh": "commands",
+    "console": "commands",
+    "yaml": "recipe",
+    "toml": "parsed",
+}
+NEEDS = {'sandbox("docker")': pytest.mark.docker, "agentgym.train(": pytest.mark.slow}
+
+
+def treatment(block: Block) -> str:
+    """What is done with a block."""
+    return "fragment" if "fragment" in block.marks else TREATMENTS.get(block.language, "unknown")
+
+
+def those(kind: str) -> pytest.MarkDecorator:
+    chosen = [
+        pytest.param(block, id=block.name, marks=[mark for text, mark in NEEDS.items() if text in block.text])
+        for block in BLOCKS
+        if treatment(block) == kind
+    ]
+    return pytest.mark.parametrize("block", chosen)
+
+
+def test_every_block_is_checked_or_says_why_not() -> None:
+    unknown = [block.name for block in BLOCKS if treatment(block) == "unknown"]
+    assert not unknown, (
+        f"{unknown}: give each a language of {', '.join(TREATMENTS)}, "
+        "or write above it why it is only shown: <!-- fragment: why -->"
+    )
+    counts = Counter(map(treatment, BLOCKS))
+    assert all(counts[kind] for kind in ("run", "commands", "recipe", "fragment")), counts
+    assert len(COMMANDS) > 50  # or this looks at the wrong places
+
+
+# programs
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory as the pages take it: folders of the checkout, and every file that a page shows."""
+    for name in ("apps", "benchmarks", "tests", "docs", "Makefile", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for block in BLOCKS:
+        if name := block.marks.get("file"):
+            (tmp_path / name).write_text(block.text)
+    (tmp_path / "program.py").write_text("print(6 * 7)")
+    (tmp_path / "recipe.yaml").write_text("loop: {steps: 1}\n")
+    (tmp_path / "tasks.jsonl").symlink_to(ROOT / "tests" / "data" / "problems.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLE)
+    return tmp_path
+
+
+@pytest.fixture
+def engine() -> None:
+    """A Docker engine with our image, or a skip; a failure where the environment requires one."""
+    try:
+        asyncio.run(PluginRegistry.discover().sandbox("docker")({}).probe())
+    except SandboxUnavailable as error:
+        (pytest.fail if os.environ.get("AGENTGYM_REQUIRE_DOCKER") == "1" else pytest.skip)(str(error))
+
+
+@those("run")
+def test_a_program_runs_and_prints_what_is_shown(
+    block: Block, place: Path, request: pytest.FixtureRequest
+) -> None:
+    if 'sandbox("docker")' in block.text:
+        request.getfixturevalue("engine")
+    (place / "pasted.py").write_text(block.text)
+    command = [sys.executable, "-W", "error", "pasted.py"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280)
+    assert (done.returncode, done.stderr) == (0, ""), block.name
+    after = BLOCKS[BLOCKS.index(block) + 1 :][:1]
+    if after and after[0].page == block.page and after[0].language == "output":
+        assert done.stdout.split() == after[0].text.split()
+
+
+@those("fragment")
+def test_a_fragment_says_why_and_is_what_it_says(block: Block) -> None:
+    """`from FILE`: the file has it, line by line. Other Python compiles at least."""
+    why = block.marks["fragment"]
+    assert len(why.split()) >= 2, f"{block.name}: {why!r} is not a reason"
+    if source := re.fullmatch(r"from (\S+)", why):
+        text = (ROOT / source[1]).read_text()
+        assert block.text.strip() in text, f"{block.name} shows what {source[1]} does not have"
+    elif block.language == "python":
+        body = textwrap.indent(textwrap.dedent(block.text), "    ")
+        compile(f"async def fragment():\n{body}", block.name, "exec")
+
+
+# recipes
+
+
+@those("recipe")
+def test_a_recipe_builds_with_names_that_exist(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(block.text)
+    check_names(build_recipe(read_yaml(path), block.name, registry), registry())
+
+
+@those("parsed")
+def test_toml_is_toml(block: Block) -> None:
+    assert tomllib.loads(block.text)
+
+
+# commands
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: f"{one.name} {' '.join(one.words)[:60]}")
+def test_a_command_is_one_that_works(command: Command, place: Path) -> None:
+    try:
+        printed = " ".join(check(command.words, place).split())
+    except CommandFailed as error:  # right where the page shows a mistake and its message
+        if not command.output:
+            raise
+        printed = " ".join(str(error).split())
+    if shown := " ".join(command.output.split()):
+        pattern = shown.replace("[", "[[]").replace("...", "*")
+        assert fnmatch.fnmatchcase(printed, pattern), f"{command.name} prints\n{printed}"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_examples_of_a_command_work(name: str, place: Path) -> None:
+    for line in load_command(name).EXAMPLES.strip().splitlines():
+        check(re.split(r"\s{3,}", line)[0].split(), place)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "agentgym trian --env code_exec",
+        "agentgym train --env code_exek",
+        "agentgym train --env code_exec --loop.stepz 3",
+        "agentgym train no_such.yaml",
+        "agentgym eval no/such/model",
+        "agentgym sandbox verfy",
+        "agentgym sandbox verify --onli state",
+        "agentgym episodes runs/NAME --sho 1",
+        "make tset",
+        "python benchmarks/sandbox.py --markdwon",
+        "python benchmarks/gone.py",
+        "pip install agentgym[dcker]",
+        "pip install torchtitan==0.2.0",
+        "pytest -m qpu",
+        "pytest tests/nowhere",
+        "curl example.org",
+    ],
+)
+def test_a_wrong_command_is_found(wrong: str, place: Path) -> None:
+    with pytest.raises((CommandFailed, ValueError)):
+        check(wrong.split(), place)
+
+
+# links and names
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{page.name} links to {target}"
+        headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    rooms = ("agentgym", "envs", "plugins", "sandboxes", "apps", "tests", "benchmarks", "docs")
+    ours = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.*")]
+    shown = {block.marks["file"] for block in BLOCKS if "file" in block.marks}
+    made = {"curve.png", "config.yaml", "program.py"}  # by a run or a reader
+    for name in re.findall(r"`([\w/.-]+\.(?:py|yaml|toml|md|png|svg))`", page.read_text()):
+        exists = (ROOT / name).exists() or any(path.endswith(f"/{name}") for path in ours)
+        assert exists or name in shown | made, f"{page.name} names {name}, which does not exist"

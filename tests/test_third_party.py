@@ -1,0 +1,86 @@
+"""A package of somebody else, installed for real: everything it brings works, and nothing of ours knows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SOURCE = Path(__file__).parent / "data" / "third_party"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A working folder for programs that find the package."""
+
+    folder: Path
+
+    def __call__(self, module: str, *words: str) -> str:
+        """What the program prints. Its end must be 0."""
+        site = os.pathsep.join([str(self.folder / "site"), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": site.rstrip(os.pathsep), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def agentgym(self, *words: str) -> str:
+        return self("agentgym.cli.main", *words)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("third_party")
+    shutil.copytree(SOURCE, folder / "source")
+    run = Installed(folder)
+    how = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
+    run("pip", "install", *how, "--target", "site", "./source")
+    shutil.rmtree(folder / "source")  # what was installed has to do
+    return run
+
+
+def test_its_command_is_listed_and_runs(installed: Installed) -> None:
+    assert "report how long a text is" in installed.agentgym("--help")
+    assert installed.agentgym("even", "four") == "4: even\n"
+
+
+def test_what_it_brings_trains_together(installed: Installed) -> None:
+    settings = {
+        "--loop.steps": "2",
+        "--loop.groups_per_step": "2",
+        "--loop.group_size": "4",
+        "--eval.at_end": "false",
+        "--rollout.cut_turns": "score",
+        "--rollout.max_turn_tokens": "16",
+        "--loss.name": "pulled",
+        "--loss.strength": "0.2",
+        "--advantage.name": "signs",
+        "--advantage.margin": "0.001",
+        "--logging.sinks": "[]",
+        "--name": "run",
+    }
+    installed.agentgym(
+        "train", "--env", "even", "--plain", *(word for pair in settings.items() for word in pair)
+    )
+    run = installed.folder / "runs" / "run"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["even/pull_max"] ** 2 >= 0.999 * row["even/pull"]
+        assert 0 < row["reward/brevity_mean"] < 1
+        assert row["sandbox/calls"] > 0
+    assert rows[-1]["even/pull"] > 0  # the first step's tokens are of the trainer's own weights
+    assert json.loads((run / "sandbox.json").read_text())["backend"] == "ruler"
