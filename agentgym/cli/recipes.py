@@ -14,6 +14,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
 from agentgym.models.defaults import KEYS
 from agentgym.recipe import Recipe
+from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 from agentgym.yaml import read_yaml
 
@@ -72,20 +73,12 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started.
-
-    So for options that the sandbox does not take; with `auto` they are Docker's.
-    """
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
     environment = registry.environment(recipe.env.name)
-    for name in (
-        recipe.rewards if isinstance(environment, type) else ()
-    ):  # others show theirs when they are built
-        find_reward(name, environment, registry)
-    sandbox = recipe.sandbox
-    if sandbox.name != "auto":
-        registry.sandbox(sandbox.name)(sandbox.options)
-    elif sandbox.options and "docker" in registry.names("sandboxes"):
-        registry.sandbox("docker")(sandbox.options)
+    if isinstance(environment, type):  # the rewards of others are known when they are built
+        for name in recipe.rewards:
+            find_reward(name, environment, registry)
+    check_sandbox(recipe.sandbox.name, recipe.sandbox.options, registry)
     for name in recipe.logging.sinks:
         registry.sink(name)
 
