@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.rewards import Reward
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.types import Json
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 EnvironmentFactory: TypeAlias = Callable[..., Environment]
 """Called with the recipe's `env.options` as keyword arguments."""
-SandboxFactory: TypeAlias = Callable[[SandboxOptions], SandboxBackend]
+SandboxFactory: TypeAlias = SandboxPlugin | Callable[[SandboxOptions], SandboxBackend]
+"""A plain function or class declares nothing, so it is chosen by its name only."""
 
 
 class MetricSink(Protocol):
@@ -203,6 +205,18 @@ class PluginRegistry:
 
     def sandbox(self, name: str) -> SandboxFactory:
         return cast(SandboxFactory, self._get("sandboxes", name))
+
+    def sandboxes(self) -> dict[str, SandboxPlugin]:
+        """Every sandbox that is available by its name; those with a rank for `auto` first, in its order."""
+        found: dict[str, SandboxPlugin] = {}
+        for name in self.names("sandboxes"):
+            try:
+                factory = self.sandbox(name)
+            except UserError:  # two plugins provide it
+                continue
+            found[name] = factory if isinstance(factory, SandboxPlugin) else SandboxPlugin(create=factory)
+        ranks = {name: math.inf if one.auto_rank is None else one.auto_rank for name, one in found.items()}
+        return {name: found[name] for name in sorted(found, key=lambda name: (ranks[name], name))}
 
     def sink(self, name: str) -> SinkFactory:
         return cast(SinkFactory, self._get("sinks", name))

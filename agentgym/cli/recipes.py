@@ -14,6 +14,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
 from agentgym.models.defaults import KEYS
 from agentgym.recipe import Recipe
+from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.yaml import read_yaml
 
 
@@ -61,18 +62,11 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started.
-
-    So for options that the sandbox does not take; with `auto` they are Docker's.
-    """
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
     registry.environment(recipe.env.name)
     for name in recipe.rewards:
         registry.reward(name)
-    sandbox = recipe.sandbox
-    if sandbox.name != "auto":
-        registry.sandbox(sandbox.name)(sandbox.options)
-    elif sandbox.options and "docker" in registry.names("sandboxes"):
-        registry.sandbox("docker")(sandbox.options)
+    check_sandbox(recipe.sandbox.name, recipe.sandbox.options, registry)
     for name in recipe.logging.sinks:
         registry.sink(name)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from agentgym.errors import InfraError, UserError
-from agentgym_sandboxes.docker.host_command import CommandFailed, run_command
 from agentgym_sandboxes.docker.requirements import Requirement
+from agentgym_sandboxes.host.command import CommandFailed, run_command
 
 PIP_TIMEOUT_S = 900.0
 _OLDEST_GLIBC = 5  # of 2.x: manylinux begins there

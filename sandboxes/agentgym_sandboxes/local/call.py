@@ -170,27 +170,12 @@ class Call:
     async def _finish(self) -> None:
         """End the boxes, and take what is left in the pipes. Raises SandboxLost, SandboxDirty."""
         ended = await asyncio.gather(*(box.end() for box in self._boxes.values()))
-        for name in list(self._job.fds):
-            self._loop.remove_reader(self._job.fds[name])
-            while self._job.pump(name):
-                pass
+        self._job.drain(self._loop.remove_reader)
         if self._job.reason in ("lost", "no_process"):
             raise SandboxLost("the sandbox died under its call")
         if not all(ended):
             raise SandboxDirty("the sandbox could not be ended after its call")
 
     def _frame(self, wall_s: float) -> Frame:
-        job = self._job
-        header = {
-            "id": 0,
-            "reason": job.reason,
-            "exits": job.exits,
-            "truncated": job.truncated,
-            "cpu_s": job.cpu_s,
-            "memory_mib": job.memory_kib / 1024,
-            "wall_s": wall_s,
-            "names": list(job.output),
-        }
-        if job.hit is not None:
-            header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
-        return Frame(header, [bytes(kept) for kept in job.output.values()])  # type: ignore[arg-type]
+        header = {**self._job.header(self._job.reason, self._job.hit), "wall_s": wall_s}
+        return Frame(header, [bytes(kept) for kept in self._job.output.values()])

@@ -36,13 +36,7 @@ class UnsafeSubprocessBackend(LocalBackend):
         return Capabilities(
             backend=self.name,
             detail=f"no isolation: {WHAT_IT_MEANS}. Python {python.version_text} of {python.path}",
-            isolated=False,
             full_python=True,
-            network_off=False,
-            memory_limit=False,
-            process_limit=False,
-            per_call_uid=False,
-            seccomp=False,
         )
 
     def metrics(self) -> dict[str, float]:
