@@ -21,6 +21,7 @@ import pluggy
 from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
+from agentgym.importing import is_import_path, load_environment_class, load_reward
 from agentgym.rewards import Reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.types import Json
@@ -198,9 +199,15 @@ class PluginRegistry:
         return sorted(self._provided[kind])
 
     def environment(self, name: str) -> EnvironmentFactory:
+        """By name, or by import path: `my_env.py:GuessNumber`."""
+        if is_import_path(name):
+            return load_environment_class(name)
         return cast(EnvironmentFactory, self._get("environments", name))
 
     def reward(self, name: str) -> Reward:
+        """By name, or by import path: `my_rewards.py:short`."""
+        if is_import_path(name):
+            return load_reward(name)
         return cast(Reward, self._get("rewards", name))
 
     def sandbox(self, name: str) -> SandboxFactory:
