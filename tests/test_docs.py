@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import json
 import os
 import re
 import subprocess
@@ -104,6 +105,17 @@ def test_a_program_runs_and_prints_what_is_shown(
     after = BLOCKS[BLOCKS.index(block) + 1 :][:1]
     if after and after[0].page == block.page and after[0].language == "output":
         assert done.stdout.split() == after[0].text.split()
+
+
+@pytest.mark.slow
+def test_the_environment_of_the_first_screen_is_trained(place: Path) -> None:
+    """The README's file and command, for two steps."""
+    words = next(c.words for c in COMMANDS if "brief.py:Brief" in c.words and "train" in c.words)
+    command = [sys.executable, "-m", "agentgym.cli.main", *words[1:]]
+    short = ["--loop.steps", "2", "--eval.tasks", "8", "--logging.sinks", "[]", "--json"]
+    done = subprocess.run([*command, *short], cwd=place, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
 
 
 @those("fragment")

@@ -28,8 +28,8 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
-    from agentgym.cli.jobs import TrainResult
     from agentgym.evals.play import EvalResult
+    from agentgym.jobs.train import TrainResult
 
 T = TypeVar("T")
 Env: TypeAlias = type[Environment[Any]] | str | Mapping[str, object]
