@@ -8,9 +8,10 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import Failure, explain, show
-from agentgym.cli.jobs import JobShell, TrainResult
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import (
     add_recipe_arguments,
@@ -34,6 +35,9 @@ from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot, write_
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 from agentgym.yaml import dump_yaml
+
+if TYPE_CHECKING:
+    from agentgym.jobs.train import TrainResult
 
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
