@@ -36,6 +36,7 @@ TREATMENTS = {
     "yaml": "recipe",
     "toml": "parsed",
 }
+INDENTED = re.compile(r"(    |\t)(agentgym|make|python|pip|pytest) ")
 NEEDS = {'sandbox("docker")': pytest.mark.docker, "agentgym.train(": pytest.mark.slow}
 
 
@@ -59,6 +60,8 @@ def test_every_block_is_checked_or_says_why_not() -> None:
         f"{unknown}: give each a language of {', '.join(TREATMENTS)}, "
         "or write above it why it is only shown: <!-- fragment: why -->"
     )
+    indented = [line for page in PAGES for line in page.read_text().splitlines() if INDENTED.match(line)]
+    assert not indented, f"{indented}: put these commands between ```sh and ```"
     counts = Counter(map(treatment, BLOCKS))
     assert all(counts[kind] for kind in ("run", "commands", "recipe", "fragment")), counts
     assert len(COMMANDS) > 50  # or this looks at the wrong places
@@ -76,6 +79,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name := block.marks.get("file"):
             (tmp_path / name).write_text(block.text)
     (tmp_path / "program.py").write_text("print(6 * 7)")
+    guess, short = (EXAMPLE / "guess_number.py").read_text(), "def short(episode):\n    return 1.0\n"
+    (tmp_path / "my_env.py").write_text(f"{guess}\n\n{short}")
     (tmp_path / "recipe.yaml").write_text("loop: {steps: 1}\n")
     (tmp_path / "tasks.jsonl").symlink_to(ROOT / "tests" / "data" / "problems.jsonl")
     monkeypatch.chdir(tmp_path)
