@@ -27,7 +27,7 @@ OpenNetwork: TypeAlias = Callable[
 ]
 """Lets a container reach some hosts until the stack is closed; the environment variables that say how.
 
-Raises UserError for a list of hosts that is none.
+Raises UserError for an invalid list of hosts.
 """
 
 

@@ -45,7 +45,7 @@ class SessionContainer(Protocol):
         self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
     ) -> Frame: ...
 
-    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
+    def notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
 
     def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
 
@@ -120,7 +120,7 @@ class DockerSession:
             raise SandboxLost(NO_ANSWER) from error
 
     async def reset(self) -> None:
-        """As new: no process, no name, no file is left. Raises SandboxDirty when that can't be had."""
+        """As new: no process, no name, no file is left. Raises SandboxDirty when that fails."""
         async with self._turns:
             await self._reset()
 
@@ -185,7 +185,7 @@ def _file_info(path: object, size: object, is_folder: object) -> FileInfo:
     """Raises ValueError for what no work folder holds: a caller may put the files below a folder of its own."""
     if not (isinstance(path, str) and type(size) is int and size >= 0 and isinstance(is_folder, bool)):
         raise ValueError(NO_ANSWER)
-    path.encode()  # raises for what is no text
+    path.encode()  # raises for what is not text
     if "\0" in path or any(step in f"/{path}/" for step in ("//", "/./", "/../")):
         raise ValueError(NO_ANSWER)
     return FileInfo(path=path, size=size, is_folder=is_folder)

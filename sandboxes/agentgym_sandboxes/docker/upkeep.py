@@ -194,7 +194,7 @@ class KeptPool(ABC, Generic[C]):
         self._removed(container)
 
     async def _ping_again(self) -> None:
-        """The agents end when they hear nothing for long; a session may think for longer."""
+        """The agents end when they receive nothing for long; a session may be idle for longer."""
         while True:
             await asyncio.sleep(self._config.ping_every_s)
             pings = [container.ping() for container in self._pinged()]
