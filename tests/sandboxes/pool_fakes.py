@@ -164,7 +164,7 @@ def counted(pool: Pool, name: str) -> int:
     return pool._meter.counts[name]
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from fast_clock import run_fast, settle
+from fast_clock import fast, settle
 from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, started, until
 
 from agentgym.errors import InfraError, UserError
@@ -233,16 +233,14 @@ async def test_starts_that_fail_are_tried_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [SandboxDiskFull, SandboxUnavailable])
-def test_a_lease_that_fails_for_want_of_containers_says_why_none_start(kind: type[InfraError]) -> None:
-    async def play() -> None:
-        factory = Factory(failing=dict.fromkeys(range(2, 100), kind("the disk of node-7 is full")))
-        async with started(factory, pool_size=1, lease_timeout_s=0.3) as pool:
-            factory.made[0].failures.append(SandboxLost("gone"))
-            with pytest.raises(kind, match=r"0 of 1 containers are up.*the disk of node-7 is full") as caught:
-                await call(pool)
-            assert type(caught.value) is kind
-
-    run_fast(play())
+@fast
+async def test_a_lease_that_fails_for_want_of_containers_says_why_none_start(kind: type[InfraError]) -> None:
+    factory = Factory(failing=dict.fromkeys(range(2, 100), kind("the disk of node-7 is full")))
+    async with started(factory, pool_size=1, lease_timeout_s=0.3) as pool:
+        factory.made[0].failures.append(SandboxLost("gone"))
+        with pytest.raises(kind, match=r"0 of 1 containers are up.*the disk of node-7 is full") as caught:
+            await call(pool)
+        assert type(caught.value) is kind
 
 
 async def test_a_first_start_that_fails_is_told_at_once() -> None:
