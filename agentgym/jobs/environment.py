@@ -1,4 +1,4 @@
-"""The environment that a recipe names, and the rewards that score it."""
+"""The environment that a recipe names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
-from agentgym.rollout.scoring import Scorer
 
 
 def load_environment(recipe: Recipe, registry: PluginRegistry) -> Environment:
@@ -23,8 +22,3 @@ def load_environment(recipe: Recipe, registry: PluginRegistry) -> Environment:
         return factory(**options)
     except (TypeError, ValueError) as error:
         raise UserError(f"environment {recipe.env.name!r} refused its options {options}: {error}") from error
-
-
-def load_scorer(recipe: Recipe, environment: Environment, registry: PluginRegistry) -> Scorer:
-    """The recipe's rewards, or the environment's own."""
-    return Scorer.from_registry(registry, recipe.rewards or dict(environment.rewards))
