@@ -160,7 +160,7 @@ def unpack(value: Json) -> Json:
         return [unpack(item) for item in value]
     if isinstance(value, dict):
         match value:
-            case {"$repr": text} if len(value) == 1:
+            case {"$repr": str(text)} if len(value) == 1:
                 return text
             case {"$tuple": list(items)} if len(value) == 1:
                 return tuple(unpack(item) for item in items)
