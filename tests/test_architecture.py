@@ -151,7 +151,7 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
     report = json.loads(
         python(
             "import json, sys, agentgym\n"
-            "registry = agentgym.PluginRegistry.discover()\n"
+            "registry = agentgym.hooks.PluginRegistry.discover()\n"
             "registry.load_all()\n"
             f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
             "own = [r for r in registry.records if r.distribution == 'agentgym']\n"

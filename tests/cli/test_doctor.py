@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import PluginRegistry, hookimpl
 from agentgym.cli.checks import (
     PACKAGES,
     Level,
@@ -22,6 +21,7 @@ from agentgym.cli.checks import (
 )
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
+from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 
 TORCH = Package(
