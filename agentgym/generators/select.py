@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
@@ -36,12 +36,7 @@ class VllmEngineConfig(EngineConfig):
             )
         from agentgym.generators.vllm.engine import VllmEngine
 
-        return VllmEngine(
-            generator,
-            model_path,
-            gpu_memory_utilization=self.gpu_memory_utilization,
-            enforce_eager=self.enforce_eager,
-        )
+        return VllmEngine(generator, model_path, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
+from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.report import Reporter
 
 
@@ -37,7 +38,7 @@ async def evaluate(
         )
         stack.push_async_callback(generator.close)
         await generator.start()
-        tasks = gym.held_out(recipe.eval.tasks)
+        tasks = held_out_tasks(gym.environment, recipe.eval.tasks)
         reporter.phase(f"playing {len(tasks)} held-out tasks, {recipe.eval.samples_per_task} times each")
         episodes = await play_eval(
             gym.player(generator), tasks, samples_per_task=recipe.eval.samples_per_task, seed=recipe.eval.seed

@@ -43,10 +43,7 @@ class Column:
     digits: int = 3
 
     def text(self, metrics: Mapping[str, float]) -> str:
-        value = metrics.get(self.key)
-        if value is None:
-            return "-"
-        return number(value, self.digits)
+        return number(metrics[self.key], self.digits) if self.key in metrics else "-"
 
 
 STEP_COLUMNS = (

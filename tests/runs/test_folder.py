@@ -57,20 +57,22 @@ def test_groups_come_back_equal_with_all_token_data(folder: RunFolder) -> None:
     trained, skipped = [group(7), group(8)], [group(9)]
     folder.save_groups(12, trained, skipped)
     assert folder.episode_steps() == [12]
-    assert folder.read_groups(12) == trained
-    assert [saved.trained for saved in folder.read_episodes(12)] == [True] * 4 + [False] * 2
+    saved = list(folder.read_episodes(12))
+    assert [one.episode for one in saved] == [e for g in [*trained, *skipped] for e in g.episodes]
+    places = [(s.group_id, s.index, s.start_version, s.advantage, s.trained) for s in saved]
+    assert places == [
+        (number, index, 1, advantage, number != 9)
+        for number in (7, 8, 9)
+        for index, advantage in enumerate((1.0, -1.0))
+    ]
     assert not folder.episode_steps(evaluation=True)
 
 
 def test_evaluations_are_kept_apart(folder: RunFolder) -> None:
     folder.save_evaluation(20, [group(0).episodes, group(1).episodes])
     saved = list(folder.read_episodes(20, evaluation=True))
-    assert [(s.group_id, s.index, s.start_version) for s in saved] == [
-        (0, 0, 20),
-        (0, 1, 20),
-        (1, 0, 20),
-        (1, 1, 20),
-    ]
+    places = [(s.group_id, s.index, s.start_version, s.advantage) for s in saved]
+    assert places == [(number, index, 20, None) for number in (0, 1) for index in (0, 1)]
     assert folder.episode_steps() == [] and folder.episode_steps(evaluation=True) == [20]
 
 
@@ -103,7 +105,8 @@ def test_a_torn_last_line_is_left_out_and_the_next_line_stands_alone(folder: Run
 
 
 def test_a_torn_episode_file_gives_what_is_whole(folder: RunFolder) -> None:
-    path = folder.save_groups(1, [group(i) for i in range(40)])
+    folder.save_groups(1, [group(i) for i in range(40)])
+    (path,) = folder.path.glob("episodes/*")
     path.write_bytes(path.read_bytes()[:-400])
     saved = list(folder.read_episodes(1))
     assert 0 < len(saved) < 80

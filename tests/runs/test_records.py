@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from agentgym.runs.records import (
     SavedEpisode,
-    decode_groups,
     decode_saved,
-    encode_group,
     encode_saved,
     pack,
     unpack,
@@ -20,7 +18,6 @@ from agentgym.types import (
     Episode,
     ErrorRecord,
     FinishReason,
-    Group,
     Outcome,
     SandboxSpec,
     Stop,
@@ -121,19 +118,3 @@ def test_values_come_back_as_they_were(given_value: object) -> None:
 def test_a_value_that_is_no_json_becomes_its_repr_and_does_not_raise() -> None:
     assert unpack(pack({"odd": {1, 2}})) == {"odd": "{1, 2}"}
     assert unpack(pack({1: "key"})) == "{1: 'key'}"
-
-
-def test_groups_come_back_in_their_order() -> None:
-    task = Task(task_id="t", prompt=({"role": "user", "content": "go"},), answer=(1, 2))
-    groups = [
-        Group(
-            group_id=group_id,
-            task=task,
-            start_version=4,
-            episodes=[Episode(episode_id=f"{group_id}-{i}", task=task, seed=i) for i in range(2)],
-            advantages=[0.5, None],
-        )
-        for group_id in (9, 3)
-    ]
-    lines = [record for group in groups for record in encode_group(group, step=5, trained=True)]
-    assert decode_groups([decode_saved(json.loads(json.dumps(line))) for line in lines]) == groups

@@ -96,13 +96,9 @@ class Qwen3Model:
         """[T, heads, D] to [B, K, G * N, D]: heads that share keys are rows of one product."""
         if batch.pad_index is None:
             return queries.view(len(queries), self.architecture.num_kv_heads, -1, self.architecture.head_dim)
-        num_sequences = batch.mask.shape[0]
+        size = self.architecture
         padded = queries[batch.pad_index].view(
-            num_sequences,
-            -1,
-            self.architecture.num_kv_heads,
-            self.architecture.heads_per_kv,
-            self.architecture.head_dim,
+            len(batch.mask), -1, size.num_kv_heads, size.heads_per_kv, size.head_dim
         )
         return padded.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
@@ -110,14 +106,8 @@ class Qwen3Model:
         """[B, K, G * N, D] to [T, heads * D]."""
         if batch.unpad_index is None:
             return attended.flatten(1)
-        num_sequences = attended.shape[0]
-        split = attended.view(
-            num_sequences,
-            self.architecture.num_kv_heads,
-            self.architecture.heads_per_kv,
-            -1,
-            self.architecture.head_dim,
-        )
+        size = self.architecture
+        split = attended.view(len(attended), size.num_kv_heads, size.heads_per_kv, -1, size.head_dim)
         return split.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[batch.unpad_index]
 
     def _norm(self, values: Tensor, scale: Tensor) -> Tensor:

@@ -84,15 +84,3 @@ def test_settings_keep_their_meaning(old_model):
     params = sampling_params(SamplingParams(max_tokens=5, temperature=0.5, top_p=0.8, top_k=4, seed=-1))
     assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.5, 0.8, 4, 5)
     assert params.ignore_eos and params.seed == 2**63 - 1
-
-
-def test_reading_tensors_gives_what_was_written(old_model):
-    import torch
-
-    from agentgym.generators.vllm.worker import read_tensors
-
-    path = old_model.folder / "model.safetensors"
-    read = dict(read_tensors(str(path), torch.device("cpu")))
-    written = dict(old_model.weights())
-    assert read.keys() == written.keys()
-    assert all(torch.equal(read[name], written[name]) for name in written)
