@@ -36,8 +36,3 @@ class TorchStoreConfig(StoreConfig):
 async def build_store(config: WeightsConfig, run: str, *, runtime: Runtime | None = None) -> WeightStore:
     """The store that the config chooses; see `StoreConfig.open`."""
     return await config.store.open(run, keep=config.keep, runtime=runtime)
-
-
-def process_imports(store: WeightStore) -> tuple[str, ...]:
-    """Modules that a process which gets a copy of the store imports before its first actor."""
-    return store.process_imports
