@@ -133,7 +133,8 @@ class ProcessGroup(Generic[A]):
             answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
         except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
             raise self._died(error) from error
-        answer.add_done_callback(_forget)  # a cancelled caller does not read it
+        # A cancelled caller does not read it, and asyncio would log a warning.
+        answer.add_done_callback(lambda late: late.cancelled() or late.exception())
         await asyncio.wait({answer, self.dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return self._unwrap(endpoint, answer)
@@ -200,12 +201,6 @@ class ProcessGroup(Generic[A]):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._exited.wait(), timeout_s)
         return self._exited.is_set()
-
-
-def _forget(answer: asyncio.Future[object]) -> None:
-    """Read the late result of a call that nobody waits for, so that asyncio logs no warning."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 def _how_it_ended(descriptor: int) -> str:

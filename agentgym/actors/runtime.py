@@ -8,7 +8,6 @@ import contextlib
 import importlib
 import logging
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,16 +180,3 @@ def current_runtime() -> Runtime:
     if not _open_runtimes:
         raise UserError("no Runtime is open; write `async with Runtime() as runtime:` around the services")
     return _open_runtimes[-1]
-
-
-@contextlib.contextmanager
-def cancelled_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM cancel the running task, so that every `finally` runs. Main thread only."""
-    task = asyncio.current_task()
-    assert task is not None, "cancelled_by_sigterm needs a running task"
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
