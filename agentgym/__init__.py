@@ -1,9 +1,13 @@
-"""agentgym: write an environment as a plugin, train a language-model agent in it, measure the agent."""
+"""agentgym: write an environment, train a language-model agent in it, measure the agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
-from agentgym.hooks import PluginRegistry, hookimpl
-from agentgym.rewards import Reward
+from agentgym.hooks import MetricSink, hookimpl
+from agentgym.rewards import Reward, reward
 from agentgym.sandbox import (
     AssertCase,
     CallCase,
@@ -14,68 +18,56 @@ from agentgym.sandbox import (
     RunResult,
     RunStatus,
     Sandbox,
-    SandboxDirty,
-    SandboxDiskFull,
-    SandboxLost,
-    SandboxUnavailable,
     Session,
     StdioCase,
     Verdict,
 )
-from agentgym.types import (
-    Completion,
-    Episode,
-    GenerateRequest,
-    Group,
-    Message,
-    Outcome,
-    Sample,
-    SamplingParams,
-    SandboxSpec,
-    Stop,
-    Task,
-    Turn,
-    VersionSpan,
-)
+from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task
+
+if TYPE_CHECKING:
+    from agentgym.cli.script import evaluate, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AssertCase",
     "CallCase",
-    "Completion",
     "Environment",
     "Episode",
     "EpisodeContext",
     "FileRefused",
-    "GenerateRequest",
     "GradeRequest",
-    "Group",
     "InfraError",
+    "Json",
     "LimitHit",
     "Limits",
     "Message",
+    "MetricSink",
     "Outcome",
-    "PluginRegistry",
     "Reply",
     "Reward",
     "RunResult",
     "RunStatus",
-    "Sample",
-    "SamplingParams",
     "Sandbox",
-    "SandboxDirty",
-    "SandboxDiskFull",
-    "SandboxLost",
     "SandboxSpec",
-    "SandboxUnavailable",
     "Session",
+    "Split",
     "StdioCase",
     "Stop",
     "Task",
-    "Turn",
     "UserError",
     "Verdict",
-    "VersionSpan",
+    "evaluate",
     "hookimpl",
+    "reward",
+    "train",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Training and evaluation are imported when they are first used."""
+    if name in ("train", "evaluate"):
+        from agentgym.cli import script
+
+        return getattr(script, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

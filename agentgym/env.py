@@ -1,25 +1,35 @@
-"""What the author of an environment plugin writes."""
+"""What the author of an environment writes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from agentgym.rewards import marked_rewards
 from agentgym.sandbox import Sandbox, Session
 from agentgym.types import Json, Message, Split, Task
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # knows defaults: an environment without state names no type
+
+    State = TypeVar("State", default=Any)
+else:
+    from typing import TypeVar
+
+    State = TypeVar("State")
+
 
 @dataclass(slots=True, kw_only=True)
-class EpisodeContext:
+class EpisodeContext(Generic[State]):
     """One episode, as its environment sees it.
 
-    messages: the prompt and all that was said since. info: JSON that the environment records; it is saved
-    with the episode, and rewards read it. `info["success"] = True` says that the goal was reached.
+    messages: the prompt and everything said since. info: JSON that the environment records; it is saved
+    with the episode, and rewards read it. `info["success"] = True` means that the goal was reached.
     sandbox: None unless the task asks for one. session: a sandbox of the episode's own, where files, names and
     processes last from turn to turn; None unless the task's spec says `session`. It is closed for you.
-    state: anything that lives as long as the episode.
+    state: what `start` returned.
     """
 
     task: Task
@@ -30,7 +40,7 @@ class EpisodeContext:
     sandbox: Sandbox | None = None
     session: Session | None = None
     info: dict[str, Json] = field(default_factory=dict)
-    state: object = None
+    state: State = None  # type: ignore[assignment]  # set when `start` returns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +52,24 @@ class Reply:
     invalid: bool = False
 
 
-class Environment(ABC):
+class Environment(ABC, Generic[State]):
     """Tasks, and the answers to what the agent says. One object serves many episodes at a time.
 
-    So no episode's state may live on `self`: it belongs into the context.
+    So no episode's state may live on `self`: return it from `start`, and find it as `context.state`. Its type
+    is the parameter of the class, `Environment[Game]`; an environment without state leaves it out.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # the class's own name unless it is set
     version: ClassVar[int] = 1
-    rewards: ClassVar[Mapping[str, float]]  # default reward names with their weights
+    rewards: ClassVar[
+        Mapping[str, float]
+    ] = {}  # default weights by name; methods marked `@reward` add theirs
     max_turns: ClassVar[int] = 1
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__
 
     @abstractmethod
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
@@ -60,12 +78,21 @@ class Environment(ABC):
         No task may be in both splits.
         """
 
-    async def start(self, context: EpisodeContext) -> None:  # noqa: B027  optional
-        """Prepare one episode."""
+    async def start(self, context: EpisodeContext[State]) -> State:
+        """Prepare one episode; returns its state."""
+        return context.state
 
-    async def reply(self, context: EpisodeContext) -> Reply:
+    async def reply(self, context: EpisodeContext[State]) -> Reply:
         """Answer the agent's last message, `context.messages[-1]`. Single-turn by default."""
         return Reply(done=True)
 
-    async def finish(self, context: EpisodeContext) -> None:  # noqa: B027  optional
-        """Release what `start` took. Always called, after an error too."""
+    async def finish(self, context: EpisodeContext[State]) -> None:
+        """Release what `start` took. Called whenever `start` was, also when that raised or timed out."""
+
+
+def default_weights(environment: object) -> dict[str, float]:
+    """The weights of an environment, or of its class: its `rewards`, then those of its other marked methods."""
+    weights = dict(getattr(environment, "rewards", {}))
+    for name, one in marked_rewards(environment).items():
+        weights.setdefault(name, one.weight)
+    return weights

@@ -1,7 +1,8 @@
-"""Shows every environment as a `gymnasium.Env`, and many episodes of it as a native vector environment.
+"""Adapts every environment to `gymnasium.Env`, and many episodes of it to a native vector environment.
 
-Observations and actions are text. The episodes are async; they run on one event loop in a daemon thread,
-which all faces of a process share and which ends with the last of them. Importing this needs gymnasium.
+Importing this module needs gymnasium, and registers all installed environments. Observations and actions are
+text. The episodes are async; they run on one event loop in a daemon thread, which all adapters of a process
+share and which ends with the last of them.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _SAMPLED_CHARS: Final = string.ascii_letters + string.digits + string.punctuatio
 
 
 def register_gymnasium(registry: PluginRegistry | None = None) -> list[str]:
-    """Make every installed environment known to `gymnasium.make` and `make_vec`; returns their ids.
+    """Make every environment of a registry known to `gymnasium.make` and `make_vec`; returns their ids.
 
-    Keyword arguments of `make` are the fields of `TextGameConfig`.
+    Done for what is installed when this module is imported, so that `make("agentgym.gymnasium:agentgym/math-v1")`
+    needs no other line. Keyword arguments of `make` are the fields of `TextGameConfig`.
     """
     registry = registry or PluginRegistry.discover()
     ids = []
@@ -48,7 +50,7 @@ def register_gymnasium(registry: PluginRegistry | None = None) -> list[str]:
 
 
 class AnyText(gymnasium.Space[str]):
-    """Every string. gymnasium's own Text lists its characters, and so can't be all of Unicode."""
+    """Every string. gymnasium's own Text lists its characters, so it cannot hold all of Unicode."""
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:
         super().__init__(shape=None, dtype=None, seed=seed)
@@ -76,7 +78,7 @@ class AnyText(gymnasium.Space[str]):
 
 
 class _SharedLoop:
-    """One event loop in a daemon thread, for as long as somebody uses it."""
+    """One event loop in a daemon thread, which runs while anybody uses it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,18 +120,18 @@ class _SharedLoop:
 _LOOP: Final = _SharedLoop()
 
 
-class _Table:
-    """A game with some seats at it, and the lease of the loop that it is played on."""
+class _Game:
+    """An environment with some episodes of it, and the shared loop that they run on."""
 
     def __init__(self, config: TextGameConfig, num_episodes: int) -> None:
         _LOOP.acquire()
         self._end = weakref.finalize(self, _LOOP.release)
         try:
-            self._game = _LOOP.run(TextGame.start(PluginRegistry.discover(), config))
+            self._shared = _LOOP.run(TextGame.start(PluginRegistry.discover(), config))
         except BaseException:
             self._end()
             raise
-        self.episodes = [TextEpisode(self._game) for _ in range(num_episodes)]
+        self.episodes = [TextEpisode(self._shared) for _ in range(num_episodes)]
 
     def run(self, call: Coroutine[object, object, Result]) -> Result:
         return _LOOP.run(call)
@@ -146,11 +148,11 @@ class _Table:
             for episode in self.episodes:
                 await episode.close()
         finally:
-            await self._game.close()
+            await self._shared.close()
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """One environment as Gymnasium knows them: `make("agentgym/math-v1", split="test")`."""
+    """One environment: `make("agentgym/math-v1", split="test")`, or `TextEnv(name="my_env.py:GuessNumber")`."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
 
@@ -159,20 +161,20 @@ class TextEnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self.observation_space = AnyText()
         self.action_space = AnyText()
-        self._table = _Table(TextGameConfig(**config), 1)
+        self._game = _Game(TextGameConfig(**config), 1)
         self._transcript = ""
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         super().reset(seed=seed)
-        (episode,) = self._table.episodes
-        text, info = self._table.run(episode.reset(_draw(self.np_random)))
+        (episode,) = self._game.episodes
+        text, info = self._game.run(episode.reset(_draw(self.np_random)))
         self._transcript = text
         return text, dict(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Raises InfraError when the episode can't be scored."""
-        (episode,) = self._table.episodes
-        after = self._table.run(episode.step(action))
+        """Raises InfraError when the episode cannot be scored."""
+        (episode,) = self._game.episodes
+        after = self._game.run(episode.step(action))
         self._transcript += f"\n\n> {action}\n\n{after.text}"
         return after.text, after.reward, after.terminated, after.truncated, dict(after.info)
 
@@ -180,7 +182,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return self._transcript if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        self._table.close()
+        self._game.close()
 
 
 class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, Any]]):
@@ -200,7 +202,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         self.num_envs = num_envs
         self.single_observation_space = self.single_action_space = AnyText()
         self.observation_space = self.action_space = batch_space(AnyText(), num_envs)
-        self._table = _Table(TextGameConfig(**config), num_envs)
+        self._game = _Game(TextGameConfig(**config), num_envs)
         self._texts = [""] * num_envs
         self._over = np.ones(num_envs, dtype=np.bool_)
 
@@ -220,9 +222,9 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         drawn = [
             _draw(self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])) for i in chosen
         ]
-        calls = [self._table.episodes[i].reset(seed) for i, seed in zip(chosen, drawn, strict=True)]
+        calls = [self._game.episodes[i].reset(seed) for i, seed in zip(chosen, drawn, strict=True)]
         infos: Info = {}
-        for i, (text, info) in zip(chosen, self._table.run(_together(calls)), strict=True):
+        for i, (text, info) in zip(chosen, self._game.run(_together(calls)), strict=True):
             self._texts[i], self._over[i] = text, False
             infos = self._add_info(infos, dict(info), i)
         return tuple(self._texts), infos
@@ -230,14 +232,14 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
     def step(
         self, actions: Sequence[str]
     ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], Info]:
-        """Raises InfraError when an episode can't be scored."""
+        """Raises InfraError when an episode cannot be scored."""
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated, truncated = np.zeros_like(self._over), np.zeros_like(self._over)
         self._texts = [""] * self.num_envs
         live = [int(i) for i in np.flatnonzero(~self._over)]
-        calls = [self._table.episodes[i].step(actions[i]) for i in live]
+        calls = [self._game.episodes[i].step(actions[i]) for i in live]
         infos: Info = {}
-        for i, after in zip(live, self._table.run(_together(calls)), strict=True):
+        for i, after in zip(live, self._game.run(_together(calls)), strict=True):
             self._texts[i], rewards[i] = after.text, after.reward
             terminated[i], truncated[i] = after.terminated, after.truncated
             infos = self._add_info(infos, dict(after.info), i)
@@ -245,7 +247,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         return tuple(self._texts), rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._table.close()
+        self._game.close()
 
 
 async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[Result]:
@@ -261,3 +263,6 @@ async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[
 def _draw(random: np.random.Generator) -> int:
     """The core's seed."""
     return int(random.integers(2**31))
+
+
+register_gymnasium()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ import pluggy
 from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
-from agentgym.rewards import Reward
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.import_path import import_object, is_import_path
+from agentgym.rewards import Reward, RewardFunction, marked_reward
+from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.types import Json
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,8 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 EnvironmentFactory: TypeAlias = Callable[..., Environment]
 """Called with the recipe's `env.options` as keyword arguments."""
-SandboxFactory: TypeAlias = Callable[[SandboxOptions], SandboxBackend]
+SandboxFactory: TypeAlias = SandboxPlugin | Callable[[SandboxOptions], SandboxBackend]
+"""A plain function or class declares nothing, so it is chosen by its name only."""
 
 
 class MetricSink(Protocol):
@@ -196,13 +199,31 @@ class PluginRegistry:
         return sorted(self._provided[kind])
 
     def environment(self, name: str) -> EnvironmentFactory:
+        """By name, or by import path: `my_env.py:GuessNumber`."""
+        if is_import_path(name):
+            return _environment_at(name)
         return cast(EnvironmentFactory, self._get("environments", name))
 
     def reward(self, name: str) -> Reward:
+        """By name, or by import path: `my_rewards.py:short`."""
+        if is_import_path(name):
+            return _reward_at(name)
         return cast(Reward, self._get("rewards", name))
 
     def sandbox(self, name: str) -> SandboxFactory:
         return cast(SandboxFactory, self._get("sandboxes", name))
+
+    def sandboxes(self) -> dict[str, SandboxPlugin]:
+        """Every sandbox that is available by its name; those with a rank for `auto` first, in its order."""
+        found: dict[str, SandboxPlugin] = {}
+        for name in self.names("sandboxes"):
+            try:
+                factory = self.sandbox(name)
+            except UserError:  # two plugins provide it
+                continue
+            found[name] = factory if isinstance(factory, SandboxPlugin) else SandboxPlugin(create=factory)
+        ranks = {name: math.inf if one.auto_rank is None else one.auto_rank for name, one in found.items()}
+        return {name: found[name] for name in sorted(found, key=lambda name: (ranks[name], name))}
 
     def sink(self, name: str) -> SinkFactory:
         return cast(SinkFactory, self._get("sinks", name))
@@ -324,6 +345,29 @@ class PluginRegistry:
             record.status = PluginStatus.DUPLICATE
             record.error = f"{len(records)} distributions give the plugin {name!r}: {origins}; {ONE_TOO_MANY}"
         self._entry_points.pop(name, None)
+
+
+def _environment_at(path: str) -> type[Environment]:
+    found = import_object(path, "a subclass of agentgym.Environment", _is_environment, local=True)
+    assert isinstance(found, type)
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UserError(f"the environment {path!r} does not define {', '.join(missing)}")
+    return found
+
+
+def _is_environment(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Environment) and thing is not Environment
+
+
+def _reward_at(path: str) -> Reward:
+    found = import_object(path, "a function that takes an episode", _is_reward, local=True)
+    if isinstance(found, Reward):
+        return found
+    return marked_reward(found) or Reward(name=path.rpartition(":")[2], function=cast(RewardFunction, found))
+
+
+def _is_reward(thing: object) -> bool:
+    return isinstance(thing, Reward) or inspect.isroutine(thing)
 
 
 def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:

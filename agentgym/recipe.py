@@ -54,7 +54,10 @@ class EnvConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """name: `auto` takes Docker when an engine answers, else an interpreter that the tasks allow."""
+    """name: `auto` takes the first by rank that is available, an interpreter only where every task allows it.
+
+    options: of the sandbox that is taken (docs/sandboxes.md).
+    """
 
     name: str = "auto"
     options: dict[str, Json] = field(default_factory=dict)

@@ -1,34 +1,38 @@
-"""What the author of a reward plugin writes: a function from an episode to a number."""
+"""What the author of a reward writes: a function from a finished episode to a number."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, TypeVar, cast, overload
 
 from agentgym.types import Episode
 
 Score: TypeAlias = float | None
 RewardFunction: TypeAlias = Callable[[Episode], Score] | Callable[[Episode], Awaitable[Score]]
-"""Scores one finished episode; None means that it can't be scored, 0.0 that it scored zero.
+"""Scores one finished episode; None means that it cannot be scored, 0.0 that it scored zero.
 
 An `async def` runs on the event loop. A plain `def` runs in a process of its own, which is killed when it
 takes too long, so it must be importable by name; it sees the episode without its turns' tokens. What raises,
 hangs or is not finite makes the episode an infrastructure error that carries the reward's name.
 """
+Function = TypeVar("Function", bound=Callable[..., Score | Awaitable[Score]])
+_MARK: Final = "__agentgym_reward__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """A reward function with its name, the range it keeps to, and how long it may take.
+    """A reward function with its name, its default weight, its range, and how long it may take.
 
     inline: a plain function that runs on the event loop, not in a process. It costs microseconds instead of
-    hundreds of them, and nothing can stop it: only for look-ups that can't hang.
+    hundreds of them, and nothing can stop it: only for look-ups that cannot hang.
     """
 
     name: str
     function: RewardFunction
+    weight: float = 1.0
     low: float = 0.0
     high: float = 1.0
     timeout_s: float = 10.0
@@ -44,3 +48,67 @@ class Reward:
             raise ValueError(
                 f"reward {self.name!r} has timeout_s {self.timeout_s}; give a finite number above 0"
             )
+        if not math.isfinite(self.weight):
+            raise ValueError(f"reward {self.name!r} has weight {self.weight}; give a finite number")
+
+
+@overload
+def reward(function: Function, /) -> Function: ...
+@overload
+def reward(
+    *,
+    name: str = "",
+    weight: float = 1.0,
+    low: float = 0.0,
+    high: float = 1.0,
+    timeout_s: float = 10.0,
+    inline: bool = False,
+) -> Callable[[Function], Function]: ...
+def reward(
+    function: Function | None = None,
+    /,
+    *,
+    name: str = "",
+    weight: float = 1.0,
+    low: float = 0.0,
+    high: float = 1.0,
+    timeout_s: float = 10.0,
+    inline: bool = False,
+) -> Function | Callable[[Function], Function]:
+    """Make a function, or a method of an environment, a reward by its name: `@reward` or `@reward(weight=0.1)`.
+
+    A method counts with its weight unless the environment's `rewards` or the recipe set another; a function
+    counts where it is named. Both stay what they are and can be called. The fields are those of `Reward`.
+    """
+
+    def mark(function: Function) -> Function:
+        one = Reward(
+            name=name or function.__name__,
+            function=cast(RewardFunction, function),  # of a method `marked_rewards` binds it
+            weight=weight,
+            low=low,
+            high=high,
+            timeout_s=timeout_s,
+            inline=inline,
+        )
+        setattr(function, _MARK, one)
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def marked_reward(function: object) -> Reward | None:
+    """The reward that `@reward` made of a function."""
+    mark = getattr(function, _MARK, None)
+    return mark if isinstance(mark, Reward) else None
+
+
+def marked_rewards(place: object) -> dict[str, Reward]:
+    """What `@reward` marked among the attributes of a module, a class or an object, by the rewards' names."""
+    found = {}
+    for attribute in dir(place):
+        static = inspect.getattr_static(place, attribute, None)
+        mark = marked_reward(static) or marked_reward(getattr(static, "__func__", None))  # a static method's
+        if mark is not None:
+            found[mark.name] = replace(mark, function=getattr(place, attribute))
+    return found

@@ -14,7 +14,7 @@ from agentgym.types import Json, SandboxSpec
 
 
 class SandboxUnavailable(InfraError):
-    """No sandbox can be had: the message says what was tried and what to do."""
+    """No sandbox is available: the message says what was tried and what to do."""
 
 
 class SandboxLost(InfraError):
@@ -109,7 +109,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCase:
-    """Call the entry function and compare what it returns. Raises UserError when args is no tuple or list.
+    """Call the entry function and compare what it returns. Raises UserError when args is not a tuple or list.
 
     args, kwargs, expected: plain builtin values (None, bool, int, float, str, bytes, list, tuple, set, dict).
     Types count: True is not 1, (1,) is not [1]. tolerance: for floats, relative and absolute; 0 is exact.
@@ -136,7 +136,7 @@ class CallCase:
 class AssertCase:
     """Python source that raises when the solution is wrong; it sees the entry's name and `candidate`.
 
-    Arguments that the solution changed in place are changed here too. What it returns that is no plain value
+    Arguments that the solution changed in place are changed here too. What it returns that is not a plain value
     (a generator, an instance of its own class) is used through a proxy.
     """
 
@@ -216,13 +216,13 @@ class Capabilities:
 
     backend: str
     detail: str
-    isolated: bool  # another kernel view than ours: files, processes, users
-    full_python: bool
-    network_off: bool
-    memory_limit: bool
-    process_limit: bool
-    per_call_uid: bool
-    seccomp: bool
+    isolated: bool = False  # another kernel view than ours: files, processes, users
+    full_python: bool = False
+    network_off: bool = False
+    memory_limit: bool = False
+    process_limit: bool = False
+    per_call_uid: bool = False
+    seccomp: bool = False
     disk_limit: bool = False
     sessions: bool = False
     network_allow_list: bool = False  # a session may be given a proxy to named hosts
@@ -300,11 +300,13 @@ class Sandbox(Protocol):
         network: the only hosts it may reach, as `pypi.org`, `*.example.org` or `host:8080`; none by default.
         Raises UserError where the backend has no sessions, SandboxUnavailable when none comes free in time.
         """
-        ...
+        raise UserError(
+            f"sandbox {self.name!r} has no sessions; `agentgym sandbox doctor` reports which have"
+        )
 
 
 class SandboxBackend(Sandbox, Protocol):
-    """A sandbox that is started once a run and serves all its episodes."""
+    """A sandbox that is started once a run and serves all its episodes. Inherit it for `async with` and `session`."""
 
     def supports(self, spec: SandboxSpec) -> bool: ...
 
@@ -322,14 +324,16 @@ class SandboxBackend(Sandbox, Protocol):
         """Counts and times since the start, named `sandbox/<what>_<unit>`."""
         ...
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return await self.start()
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        await self.close()
 
 
 class ImageBackend(Protocol):
@@ -345,4 +349,29 @@ class ImageBackend(Protocol):
 
 
 SandboxOptions: TypeAlias = dict[str, Json]
-"""What a recipe says under `sandbox.options`; each backend turns it into a config of its own."""
+"""What a recipe has under `sandbox.options`; each backend turns it into a config of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxPlugin:
+    """What the hook `sandboxes` gives for a name: how to create the backend, and what it declares before that.
+
+    create: makes the backend, not started, and imports its libraries only then. Raises UserError for options that it
+        does not take. What it enforces on this machine, its `probe` reports; `auto` takes only what is isolated.
+    auto_rank: its place when `auto` chooses, the lowest first; None is chosen by its name only.
+    interpreter: it runs a part of Python, so `auto` takes it only for tasks that allow it by name.
+    contents: options that decide what solutions find in it, as packages. When one is set, `auto` takes no sandbox
+        that lacks the option.
+    needs: Python distributions, as pip takes them: `engine>=2`.
+    setup: what to do to get it, in a sentence with its commands in backticks.
+    """
+
+    create: Callable[[SandboxOptions], SandboxBackend]
+    auto_rank: int | None = None
+    interpreter: bool = False
+    contents: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    setup: str = ""
+
+    def __call__(self, options: SandboxOptions) -> SandboxBackend:
+        return self.create(options)

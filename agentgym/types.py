@@ -1,4 +1,4 @@
-"""The data of an episode, in the order in which it flows. Standard library only.
+"""The data of an episode, in the order in which it is made. Standard library only.
 
 Axes: P prompt tokens, C completion tokens, L tokens of one sample, G episodes of one group.
 """
@@ -56,7 +56,7 @@ class FinishReason(StrEnum):
 class SandboxSpec:
     """What a task needs to run code.
 
-    allow_interpreters: sandboxes that are no full CPython but suffice for this task.
+    allow_interpreters: sandboxes that are not a full CPython but suffice for this task.
     session: its episodes lease a sandbox of their own. network: the only hosts that such a session may reach.
     """
 
@@ -177,7 +177,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """What went wrong, and in whose part: sandbox, generator, reward:<name>, environment:<name>."""
+    """What went wrong, and where: sandbox, generator, reward:<name>, environment:<name>."""
 
     source: str
     kind: str
@@ -186,7 +186,7 @@ class ErrorRecord:
 
 @dataclass(slots=True, kw_only=True)
 class Episode:
-    """One attempt at one task, as it was played and scored. Fields stand in the order they are filled."""
+    """One attempt at one task, as it was played and scored. The fields are in the order in which they are filled."""
 
     episode_id: str
     task: Task
@@ -239,7 +239,7 @@ class Sample:
     All of length L. loss_mask: 1.0 where the policy sampled the token, else 0.0. logprobs: the sampler's,
     0.0 elsewhere. advantages: 0.0 elsewhere. versions: the weights that sampled the token, -1 elsewhere.
     ref_logprobs: the reference model's, or empty when no reference is used.
-    Entry t of each speaks of token_ids[t]; the first token is never trained.
+    Entry t of each refers to token_ids[t]; the first token is never trained.
     """
 
     sample_id: str

@@ -25,8 +25,9 @@ from pathlib import Path
 import psutil
 from lagging import lag_behind
 
-from agentgym import Episode, PluginRegistry, Reward, hookimpl
+from agentgym import Episode, Reward, hookimpl
 from agentgym.config import apply_overrides, to_mapping
+from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.train import TrainResult, train
 from agentgym.runs.folder import RunFolder, RunStatus

@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
-from agentgym import GradeRequest, InfraError, PluginRegistry, Sandbox
+from agentgym import GradeRequest, InfraError, Sandbox
+from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Limits, RunStatus
 from agentgym_envs.code_exec.datasets_source import humaneval_problem
 from agentgym_envs.code_exec.problems import Problem

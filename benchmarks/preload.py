@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from agentgym import PluginRegistry
+from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import RunStatus, SandboxBackend, SandboxOptions
 from agentgym.types import Json
 from agentgym_sandboxes.audit.machine import measure_load

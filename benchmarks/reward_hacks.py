@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "sandboxes"))
 
 from naive_graders import GRADERS, Grader
 
-from agentgym import PluginRegistry
+from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Limits, SandboxBackend
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.hacks.hack import Hack, attack

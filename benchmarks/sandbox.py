@@ -23,8 +23,8 @@ from pathlib import Path
 from sandbox_baselines import Baselines
 from sandbox_report import Results, tables
 
-from agentgym import PluginRegistry
 from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxUnavailable
 from agentgym_sandboxes.audit.bench import (
     QUICK,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -150,7 +151,7 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
     report = json.loads(
         python(
             "import json, sys, agentgym\n"
-            "registry = agentgym.PluginRegistry.discover()\n"
+            "registry = agentgym.hooks.PluginRegistry.discover()\n"
             "registry.load_all()\n"
             f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
             "own = [r for r in registry.records if r.distribution == 'agentgym']\n"
@@ -168,9 +169,15 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
 )
 def test_starting_is_quick(words: list[str], budget_s: float) -> None:
     """In processor time; where the machine is busy or slow, as much longer as the standard library takes."""
-    rounds = [(processor_s("-c", REFERENCE), processor_s(*words)) for _ in range(5)]
-    reference_s, took_s = (min(times) for times in zip(*rounds, strict=True))
-    assert took_s <= budget_s * max(1.0, reference_s / REFERENCE_S)
+    reference_s = took_s = math.inf
+    for _ in range(25):  # other programs only ever add to it
+        reference_s = min(reference_s, processor_s("-c", REFERENCE))
+        took_s = min(took_s, processor_s(*words))
+        if took_s <= (allowed_s := budget_s * max(1.0, reference_s / REFERENCE_S)):
+            return
+    pytest.fail(
+        f"{took_s:.3f} s; allowed are {allowed_s:.3f} s, where the standard library takes {reference_s:.3f} s"
+    )
 
 
 def test_no_module_is_too_long() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import json
 import os
 import re
 import subprocess
@@ -35,6 +36,7 @@ TREATMENTS = {
     "yaml": "recipe",
     "toml": "parsed",
 }
+INDENTED = re.compile(r"(    |\t)(agentgym|make|python|pip|pytest) ")
 NEEDS = {'sandbox("docker")': pytest.mark.docker, "agentgym.train(": pytest.mark.slow}
 
 
@@ -58,6 +60,8 @@ def test_every_block_is_checked_or_says_why_not() -> None:
         f"{unknown}: give each a language of {', '.join(TREATMENTS)}, "
         "or write above it why it is only shown: <!-- fragment: why -->"
     )
+    indented = [line for page in PAGES for line in page.read_text().splitlines() if INDENTED.match(line)]
+    assert not indented, f"{indented}: put these commands between ```sh and ```"
     counts = Counter(map(treatment, BLOCKS))
     assert all(counts[kind] for kind in ("run", "commands", "recipe", "fragment")), counts
     assert len(COMMANDS) > 50  # or this looks at the wrong places
@@ -75,6 +79,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name := block.marks.get("file"):
             (tmp_path / name).write_text(block.text)
     (tmp_path / "program.py").write_text("print(6 * 7)")
+    guess, short = (EXAMPLE / "guess_number.py").read_text(), "def short(episode):\n    return 1.0\n"
+    (tmp_path / "my_env.py").write_text(f"{guess}\n\n{short}")
     (tmp_path / "recipe.yaml").write_text("loop: {steps: 1}\n")
     (tmp_path / "tasks.jsonl").symlink_to(ROOT / "tests" / "data" / "problems.jsonl")
     monkeypatch.chdir(tmp_path)
@@ -104,6 +110,17 @@ def test_a_program_runs_and_prints_what_is_shown(
     after = BLOCKS[BLOCKS.index(block) + 1 :][:1]
     if after and after[0].page == block.page and after[0].language == "output":
         assert done.stdout.split() == after[0].text.split()
+
+
+@pytest.mark.slow
+def test_the_environment_of_the_first_screen_is_trained(place: Path) -> None:
+    """The README's file and command, for two steps."""
+    words = next(c.words for c in COMMANDS if "brief.py:Brief" in c.words and "train" in c.words)
+    command = [sys.executable, "-m", "agentgym.cli.main", *words[1:]]
+    short = ["--loop.steps", "2", "--eval.tasks", "8", "--logging.sinks", "[]", "--json"]
+    done = subprocess.run([*command, *short], cwd=place, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
 
 
 @those("fragment")
@@ -197,7 +214,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors, f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     rooms = ("agentgym", "envs", "plugins", "sandboxes", "apps", "tests", "benchmarks", "docs")
     ours = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.*")]

@@ -33,7 +33,7 @@ async def test_the_example_is_played_and_scored_with_its_own_reward(registry: Pl
     environment = registry.environment("guess_number")()
     task = next(environment.tasks("train"))
     context = EpisodeContext(task=task, messages=list(task.prompt))
-    await environment.start(context)
+    context.state = await environment.start(context)
     low, high, done = 1, 100, False
     while not done:
         guess = (low + high) // 2
@@ -45,9 +45,10 @@ async def test_the_example_is_played_and_scored_with_its_own_reward(registry: Pl
             low, high = (guess + 1, high) if message["content"] == "Higher." else (low, guess - 1)
     assert context.turn <= environment.max_turns and context.info["success"] is True
     episode = Episode(episode_id="e", task=task, seed=0, messages=context.messages, info=context.info)
-    async with Scorer.from_registry(registry, environment.rewards) as scorer:
+    weights = {"success": 1.0, "few_guesses": 0.1, "polite": 0.5}
+    async with Scorer.of(environment, registry, weights) as scorer:
         await scorer.score(episode)
-    assert episode.error is None
+    assert episode.error is None and environment.rewards == {"success": 1.0, "few_guesses": 0.1}
     assert episode.reward == pytest.approx(1.0 + 0.1 / context.turn)
 
 

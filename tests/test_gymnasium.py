@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +37,8 @@ def ids() -> list[str]:
 
 
 def right_answer(env: TextEnv) -> str:
-    (episode,) = env._table.episodes
-    assert episode._context is not None
-    return f"#### {episode._context.task.answer}"
+    (episode,) = env._game.episodes
+    return f"#### {episode.task.answer}"
 
 
 def test_every_installed_environment_is_registered_with_its_version(ids: list[str]) -> None:
@@ -46,6 +46,27 @@ def test_every_installed_environment_is_registered_with_its_version(ids: list[st
     assert len(ids) == len(PluginRegistry.discover().names("environments"))
     assert register_gymnasium() == ids  # again is fine
     assert all(gymnasium.spec(name).id == name for name in ids)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import agentgym.gymnasium; env = gymnasium.make('agentgym/math-v1')",
+        "env = gymnasium.make('agentgym.gymnasium:agentgym/math-v1')",
+    ],
+)
+def test_an_environment_is_made_by_its_id_in_a_new_process(line: str) -> None:
+    code = f"import gymnasium\n{line}\nassert '####' in env.reset(seed=0)[0]; env.close()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_environment_of_a_file_is_made_by_its_path() -> None:
+    env = TextEnv(name=f"{Path(__file__).parent}/data/repeat_number.py:RepeatNumber", split="test")
+    text, _ = env.reset(seed=0)
+    _, reward, terminated, _, info = env.step(text.split()[-1].strip("."))
+    assert terminated and info["success"] and reward == 1.0 + 0.1 * info["rewards"]["short"]
+    env.close()
 
 
 def test_check_env_has_nothing_to_say(ids: list[str]) -> None:
@@ -140,7 +161,7 @@ def test_the_vector_environment_plays_what_single_ones_play() -> None:
 def test_finished_episodes_of_a_vector_wait_for_their_reset() -> None:
     vector = make_vector(3, options={"tries": 2})
     vector.reset(seed=0)
-    answer = f"#### {vector._table.episodes[1]._context.task.answer}"  # type: ignore[union-attr]
+    answer = f"#### {vector._game.episodes[1].task.answer}"
     _, rewards, terminated, _, _ = vector.step(["no", answer, "no"])
     assert rewards.tolist() == [0, 1, 0] and terminated.tolist() == [False, True, False]
     texts, rewards, terminated, _, _ = vector.step(["no", "ignored", "no"])
@@ -218,9 +239,9 @@ def test_unknown_names_are_the_users_mistake_and_leave_nothing(config: dict[str,
         TextEnv(**config)
 
 
-def test_a_face_that_nobody_closed_lets_the_process_end_in_silence() -> None:
+def test_an_environment_that_nobody_closed_lets_the_process_end_silently() -> None:
     code = (
-        "import logging; logging.disable(logging.WARNING)\n"  # what other plugins say is not the matter
+        "import logging; logging.disable(logging.WARNING)\n"  # other plugins' warnings are beside the point
         "from agentgym.gymnasium import TextEnv\n"
         "env = TextEnv(name='math'); env.reset(seed=0); env.step('1')\n"
     )

@@ -220,6 +220,6 @@ def test_an_installed_plugin_is_found_from_the_command_of_a_new_process(install:
     assert point.dist is not None
     folder = str(Path(str(point.dist.locate_file("."))).resolve())
     code = f"import sys; sys.path.append({folder!r})\nimport agentgym\n"
-    code += "print(agentgym.PluginRegistry.discover().provider('environments', 'good').origin)"
+    code += "print(agentgym.hooks.PluginRegistry.discover().provider('environments', 'good').origin)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "'good' of fine 1.2"

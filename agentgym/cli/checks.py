@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from agentgym.commands.text import commands_in
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -75,18 +77,6 @@ PACKAGES = (
         distribution="torchstore", tested="", level=Level.NOTE, remedy="only for weights.store=torchstore"
     ),
     Package(
-        distribution="docker",
-        tested="7.",
-        level=Level.NOTE,
-        remedy="pip install 'agentgym[docker]' (sandbox)",
-    ),
-    Package(
-        distribution="pydantic-monty",
-        tested="1.4.",
-        level=Level.NOTE,
-        remedy="pip install 'agentgym[monty]' (sandbox without Docker)",
-    ),
-    Package(
         distribution="datasets",
         tested="",
         level=Level.NOTE,
@@ -127,6 +117,16 @@ def check_package(package: Package, find: Callable[[str], str | None] = version_
     return Check(name=package.distribution, level=package.level, found="not installed", remedy=package.remedy)
 
 
+def check_need(requirement: str, sandbox: str, find: Callable[[str], str | None] = version_of) -> Check:
+    """A distribution that a sandbox declares, as `engine>=2`."""
+    needed = Requirement(requirement)
+    version = find(needed.name)
+    if version is not None and needed.specifier.contains(version, prereleases=True):
+        return Check(name=needed.name, level=Level.OK, found=version)
+    remedy = f"pip install '{requirement}' (for the sandbox {sandbox})"
+    return Check(name=needed.name, level=Level.NOTE, found=version or "not installed", remedy=remedy)
+
+
 def check_gpus() -> Check:
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -141,7 +141,7 @@ def check_gpus() -> Check:
         )
     except (subprocess.SubprocessError, OSError) as error:
         return Check(
-            name="gpu", level=Level.NOTE, found=f"nvidia-smi fails: {error}", remedy="mend the driver"
+            name="gpu", level=Level.NOTE, found=f"nvidia-smi fails: {error}", remedy="fix the driver"
         )
     gpus = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     return Check(name="gpu", level=Level.OK if gpus else Level.NOTE, found="; ".join(gpus) or "none")
@@ -182,11 +182,13 @@ def check_space(name: str, path: Path, needed_gib: float, remedy: str) -> Check:
 
 
 async def check_sandboxes(registry: PluginRegistry) -> list[Check]:
-    """One check for each sandbox, and one that says whether any can be had."""
-    checks, usable = [], []
-    for name in registry.names("sandboxes"):
+    """What each sandbox needs and whether it is available; last, whether any is."""
+    sandboxes = registry.sandboxes()
+    checks = [check_need(need, name) for name, plugin in sandboxes.items() for need in plugin.needs]
+    usable = []
+    for name, plugin in sandboxes.items():
         try:
-            backend = registry.sandbox(name)({})
+            backend = plugin.create({})
             try:
                 able = await backend.probe()
             finally:
@@ -206,7 +208,7 @@ async def check_sandboxes(registry: PluginRegistry) -> list[Check]:
             Check(
                 name="sandboxes",
                 level=Level.MISSING,
-                found="none can be had, so environments that run code can't be played",
+                found="none is available, so environments that run code can't be played",
                 remedy="agentgym sandbox doctor",
             )
         )

@@ -70,7 +70,9 @@ def _run(words: list[str], shell: JobShell) -> int:
     )
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    overrides, others = split_overrides(rest) if command.TAKES_OVERRIDES else ([], rest)
+    overrides, others = (
+        split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
+    )
     arguments = parser.parse_strictly(others)
     arguments.overrides = overrides
     return command.run(arguments, shell)

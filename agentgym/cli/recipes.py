@@ -14,13 +14,25 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
 from agentgym.models.defaults import KEYS
 from agentgym.recipe import Recipe
+from agentgym.rollout.sandboxes import check_sandbox
+from agentgym.rollout.scoring import find_reward
 from agentgym.yaml import read_yaml
 
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
     parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
-    parser.add_argument("--env", metavar="NAME", help="the environment (`agentgym envs` lists them)")
+    parser.add_argument(
+        "--env",
+        metavar="NAME",
+        help="an environment that is installed, or a file's or module's: my_env.py:Guess",
+    )
+    parser.add_argument(
+        "--reward",
+        action="append",
+        metavar="NAME[=WEIGHT]",
+        help="a reward instead of the environment's own, by name or as my.py:short; may be given several times",
+    )
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -61,18 +73,12 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
-    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started.
-
-    So for options that the sandbox does not take; with `auto` they are Docker's.
-    """
-    registry.environment(recipe.env.name)
-    for name in recipe.rewards:
-        registry.reward(name)
-    sandbox = recipe.sandbox
-    if sandbox.name != "auto":
-        registry.sandbox(sandbox.name)(sandbox.options)
-    elif sandbox.options and "docker" in registry.names("sandboxes"):
-        registry.sandbox("docker")(sandbox.options)
+    """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
+    environment = registry.environment(recipe.env.name)
+    if isinstance(environment, type):  # the rewards of others are known when they are built
+        for name in recipe.rewards:
+            find_reward(name, environment, registry)
+    check_sandbox(recipe.sandbox.name, recipe.sandbox.options, registry)
     for name in recipe.logging.sinks:
         registry.sink(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn, cast
 
 from agentgym.errors import UserError, nearest
@@ -47,6 +47,10 @@ class Parser(argparse.ArgumentParser):
             self._chosen(arguments)._refuse(unknown[0])
         return arguments
 
+    def valued_options(self) -> set[str]:
+        """The options that are followed by one value."""
+        return {name for action in self._actions if action.nargs is None for name in action.option_strings}
+
     def _refuse(self, word: str) -> NoReturn:
         options = [name for action in self._actions for name in action.option_strings]
         hint = nearest(word.partition("=")[0], options) if word.startswith("-") else ""
@@ -60,10 +64,11 @@ class Parser(argparse.ArgumentParser):
         return self
 
 
-def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_overrides(words: Sequence[str], valued: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """The overrides among the words, as `section.field=value`, and all other words.
 
     An override is `--section.field value`, `--section.field=value`, `section.field=value` or `--set key=value`.
+    valued: options that are followed by a value, which is not an override even where it looks like one.
     """
     overrides: list[str] = []
     others: list[str] = []
@@ -81,6 +86,8 @@ def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
                 raise UserError(f"{word} needs a value, as in --trainer.procs 4 or --set trainer.procs=4")
             value = rest.pop(0)
             overrides.append(f"{dotted[1]}={value}" if dotted else value)
+        elif word in valued and rest and not rest[0].startswith("--"):
+            others += [word, rest.pop(0)]
         elif _ASSIGNED.fullmatch(word):
             overrides.append(word)
         else:

@@ -8,13 +8,13 @@ from pathlib import Path
 from agentgym.env import Environment
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.checks import check_lengths
-from agentgym.jobs.environment import load_environment, load_scorer
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
@@ -40,8 +40,8 @@ class Gym:
         cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter
     ) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox."""
-        environment = load_environment(recipe, registry)
-        scorer = load_scorer(recipe, environment, registry)
+        environment = build_environment(registry, recipe.env.name, recipe.env.options)
+        scorer = Scorer.of(environment, registry, recipe.rewards)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
         check_lengths(recipe)
         first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
@@ -66,7 +66,7 @@ class Gym:
         )
 
     def player(self, generator: Generator) -> EpisodePlayer:
-        sandbox = WatchedSandbox(self.backend, self.activity) if self.backend is not None else None
+        sandbox = watched(self.backend, self.activity) if self.backend is not None else None
         return EpisodePlayer(
             environment=self.environment,
             renderer=self.renderer,

@@ -1,4 +1,4 @@
-"""Where wall time goes: how long at least one call of a kind was in flight, and how long anything was."""
+"""Measures for how long at least one call of each kind was in flight, and any call at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Activity:
-    """Measures unions of intervals, not sums: ten calls at the same time for a second count one second."""
+    """Measures unions of intervals, not sums: ten calls at the same time for one second count as one second."""
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
@@ -18,7 +18,7 @@ class Activity:
 
     @contextmanager
     def doing(self, kind: str) -> Iterator[None]:
-        """Count the time of this block as `kind`."""
+        """Count the time inside this block as `kind`."""
         self._advance()
         self._running[kind] += 1
         try:
@@ -45,5 +45,5 @@ class Activity:
 
 
 def since(now_s: dict[str, float], before_s: dict[str, float]) -> dict[str, float]:
-    """What two readings of `totals_s` have between them."""
+    """The seconds that passed between two readings of `totals_s`."""
     return {kind: total - before_s.get(kind, 0.0) for kind, total in now_s.items()}

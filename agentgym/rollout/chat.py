@@ -1,7 +1,7 @@
 """Chat messages to token ids, such that a conversation's ids only ever grow at their end.
 
 What the policy sampled is never rendered or tokenized again. Only two texts come from the template: the
-opening prompt, and what stands between the end of an agent's turn and the start of its next one.
+opening prompt, and the text between the end of an agent's turn and the start of its next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from agentgym.errors import UserError
 from agentgym.rollout.tokenizer import Tokenizer
 from agentgym.types import Message
 
-_MARK = "\u27eaagent\u27eb"  # stands for an agent's turn while the template is asked what follows it
+_MARK = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
 
 
 class ChatRenderer:
@@ -28,12 +28,12 @@ class ChatRenderer:
         return self._tokenizer.end_ids
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The ids of an opening conversation, up to where the agent speaks."""
+        """The ids of an opening conversation, up to the start of the agent's turn."""
         text = self._tokenizer.render(self._harmless(messages), generation_prompt=True)
         return self._tokenizer.encode(text)
 
     def reply(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The ids from behind the agent's end token, over the new messages, to where it speaks again."""
+        """The ids after the agent's end token: the new messages, up to the start of its next turn."""
         text = after_turn(self._tokenizer, self._harmless(messages))
         return self._tokenizer.encode(text)
 
@@ -52,7 +52,7 @@ class ChatRenderer:
         return self._tokenizer.decode(ids)
 
     def _harmless(self, messages: Sequence[Message]) -> list[Message]:
-        """Special tokens that stand in a message's text are broken up: nobody but the template writes them."""
+        """Special tokens in a message's text are broken up: only the template writes control tokens."""
         safe: list[Message] = []
         for message in messages:
             content = message["content"]
@@ -64,17 +64,17 @@ class ChatRenderer:
 
 
 def after_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
-    """The template's text behind an agent's end token when `messages` follow its turn."""
+    """The template's text after an agent's end token when `messages` follow its turn."""
     return _split_turn(tokenizer, messages)[1]
 
 
 def turn_end(tokenizer: Tokenizer) -> str:
-    """The text of the end token that the template writes behind an agent's turn."""
+    """The text of the end token that the template writes after an agent's turn."""
     return _split_turn(tokenizer, [{"role": "user", "content": "."}])[0]
 
 
 def _split_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[str, str]:
-    """The end token of an agent's turn, and the text behind it."""
+    """The end token of an agent's turn, and the text after it."""
     opening: list[Message] = [{"role": "user", "content": "."}, {"role": "assistant", "content": _MARK}]
     text = tokenizer.render([*opening, *messages], generation_prompt=True)
     head, mark, tail = text.rpartition(_MARK)
@@ -114,7 +114,7 @@ def _check_cut(tokenizer: Tokenizer, talk: Sequence[Message], cut: int) -> None:
         rest = whole[len(before) :]
         if tokenizer.encode(before) + tokenizer.encode(rest) != tokenizer.encode(whole):
             raise UserError(
-                "this chat template can't be tokenized piece by piece: a token spans the start of the agent's "
+                "this chat template cannot be tokenized piece by piece: a token spans the start of the agent's "
                 f"turn, at {before[-20:]!r} + {rest[:20]!r}. Set model.chat_template to builtin:chatml."
             )
 

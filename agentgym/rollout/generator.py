@@ -1,4 +1,4 @@
-"""What a rollout needs from whoever samples tokens."""
+"""What a rollout needs from a generator."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from agentgym.types import Completion, GenerateRequest
 
 
 class Generator(Protocol):
-    """Replicas of a generator engine behind one door."""
+    """Replicas of a generator engine behind one interface."""
 
     @property
     def version(self) -> int:
-        """The newest weights that every replica which answers holds."""
+        """The newest version of the weights that every answering replica holds."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Raises InfraError when no replica could answer, ValueError for a request that can't be served."""
+        """Raises InfraError when no replica could answer, ValueError for a request that cannot be served."""
         ...
 
     async def update_weights(self, version: int) -> None:
-        """Returns when every replica that answers samples from `version`."""
+        """Returns when every answering replica samples from `version`."""
         ...

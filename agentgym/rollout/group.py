@@ -1,4 +1,4 @@
-"""Plays one task several times, so that its episodes can be compared; ends a run that breaks too often."""
+"""Plays one task several times, so that its episodes can be compared; ends a run in which too many break."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentgym.types import Episode, Group, Outcome, Task
 
 
 async def play_group(player: EpisodePlayer, task: Task, *, group_id: int, size: int, run_seed: int) -> Group:
-    """`size` episodes of one task at the same time; their seeds follow from the run's, the group and the place."""
+    """`size` episodes of one task at the same time; their seeds follow from run, group and index."""
     group = Group(group_id=group_id, task=task, start_version=player.generator.version)
     async with asyncio.TaskGroup() as tasks:
         playing = [
@@ -29,7 +29,7 @@ async def play_group(player: EpisodePlayer, task: Task, *, group_id: int, size: 
 
 
 class InfraMonitor:
-    """Watches the share of episodes that broken infrastructure cost."""
+    """Watches the share of episodes that were lost to broken infrastructure."""
 
     def __init__(self, max_share: float, window: int = 200, at_least: int = 40) -> None:
         self._max_share = max_share
@@ -55,7 +55,7 @@ class InfraMonitor:
         detail = f"\nthe last one: {last.message}" if last is not None else ""
         return (
             f"{share:.0%} of the last {len(self._recent)} episodes were lost to infrastructure errors; "
-            f"allowed is rollout.max_infra_error_share = {self._max_share:.0%}.\n" + "\n".join(lines) + detail
+            f"rollout.max_infra_error_share allows {self._max_share:.0%}.\n" + "\n".join(lines) + detail
         )
 
 

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.activity import Activity
 from agentgym.sandbox import (
-    FileInfo,
-    GradeRequest,
-    Limits,
-    RunResult,
     Sandbox,
     SandboxBackend,
     SandboxOptions,
+    SandboxPlugin,
     SandboxUnavailable,
     Session,
-    Verdict,
 )
 from agentgym.types import SandboxSpec, Task
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LIMITS = Limits()
-CONTAINING = ("docker", "bubblewrap")  # what `auto` tries for any task, in this order
-# Options of Docker's without which solutions could not import what they need.
-CONTENTS = ("image", "packages")
-WITH_SESSIONS = ("docker",)  # of these
+ASK_DOCTOR = "`agentgym sandbox doctor` reports what each sandbox lacks."
+
+
+def check_sandbox(name: str, options: SandboxOptions, registry: PluginRegistry) -> None:
+    """Raises UserError for an unknown sandbox, and for options that it, or all that `auto` may take, refuse."""
+    if name != "auto":
+        registry.sandbox(name)(options)
+    else:
+        _accepting(options, {k: p for k, p in registry.sandboxes().items() if p.auto_rank is not None})
 
 
 async def choose_sandbox(
@@ -41,22 +42,22 @@ async def choose_sandbox(
 ) -> SandboxBackend | None:
     """The backend, probed but not started; None when no task asks for one.
 
-    `auto` takes Docker, else bubblewrap, else the first interpreter that every task allows: never what does
-    not contain. options are Docker's then. Raises UserError for options that it does not take, and when a named
-    sandbox can't serve the tasks or isn't there, and says what to do.
+    `auto` takes the first by rank that is available and serves every task, an interpreter only where every task
+    allows it. Raises UserError, with what to do, for options that the sandbox does not take, and when a named one
+    can't serve the tasks or is unavailable.
     """
     specs = [task.sandbox for task in tasks if task.sandbox is not None]
     if not specs:
         return None
-    if name != "auto":
-        backend = registry.sandbox(name)(options)
-        _check_serves(backend, specs)
-        try:
-            await backend.probe()
-        except SandboxUnavailable as error:
-            raise UserError(f"sandbox {name!r} can't be had: {error}") from error
-        return backend
-    return await _choose_any(options, specs, registry, say)
+    if name == "auto":
+        return await _choose_any(options, specs, registry, say)
+    backend = registry.sandbox(name)(options)
+    _check_serves(backend, specs, options, registry)
+    try:
+        await backend.probe()
+    except SandboxUnavailable as error:
+        raise UserError(f"sandbox {name!r} is unavailable: {error}") from error
+    return backend
 
 
 async def _choose_any(
@@ -65,42 +66,83 @@ async def _choose_any(
     registry: PluginRegistry,
     say: Callable[[str], None],
 ) -> SandboxBackend:
-    allowed = [
-        name for name in specs[0].allow_interpreters if all(name in s.allow_interpreters for s in specs)
-    ]
+    ranked = {
+        name: plugin
+        for name, plugin in registry.sandboxes().items()
+        if plugin.auto_rank is not None
+        and (not plugin.interpreter or all(name in spec.allow_interpreters for spec in specs))
+    }
+    accepted, refused = _accepting(options, ranked)
+    contents = {key for name in accepted for key in ranked[name].contents if options.get(key)}
+    owner, order = next(iter(accepted), ""), list(ranked)
     reasons: list[str] = []
-    if options and "docker" in registry.names("sandboxes"):
-        registry.sandbox("docker")(options)  # a mistake in them is no reason to take another sandbox
-    contents = [f"sandbox.options.{name}" for name in CONTENTS if options.get(name)]
-    for name in ["docker"] if contents else [*CONTAINING, *allowed]:
+    for name, plugin in ranked.items():
+        if contents and name in refused:
+            continue
         try:
-            backend = registry.sandbox(name)(options if name == "docker" else {})
-            _check_serves(backend, specs)
-            await backend.probe()
+            without_options = plugin.create({})
+            backend = accepted.get(name, without_options)
+            if not _serves(without_options, specs):
+                _check_serves(backend, specs, options, registry)
+            able = await backend.probe()
         except (SandboxUnavailable, UserError) as error:
             reasons.append(f"{name}: {error}")
             continue
-        if name != "docker":
-            what = "" if name in CONTAINING else ", an interpreter that these tasks allow"
-            unused = "; sandbox.options are Docker's and do not count" if options else ""
-            say(f"sandbox: {name}{what}, because {reasons[0].splitlines()[0]}{unused}")
+        if not able.isolated:
+            reasons.append(f"{name}: it is not isolated here: {able.detail}")
+            continue
+        if name in refused and order.index(name) < order.index(owner):
+            raise refused[name]  # a healthy sandbox is not passed over for an option
+        _check_serves(backend, specs, options, registry)
+        if reasons:
+            kind = ", an interpreter that these tasks allow" if plugin.interpreter else ""
+            unused = f"; sandbox.options are for {owner} and are not used" if name in refused else ""
+            say(f"sandbox: {name}{kind}, because {reasons[0].splitlines()[0]}{unused}")
         return backend
     if contents:
-        reasons.append(f"others were not tried: they have nothing of {' and '.join(contents)}")
+        keys = " and ".join(f"sandbox.options.{key}" for key in sorted(contents))
+        reasons.append(f"others were not tried: they do not take {keys}")
+    setup = next((plugin.setup for plugin in ranked.values() if plugin.setup), ASK_DOCTOR)
     raise UserError(
-        "these tasks run code, and no sandbox can be had:\n  " + "\n  ".join(reasons) + "\n"
-        "Start Docker (`agentgym sandbox doctor` says how), then `agentgym sandbox build`."
+        "these tasks run code, and no sandbox is available:\n  "
+        + "\n  ".join(reasons or [f"none that is installed may be chosen: {sorted(registry.sandboxes())}"])
+        + f"\n{setup}"
     )
 
 
-def _check_serves(backend: SandboxBackend, specs: list[SandboxSpec]) -> None:
-    for spec in specs:
-        if not backend.supports(spec):
-            able = WITH_SESSIONS if spec.session else (*CONTAINING, *spec.allow_interpreters)
-            raise UserError(
-                f"sandbox {backend.name!r} can't serve these tasks, which need {_needs(spec)}; "
-                f"take one of: {', '.join(able)}"
-            )
+def _accepting(
+    options: SandboxOptions, plugins: Mapping[str, SandboxPlugin]
+) -> tuple[dict[str, SandboxBackend], dict[str, UserError]]:
+    """The sandboxes that take the options, and why the others don't. Raises UserError when none does."""
+    accepted: dict[str, SandboxBackend] = {}
+    refused: dict[str, UserError] = {}
+    for name, plugin in plugins.items():
+        try:
+            accepted[name] = plugin.create(options)
+        except UserError as error:
+            refused[name] = error
+    if refused and not accepted:
+        raise next(iter(refused.values()))
+    return accepted, refused
+
+
+def _serves(backend: SandboxBackend, specs: list[SandboxSpec]) -> bool:
+    return all(backend.supports(spec) for spec in specs)
+
+
+def _check_serves(
+    backend: SandboxBackend, specs: list[SandboxSpec], options: SandboxOptions, registry: PluginRegistry
+) -> None:
+    spec = next((spec for spec in specs if not backend.supports(spec)), None)
+    if spec is None:
+        return
+    others = {k: p for k, p in registry.sandboxes().items() if p.auto_rank is not None and k != backend.name}
+    able = [name for name, plugin in others.items() if _serves(plugin.create({}), specs)]
+    given = f" with the options {options}" if options else ""
+    raise UserError(
+        f"sandbox {backend.name!r}{given} can't serve these tasks, which need {_needs(spec)}; "
+        f"{'change the options, or ' if options else ''}take one of: {', '.join(able) or '(none is installed)'}"
+    )
 
 
 def _needs(spec: SandboxSpec) -> str:
@@ -121,76 +163,28 @@ async def leased_session(sandbox: Sandbox | None, task: Task) -> AsyncIterator[S
         yield session
 
 
-class WatchedSandbox:
-    """A sandbox whose calls are counted as activity of the kind `sandbox`."""
+def watched(sandbox: Sandbox, activity: Activity) -> Sandbox:
+    """The sandbox; its calls, and those of its sessions, count as activity of the kind `sandbox`."""
+    return cast(Sandbox, _Watched(sandbox, activity))
 
-    def __init__(self, inner: Sandbox, activity: Activity) -> None:
+
+class _Watched:
+    """A sandbox or a session: every method but `session` is awaited as an activity."""
+
+    def __init__(self, inner: Any, activity: Activity) -> None:
         self._inner = inner
         self._activity = activity
 
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
 
-    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
-        with self._activity.doing("sandbox"):
-            return await self._inner.run(code, stdin=stdin, limits=limits)
+        async def call(*args: object, **kwargs: object) -> object:
+            with self._activity.doing("sandbox"):
+                return await value(*args, **kwargs)
 
-    async def grade(self, request: GradeRequest) -> Verdict:
-        with self._activity.doing("sandbox"):
-            return await self._inner.grade(request)
-
-    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
-        return self._watched_session(network)
+        return call if callable(value) else value
 
     @asynccontextmanager
-    async def _watched_session(self, network: tuple[str, ...]) -> AsyncIterator[Session]:
+    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[Session]:
         async with self._inner.session(network=network) as session:
-            yield WatchedSession(session, self._activity)
-
-
-class WatchedSession:
-    """A session whose calls are counted as activity of the kind `sandbox`."""
-
-    def __init__(self, inner: Session, activity: Activity) -> None:
-        self._inner = inner
-        self._activity = activity
-
-    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
-        with self._activity.doing("sandbox"):
-            return await self._inner.run(code, stdin=stdin, limits=limits)
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: str = "",
-        folder: str = ".",
-        limits: Limits = DEFAULT_LIMITS,
-    ) -> RunResult:
-        with self._activity.doing("sandbox"):
-            return await self._inner.exec(command, stdin=stdin, folder=folder, limits=limits)
-
-    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
-        with self._activity.doing("sandbox"):
-            return await self._inner.read(path, max_bytes=max_bytes)
-
-    async def write(self, path: str, data: bytes) -> None:
-        with self._activity.doing("sandbox"):
-            await self._inner.write(path, data)
-
-    async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
-        with self._activity.doing("sandbox"):
-            return await self._inner.files(path)
-
-    async def reset(self) -> None:
-        with self._activity.doing("sandbox"):
-            await self._inner.reset()
-
-    async def snapshot(self) -> bytes:
-        with self._activity.doing("sandbox"):
-            return await self._inner.snapshot()
-
-    async def restore(self, snapshot: bytes) -> None:
-        with self._activity.doing("sandbox"):
-            await self._inner.restore(snapshot)
+            yield cast(Session, _Watched(session, self._activity))

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import logging
 import math
 import pickle
+import sys
 from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
+from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hooks import PluginRegistry
-from agentgym.rewards import Reward, RewardFunction, Score
+from agentgym.rewards import Reward, RewardFunction, Score, marked_rewards
 from agentgym.rollout.worker import Answer, Work, as_score, failure
 from agentgym.rollout.worker_pool import WorkerPool
 from agentgym.types import Episode, ErrorRecord, Outcome
+
+log = logging.getLogger(__name__)
 
 RANGE_SLACK = 1e-9  # a mean of shares may miss its bound by rounding
 
@@ -26,7 +31,8 @@ class Scorer:
 
     weights: by reward name; a reward with the weight 0 is recorded and counts nothing. Inline rewards and
     `async def` rewards run on the event loop, plain ones in killable processes, at most `num_workers` of
-    them, which start when they are first needed. Use it as `async with`, or call `close()`.
+    them, which start when they are first needed. Those of a script or a notebook, which no other process can
+    import, run inline. Use it as `async with`, or call `close()`.
     """
 
     def __init__(
@@ -39,21 +45,37 @@ class Scorer:
             if not math.isfinite(weight):
                 raise UserError(f"rewards.{name} is {weight}; a weight must be a finite number")
         if not weights:
-            raise UserError("no reward is weighed; name at least one under `rewards`, for example success: 1")
+            raise UserError(
+                "no reward is weighed; name at least one under `rewards`, for example success: 1, "
+                "or mark a method of the environment with `@reward`"
+            )
         self._weights = dict(weights)
         chosen = [by_name[name] for name in weights]
-        self._inline = [r for r in chosen if r.inline and not _is_async(r.function)]
         self._async = [r for r in chosen if _is_async(r.function)]
-        self._plain = [r for r in chosen if not r.inline and not _is_async(r.function)]
+        plain = [r for r in chosen if not _is_async(r.function)]
+        self._inline = [r for r in plain if r.inline or _is_only_here(r)]
+        self._plain = [r for r in plain if r not in self._inline]
         self._floor = sum(
             min(weight * by_name[name].low, weight * by_name[name].high) for name, weight in weights.items()
         )
         self._pool = WorkerPool([_pickled(r) for r in self._plain], size=num_workers)
 
     @classmethod
-    def from_registry(cls, registry: PluginRegistry, weights: Mapping[str, float]) -> Self:
-        """Raises UserError for a name that no plugin provides."""
-        return cls([registry.reward(name) for name in weights], weights)
+    def of(
+        cls,
+        environment: Environment[Any],
+        registry: PluginRegistry,
+        weights: Mapping[str, float] | None = None,
+    ) -> Self:
+        """weights: by name or import path; empty takes the environment's. Raises UserError for an unknown name."""
+        found: dict[str, Reward] = {}
+        weigh: dict[str, float] = {}
+        for key, weight in (weights or default_weights(environment)).items():
+            one = find_reward(key, environment, registry)
+            if one.name in found:
+                raise UserError(f"two rewards are called {one.name!r}: give one of them another name")
+            found[one.name], weigh[one.name] = one, weight
+        return cls(found.values(), weigh)
 
     @property
     def floor(self) -> float:
@@ -106,22 +128,49 @@ class Scorer:
         return all(_record(episode, r, answer) for r, answer in zip(self._plain, answers, strict=False))
 
 
+def find_reward(name: str, environment: object, registry: PluginRegistry) -> Reward:
+    """By name: the environment's own, its file's, a plugin's; or by import path. Raises UserError.
+
+    environment: an object, or a factory; of a class the own rewards are found too.
+    """
+    place = environment if isinstance(environment, type) else type(environment)
+    own = marked_rewards(sys.modules.get(place.__module__)) | marked_rewards(environment)
+    if name in own:
+        return own[name]
+    try:
+        return registry.reward(name)
+    except UserError as error:
+        if not own:
+            raise
+        hint = nearest(name, own).replace(" There is", " In the environment's file there is")
+        raise UserError(f"{error}{hint}") from error
+
+
 def _is_async(function: RewardFunction) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  an object with an `async def __call__`
     )
 
 
+def _is_only_here(reward: Reward) -> bool:
+    if getattr(reward.function, "__module__", None) != "__main__":
+        return False
+    log.warning(
+        "the reward %r is defined in a script or notebook, so it runs in this process, where nothing stops it "
+        "when it hangs; define it in a file of its own, or pass inline=True",
+        reward.name,
+    )
+    return True
+
+
 def _pickled(reward: Reward) -> bytes:
-    """The function by its name: the worker imports it anew."""
-    advice = "define it with `def` at the top level of a module that can be imported, or make it `async def`"
-    if getattr(reward.function, "__module__", None) == "__main__":
-        raise UserError(f"the reward {reward.name!r} is defined in a script or notebook; {advice}")
+    """The function by its name, which the worker imports; a method brings its environment along."""
     try:
         return pickle.dumps(reward.function)
     except Exception as error:  # plugin code: anything may come
         raise UserError(
-            f"the reward {reward.name!r} can't be sent to a process: {error}; {advice}"
+            f"the reward {reward.name!r} cannot be sent to a process: {error}; define it with `def` at the top "
+            "level of a module or file, or make it `async def`, or inline"
         ) from error
 
 

@@ -1,32 +1,38 @@
-"""One environment played as text in, text out, a call at a time; what the Gymnasium faces are made of."""
+"""One environment played as text in, text out, a call at a time; the Gymnasium adapters are made of it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Self
+from itertools import count, islice
+from typing import Any, Literal, Self, TypeVar
 
-from agentgym.env import Environment, EpisodeContext
+from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.rollout.sandboxes import choose_sandbox, leased_session
+from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.environments import build_environment
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
+from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import SandboxBackend, SandboxOptions
-from agentgym.types import Episode, Json, Message, Outcome, Split, Task
+from agentgym.types import Episode, Json, Message, Outcome, Split, Stop, Task
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextGameConfig:
-    """options: of the environment. rewards: weights by name; empty takes the environment's own.
+    """name: of the environment, or its import path. rewards: weights by name; empty takes its own.
 
-    num_tasks: how many of the split's tasks a seed draws from; a split may be endless. sandbox: as in a
-    recipe; none is started where no task needs one.
+    num_tasks: how many of the split's tasks a seed draws from; a split may be endless. max_turn_chars: an action
+    is cut there, and then cut_turns decides, as in a recipe; 0 is no limit. max_retries: how often an episode is
+    begun again, with the same seed and actions, after infrastructure failed. sandbox: as in a recipe; none is
+    started where no task needs one.
     """
 
     name: str
@@ -35,6 +41,9 @@ class TextGameConfig:
     split: Split = "train"
     num_tasks: int = 256
     max_turns: int | None = None
+    max_turn_chars: int = 0
+    cut_turns: Literal["floor", "score"] = "floor"
+    max_retries: int = 2
     sandbox: str = "auto"
     sandbox_options: SandboxOptions = field(default_factory=dict)
     timeout_s: float = 60.0  # of one call into the environment
@@ -56,7 +65,7 @@ class TextGame:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: Environment[Any],
         tasks: Sequence[Task],
         scorer: Scorer,
         sandbox: SandboxBackend | None,
@@ -66,14 +75,19 @@ class TextGame:
         self.tasks = tasks
         self.scorer = scorer
         self.sandbox = sandbox
-        self.timeout_s = config.timeout_s
-        self.max_turns = config.max_turns or environment.max_turns
+        self.max_turn_chars = config.max_turn_chars
+        self.limits = RolloutConfig(
+            max_turns=config.max_turns,
+            cut_turns=config.cut_turns,
+            max_retries=config.max_retries,
+            env_timeout_s=config.timeout_s,
+        )
 
     @classmethod
     async def start(cls, registry: PluginRegistry, config: TextGameConfig) -> Self:
-        """Raises UserError for unknown names and where no sandbox can be had, InfraError when one breaks."""
-        environment = registry.environment(config.name)(**config.options)
-        scorer = Scorer.from_registry(registry, config.rewards or environment.rewards)
+        """Raises UserError for unknown names and where no sandbox is available, InfraError when one breaks."""
+        environment = build_environment(registry, config.name, config.options)
+        scorer = Scorer.of(environment, registry, config.rewards)
         tasks = list(islice(environment.tasks(config.split), config.num_tasks))
         if not tasks:
             raise UserError(f"{config.name} has no task in the split {config.split!r}")
@@ -98,75 +112,111 @@ class TextEpisode:
 
     def __init__(self, game: TextGame) -> None:
         self._game = game
-        self._context: EpisodeContext | None = None
-        self._leases = AsyncExitStack()
+        self._seed = 0
+        self._actions: list[str] = []
+        self._runner: EpisodeRunner | None = None  # None: no episode is under way
+        self._stack = AsyncExitStack()  # what it holds
+
+    @property
+    def task(self) -> Task:
+        """The task of the last seed."""
+        return self._game.task(self._seed)
 
     async def reset(self, seed: int) -> tuple[str, dict[str, Json]]:
         """Begin the episode of a seed; returns the prompt."""
         await self.close()
-        task = self._game.task(seed)
-        session = await self._leases.enter_async_context(leased_session(self._game.sandbox, task))
-        context = EpisodeContext(
-            task=task,
-            messages=list(task.prompt),
-            max_turns=self._game.max_turns,
-            seed=seed,
-            sandbox=self._game.sandbox if task.sandbox is not None else None,
-            session=session,
-        )
-        self._context = context
-        async with asyncio.timeout(self._game.timeout_s):
-            await self._game.environment.start(context)
-        return _text(task.prompt), {"task_id": task.task_id, "difficulty": task.difficulty}
+        self._seed, self._actions = seed, []
+        text = await self._retrying(_prompt)
+        return text, {"task_id": self.task.task_id, "difficulty": self.task.difficulty}
 
     async def step(self, action: str) -> TextStep:
-        """Say something. Raises InfraError when the episode can't be scored: that is no reward of 0."""
-        context = self._context
-        if context is None:
+        """Say something. Raises InfraError when the episode cannot be scored: that is not a reward of 0."""
+        if self._runner is None:
             raise RuntimeError("the episode is over; call reset()")
-        context.messages.append({"role": "assistant", "content": action})
-        context.turn += 1
-        async with asyncio.timeout(self._game.timeout_s):
-            reply = await self._game.environment.reply(context)
-        context.messages.extend(reply.messages)
-        text = _text(reply.messages)
-        terminated = reply.done or reply.invalid
-        truncated = not terminated and context.turn >= context.max_turns
-        if not terminated and not truncated:
-            return TextStep(text=text, reward=0.0, terminated=False, truncated=False, info={})
-        await self.close()
-        reward, info = await self._score(context, invalid=reply.invalid)
-        return TextStep(text=text, reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+        async def act(runner: EpisodeRunner) -> TextStep:
+            text = await self._say(runner, action)
+            if runner.episode.stop is None:
+                return TextStep(text=text, reward=0.0, terminated=False, truncated=False, info={})
+            await self._release()  # an environment finishes before it is scored, as in training
+            return await self._scored(runner, text)
+
+        step = await self._retrying(act)
+        self._actions.append(action)
+        return step
 
     async def close(self) -> None:
-        """Release what the episode holds; safe to call twice."""
-        context, self._context = self._context, None
-        async with self._leases:
-            if context is not None:
-                async with asyncio.timeout(self._game.timeout_s):
-                    await self._game.environment.finish(context)
+        """Release what the episode holds; safe to call twice. Raises InfraError when that fails."""
+        try:
+            await self._release()
+        except EpisodeBroken as broken:
+            raise InfraError(f"{self.task.task_id}: {broken}") from broken.__cause__
 
-    def transcript(self) -> str:
-        """The conversation so far, for a person."""
-        messages = self._context.messages if self._context is not None else []
-        return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
+    async def _release(self) -> None:
+        self._runner = None
+        await self._stack.aclose()
 
-    async def _score(self, context: EpisodeContext, *, invalid: bool) -> tuple[float, dict[str, Json]]:
-        episode = Episode(
-            episode_id=context.task.task_id,
-            task=context.task,
-            seed=context.seed,
-            messages=context.messages,
-            info=context.info,
-            outcome=Outcome.INVALID if invalid else None,
+    async def _retrying(self, act: Callable[[EpisodeRunner], Awaitable[Result]]) -> Result:
+        """Act in the episode; where infrastructure fails, begin it again and repeat its actions first."""
+        for retries in count():
+            try:
+                if self._runner is None:
+                    self._runner = await self._begin(retries)
+                    for action in self._actions:
+                        await self._say(self._runner, action)
+                return await act(self._runner)
+            except EpisodeBroken as broken:
+                await self._abandon()
+                if not broken.retry or retries >= self._game.limits.max_retries:
+                    raise InfraError(f"{self.task.task_id}: {broken}") from broken.__cause__
+            except BaseException:
+                await self._abandon()
+                raise
+        raise AssertionError("unreachable")
+
+    async def _begin(self, retries: int) -> EpisodeRunner:
+        game, task = self._game, self.task
+        runner = EpisodeRunner(
+            environment=game.environment,
+            scorer=game.scorer,
+            config=game.limits,
+            sandbox=game.sandbox,
+            episode=Episode(episode_id=task.task_id, task=task, seed=self._seed, retries=retries),
         )
-        if invalid:
-            episode.reward = self._game.scorer.floor
-        else:
-            await self._game.scorer.score(episode)
+        await runner.lease(self._stack)
+        await self._stack.enter_async_context(runner.started())
+        return runner
+
+    async def _abandon(self) -> None:
+        """Release what the episode holds; the error that ended it is the one that counts."""
+        try:
+            await self._release()
+        except EpisodeBroken as second:
+            log.warning("%s: %s", self.task.task_id, second)
+
+    async def _say(self, runner: EpisodeRunner, action: str) -> str:
+        limit = self._game.max_turn_chars
+        cut = Stop.TURN_TOKENS if 0 < limit < len(action) else None
+        reply = await runner.reply(action[:limit] if cut else action, cut)
+        return _text(reply.messages)
+
+    async def _scored(self, runner: EpisodeRunner, text: str) -> TextStep:
+        await runner.score()
+        episode = runner.episode
         if episode.reward is None:
-            raise InfraError(f"{context.task.task_id} can't be scored: {episode.error or episode.rewards}")
-        return episode.reward, {**context.info, "rewards": dict(episode.rewards), "invalid": invalid}
+            raise InfraError(f"{self.task.task_id} cannot be scored: {episode.error or episode.rewards}")
+        invalid = episode.outcome is Outcome.INVALID
+        return TextStep(
+            text=text,
+            reward=episode.reward,
+            terminated=episode.stop is Stop.DONE,
+            truncated=episode.stop is not Stop.DONE,
+            info={**episode.info, "rewards": dict(episode.rewards), "invalid": invalid},
+        )
+
+
+async def _prompt(runner: EpisodeRunner) -> str:
+    return _text(runner.episode.task.prompt)
 
 
 def _text(messages: Sequence[Message]) -> str:

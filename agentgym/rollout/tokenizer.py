@@ -1,4 +1,4 @@
-"""A model's own tokenizer and chat template, behind the few calls that a rollout needs."""
+"""A model's own tokenizer and chat template, reduced to the few calls that a rollout needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEMPLATES: Mapping[str, str] = {"builtin:chatml": CHATML}
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back; special tokens that stand in the text become their ids."""
+    """Text to ids and back; special tokens in the text become their ids."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:

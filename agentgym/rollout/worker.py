@@ -1,13 +1,14 @@
 """The child process that runs plain reward functions, so that one that hangs can be killed.
 
-A frame is four bytes of length (big endian) and a body. Frames to the child are pickles: first the pickled
-functions, each apart so that one that can't be imported breaks no other, then one `Work` for each episode.
+A frame is four bytes of length (big endian) and a body. Frames to the child are pickles: first a `Setup`, then
+one `Work` for each episode.
 Frames to the parent are JSON, one `Answer` for each score, so that nothing a reward made is unpickled there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import numbers
 import os
@@ -18,8 +19,9 @@ import struct
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from agentgym.import_path import load_file
 from agentgym.rewards import RewardFunction, Score
 from agentgym.types import Episode
 
@@ -29,8 +31,19 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """functions: each pickled separately, so that one that cannot be imported breaks no other.
+
+    files: the modules that were loaded from a file's path, by their names.
+    """
+
+    functions: tuple[bytes, ...]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One episode and the functions that score it, by their place among the functions."""
+    """One episode and the functions that score it, by their index in the setup."""
 
     functions: tuple[int, ...]
     episode: Episode
@@ -71,8 +84,8 @@ def failure(error: BaseException) -> Answer:
 
 def serve(channel: socket.socket) -> None:
     """Answer until the parent closes its end."""
-    pickled: tuple[bytes, ...] = pickle.loads(_receive(channel))
-    functions = [_import(function) for function in pickled]
+    setup: Setup = pickle.loads(_receive(channel))
+    functions = [_import(function, setup.files) for function in setup.functions]
     _send(channel, READY)
     while True:
         work: Work = pickle.loads(_receive(channel))
@@ -81,9 +94,22 @@ def serve(channel: socket.socket) -> None:
             _send(channel, (function if isinstance(function, Answer) else _call(function, work)).to_json())
 
 
-def _import(pickled: bytes) -> RewardFunction | Answer:
+class _Unpickler(pickle.Unpickler):
+    """Runs the file of a module that has no name to import it by."""
+
+    def __init__(self, pickled: bytes, files: dict[str, str]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._files = files
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if module_name in self._files:
+            load_file(self._files[module_name])
+        return super().find_class(module_name, global_name)
+
+
+def _import(pickled: bytes, files: dict[str, str]) -> RewardFunction | Answer:
     try:
-        function: RewardFunction = pickle.loads(pickled)
+        function: RewardFunction = _Unpickler(pickled, files).load()
         return function
     except Exception as error:  # plugin code: anything may come
         return failure(error)
@@ -117,7 +143,7 @@ def _receive_exactly(channel: socket.socket, size: int) -> bytes:
 
 
 def _die_with(parent_pid: int) -> None:
-    """A reward that hangs would outlive a killed parent: it never comes back to see the channel closed."""
+    """A reward that hangs would outlive a killed parent, because it never sees the closed channel."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the line above

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from agentgym.errors import InfraError
-from agentgym.rollout.worker import LENGTH, READY, Answer, Work
+from agentgym.import_path import loaded_files
+from agentgym.rollout.worker import LENGTH, READY, Answer, Setup, Work
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ class WorkerPool:
     """Starts workers when they are needed, at most `size`, each of which serves one episode at a time."""
 
     def __init__(self, functions: Sequence[bytes], *, size: int, start_timeout_s: float = 60.0) -> None:
-        self._setup = pickle.dumps(tuple(functions))
+        self._setup = pickle.dumps(Setup(functions=tuple(functions), files=loaded_files()))
         self._start_timeout_s = start_timeout_s
         self._free = asyncio.Semaphore(size)
         self._idle: list[_Worker] = []
@@ -38,7 +39,7 @@ class WorkerPool:
             worker = await self._take()
             try:
                 answers = await self._ask(worker, work, timeouts_s)
-            except BaseException:  # cancelled with answers on their way: the channel is out of step
+            except BaseException:  # cancelled while answers were under way: the channel is out of step
                 self._drop(worker)
                 raise
             self._busy.discard(worker)
@@ -90,9 +91,9 @@ class WorkerPool:
             answers.append(Answer(error_kind="TimeoutError", error=f"it took longer than {timeout_s:g} s"))
         except (EOFError, OSError):
             worker.kill()
-            answers.append(Answer(error_kind="ProcessDied", error=f"its process {worker.obituary}"))
+            answers.append(Answer(error_kind="ProcessDied", error=f"its process {worker.exit_reason}"))
         if len(answers) < len(timeouts_s):
-            worker.kill()  # answers that nobody waits for may still come
+            worker.kill()  # late answers would be taken for the next episode's
         return answers
 
     def _drop(self, worker: _Worker) -> None:
@@ -113,7 +114,7 @@ class _Worker:
         return self._writer is not None and self._reader is not None and not self._reader.at_eof()
 
     @property
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         code = self._process.returncode if self._process else None
         if code is not None and code < 0:
             return f"was killed by {signal.Signals(-code).name}"

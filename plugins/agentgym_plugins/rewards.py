@@ -1,4 +1,4 @@
-"""The plugin `rewards`: scores that are read off what the environment recorded in `episode.info`.
+"""The plugin `rewards`: scores that are read from what the environment recorded in `episode.info`.
 
 Each is a look-up, so it runs inline. A record of the wrong shape is never an error and never a guess: it is
 None, not scored. None also where a sandbox could not judge (`info["unsupported"]`).
@@ -19,9 +19,9 @@ LONG_REPLY_CHARS: Final = 2000
 
 
 def success(episode: Episode) -> Score:
-    """1.0 when the environment says that the goal was reached, else 0.0.
+    """1.0 when the environment reports that the goal was reached, else 0.0.
 
-    0.0 also when it says nothing: an environment records success when it sees it.
+    0.0 also when it reports nothing: an environment records success when it sees it.
     """
     if _unjudged(episode) or episode.info.get("success", False) is None:
         return None
@@ -50,7 +50,7 @@ def exact_match(episode: Episode) -> Score:
 def numeric_match(episode: Episode) -> Score:
     """1.0 when `info["answer"]` is the same number as the task's answer: 0.5, 1/2 and 50% are.
 
-    Compared exactly, without a tolerance. What is no number scores 0.0; a task whose answer is no number is
+    Compared exactly, without a tolerance. What is not a number scores 0.0; a task whose answer is not a number is
     not scored. Where only one of the two has a percent sign, 50% counts as 50 as well.
     """
     right = _number(episode.task.answer)
@@ -67,7 +67,7 @@ def numeric_match(episode: Episode) -> Score:
 
 
 def format_ok(episode: Episode) -> Score:
-    """1.0 when the environment says that the reply had the form it asked for, 0.0 when it had not."""
+    """1.0 when the environment reports that the reply had the requested form, 0.0 when it had not."""
     said = episode.info.get("format_ok")
     return float(said) if isinstance(said, bool) else None
 
@@ -103,12 +103,12 @@ def _is_plain(value: Json) -> bool:
 
 
 def _number(value: Json) -> tuple[Fraction, bool] | None:
-    """An exact number, and whether it has a percent sign; None for what is no number."""
+    """An exact number, and whether it has a percent sign; None for what is not a number."""
     text = str(value).strip() if _is_plain(value) else ""
     is_percent = text.endswith("%")
     text = text.removesuffix("%").removeprefix("$").replace(",", "").strip()
     if len(text) > MAX_NUMBER_CHARS or ("e" in text.lower() and not isinstance(value, float)):
-        return None  # 1e999999999 would take for ever
+        return None  # 1e999999999 would take forever
     try:
         return Fraction(text), is_percent
     except (ValueError, ZeroDivisionError):

@@ -24,7 +24,7 @@ class WandbSink:
     """
 
     def __init__(self) -> None:
-        self._run: Any = None  # the package has no types that can be had without it
+        self._run: Any = None  # its types are unavailable where it is not installed
 
     def open(self, run_dir: str, config: Mapping[str, Json]) -> None:
         """Raises UserError when the package is missing or W&B refuses the run."""

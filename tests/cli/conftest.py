@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import Environment, PluginRegistry, Reward, Task, hookimpl
+from agentgym import Environment, Reward, Task, hookimpl
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
+from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter

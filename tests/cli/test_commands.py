@@ -246,7 +246,7 @@ def test_envs_are_listed_and_shown(cli) -> None:
     [
         (["show", "countng"], "Did you mean 'counting'?"),
         (["show"], "needs a name: counting"),
-        (["show", "counting", "--env.options.stat", "5"], "refused its options"),
+        (["show", "counting", "--env.options.stat", "5"], "no option 'stat'. Did you mean 'start'"),
         (["show", "counting", "--loop.steps", "5"], "only --env.options"),
         (["counting"], "invalid choice"),
     ],

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import PluginRegistry, hookimpl
 from agentgym.cli.checks import (
     PACKAGES,
     Level,
     Package,
+    check_need,
     check_package,
     check_python,
     check_sandboxes,
@@ -21,6 +21,7 @@ from agentgym.cli.checks import (
 )
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
+from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 
 TORCH = Package(
@@ -41,6 +42,16 @@ def test_a_package_is_there_old_or_missing(installed: dict[str, str], level: Lev
     check = check_package(TORCH, installed.get)
     assert (check.level, check.found) == (level, found)
     assert bool(check.remedy) == (level is not Level.OK)
+
+
+@pytest.mark.parametrize(("version", "level"), [("7.2.0", Level.OK), ("6.1", Level.NOTE), (None, Level.NOTE)])
+def test_what_a_sandbox_declares_to_need_is_looked_for(version: str | None, level: Level) -> None:
+    check = check_need("crate>=7.1", "box", {"crate": version}.get)
+    assert (check.level, check.found) == (level, version or "not installed")
+    assert (check.remedy == "") == (level is Level.OK) and check.remedy in (
+        "",
+        "pip install 'crate>=7.1' (for the sandbox box)",
+    )
 
 
 def test_an_old_python_is_missing_a_new_one() -> None:

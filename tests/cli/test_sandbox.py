@@ -142,7 +142,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
             ["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken_when_used", "true"],
             "no module to preload",
         ),
-        (["run", "p.py"], "looked for docker, bubblewrap"),
+        (["run", "p.py"], "name one with --sandbox: "),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "0"], "--wall-s is 0.0; give more than 0"),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "inf"], "--wall-s is inf; give more than 0"),
         (["run", "p.py", "--sandbox", "echo", "--processes", "99999999"], "limit processes is 99999999"),

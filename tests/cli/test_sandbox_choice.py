@@ -9,23 +9,31 @@ import pytest
 
 from agentgym.cli.jobs import JobShell
 from agentgym.errors import UserError
-from agentgym.sandbox import Capabilities, SandboxUnavailable
+from agentgym.sandbox import (
+    Capabilities,
+    SandboxBackend,
+    SandboxOptions,
+    SandboxPlugin,
+    SandboxUnavailable,
+)
 from agentgym_sandboxes.commands.action import Request
 
 
 class OneThatTakesPackages:
-    """A registry of docker, which is not ready, and of bubblewrap, which has no such option."""
+    """The first by rank takes packages and is not ready; the second has no such option."""
 
-    def names(self, kind: str) -> list[str]:
-        return ["bubblewrap", "docker"]
+    def sandboxes(self) -> dict[str, SandboxPlugin]:
+        def second(options: SandboxOptions) -> SandboxBackend:
+            raise UserError("sandbox 'second' has no option 'packages'")
 
-    def sandbox(self, name: str) -> object:
-        def make(options: dict[str, object]) -> object:
-            if name == "bubblewrap":
-                raise UserError("sandbox 'bubblewrap' has no option 'packages'")
-            return self
+        return {
+            "first": SandboxPlugin(create=lambda options: self, auto_rank=1),  # type: ignore[arg-type, return-value]
+            "second": SandboxPlugin(create=second, auto_rank=2),
+            "unsafe": SandboxPlugin(create=lambda options: pytest.fail("it was tried")),
+        }
 
-        return make
+    def sandbox(self, name: str) -> SandboxPlugin:
+        return self.sandboxes()[name]
 
     async def probe(self) -> Capabilities:
         raise SandboxUnavailable("no image. Run `agentgym sandbox build --packages a`")
@@ -33,7 +41,7 @@ class OneThatTakesPackages:
     async def close(self) -> None: ...
 
 
-async def test_why_the_first_sandbox_is_missing_is_not_hidden_by_the_next_ones_options() -> None:
+async def test_why_the_first_sandbox_is_unavailable_is_not_hidden_by_the_next_ones_options() -> None:
     request = Request(
         arguments=argparse.Namespace(sandbox=None),
         options={"packages": ["a"]},

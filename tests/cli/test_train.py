@@ -70,7 +70,7 @@ def test_negative_values_are_values(cli) -> None:
         (["--model.path", "./gone"], ["no model folder './gone'"]),
         (["--seed", "x"], ["--seed", "invalid int"]),
         (["--name", "a/b"], ["can't name a run"]),
-        (["--resume", "runs/none"], ["--env can't be given with it"]),
+        (["--resume", "runs/none"], ["--env cannot be given with it"]),
     ],
 )
 def test_the_users_mistake_is_one_message_and_exit_code_2_and_leaves_nothing(cli, words, expected) -> None:

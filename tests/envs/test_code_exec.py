@@ -1,4 +1,4 @@
-"""The code_exec environment: attempts are graded, visible failures are told, hidden ones never."""
+"""The code_exec environment: attempts are graded, visible failures are shown, hidden ones never."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def play(
     environment, judge = CodeExec(feedback_chars=feedback_chars), Judge()
     task = task or a_task()
     context = EpisodeContext(task=task, messages=list(task.prompt), max_turns=2, sandbox=judge)
-    await environment.start(context)
+    context.state = await environment.start(context)
     for answer in answers:
         context.messages.append({"role": "assistant", "content": answer})
         context.turn += 1
@@ -158,7 +158,7 @@ async def test_a_missing_sandbox_or_a_short_verdict_is_infrastructure() -> None:
     task = a_task()
     context = EpisodeContext(task=task, messages=[{"role": "assistant", "content": code("right")}])
     environment = CodeExec()
-    await environment.start(context)
+    context.state = await environment.start(context)
     with pytest.raises(InfraError, match="without a sandbox"):
         await environment.reply(context)
 
@@ -176,7 +176,7 @@ async def test_one_object_serves_overlapping_episodes() -> None:
     tasks = list(islice(environment.tasks("train"), 2))
     contexts = [EpisodeContext(task=t, messages=list(t.prompt), max_turns=2, sandbox=judge) for t in tasks]
     for context in contexts:
-        await environment.start(context)
+        context.state = await environment.start(context)
     for context, comment in zip(contexts, ("right", "wrong"), strict=True):
         context.messages.append({"role": "assistant", "content": code(comment)})
         context.turn += 1

@@ -31,7 +31,7 @@ async def monty() -> AsyncIterator[SandboxBackend]:
 async def attempt(sandbox: Sandbox, task: Task, *answers: str) -> EpisodeContext:
     environment = CodeExec()
     context = EpisodeContext(task=task, messages=list(task.prompt), max_turns=2, sandbox=sandbox)
-    await environment.start(context)
+    context.state = await environment.start(context)
     for answer in answers:
         context.messages.append({"role": "assistant", "content": answer})
         context.turn += 1

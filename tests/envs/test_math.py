@@ -27,7 +27,7 @@ ANSWERS = {"25", "1350", "36", "-7", "5/8", "75", "360", "100/3", "106"}
 
 async def play(environment: MathEnvironment, task: Task, *answers: str) -> tuple[EpisodeContext, Reply]:
     context = EpisodeContext(task=task, messages=list(task.prompt), max_turns=environment.max_turns)
-    await environment.start(context)
+    context.state = await environment.start(context)
     for answer in answers:
         context.messages.append({"role": "assistant", "content": answer})
         context.turn += 1
@@ -193,7 +193,7 @@ def test_parquet_rows_are_the_rows_of_the_same_jsonl(tmp_path: Path) -> None:
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
     assert gsm8k.read_parquet(tmp_path / "rows.parquet") == gsm8k.read_jsonl(DATA)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(UserError, match=r"broken\.parquet is no parquet file"):
+    with pytest.raises(UserError, match=r"broken\.parquet is not a parquet file"):
         gsm8k.read_parquet(tmp_path / "broken.parquet")
 
 
@@ -217,7 +217,7 @@ def test_a_hub_data_set_keeps_its_own_splits(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"rows\.jsonl is no JSONL file"),
+        ("{", r"rows\.jsonl is not a JSONL file"),
         ("[1]", r"row 1 of .*rows\.jsonl is \[1\]"),
         ('{"answer": "#### 1"}', "row 1 of .* has no question"),
         (

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym.components import find
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.types import Completion, GenerateRequest, SamplingParams
@@ -146,4 +145,4 @@ def generator_config():
 )
 def any_config(request, generator_config):
     """The same settings for each engine."""
-    return replace(generator_config, engine=find("generator_engines", request.param)())
+    return replace(generator_config, engine=request.param)

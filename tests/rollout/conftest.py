@@ -1,4 +1,4 @@
-"""Fakes of our own protocols: a character tokenizer and a generator that says what it is told to."""
+"""Fakes of our own protocols: a character tokenizer and a generator with given answers."""
 
 from __future__ import annotations
 

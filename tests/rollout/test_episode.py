@@ -1,4 +1,4 @@
-"""An episode with a generator that says what it is told to: tokens, limits, outcomes, retries."""
+"""An episode with a generator whose words are given: tokens, limits, outcomes, retries."""
 
 import asyncio
 from dataclasses import replace
@@ -15,38 +15,56 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
-from agentgym.types import Episode, Outcome, Stop, Task
+from agentgym.types import Episode, Outcome, SandboxSpec, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "say yes"},))
 
 
-class SayYes(Environment):
-    """Wants to hear `yes`; answers anything else, and breaks on command."""
+class SayYes(Environment[list[str]]):
+    """Waits for `yes`; answers anything else, and breaks on command. Its state: what was said."""
 
     name = "say_yes"
     rewards = {"said_yes": 1.0}
     max_turns = 3
 
-    def __init__(self) -> None:
-        self.finished = 0
+    def __init__(self, breaks=None) -> None:
+        self.breaks = breaks or {}
+        self.finished = []
+        self.contexts = []
 
     def tasks(self, split, seed=0):
         yield TASK
 
+    async def start(self, context):
+        self.contexts.append(context)
+        await self._maybe_break("start")
+        return ["started"]
+
+    async def _maybe_break(self, where):
+        broken = self.breaks.get(where)
+        if broken == "hang":
+            await asyncio.Event().wait()
+        if broken is not None:
+            raise broken
+
     async def reply(self, context):
         said = context.messages[-1]["content"]
+        context.state.append(said)
+        if said == "forget the reply":
+            return None
         if said == "crash":
             raise ZeroDivisionError("in the environment")
         if said == "lose the sandbox":
             raise InfraError("sandbox gone")
         if said == "hang":
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         context.info["success"] = said == "yes"
         again = ({"role": "user", "content": "try again"},)
         return Reply(messages=() if said == "yes" else again, done=said == "yes", invalid=said == "bad")
 
     async def finish(self, context):
-        self.finished += 1
+        self.finished.append(context.state)
+        await self._maybe_break("finish")
 
 
 def said_yes(episode: Episode) -> float:
@@ -55,9 +73,9 @@ def said_yes(episode: Episode) -> float:
 
 @pytest.fixture
 def play(tokenizer, speaking):
-    def run(*says, config=None, reward=said_yes, delay_s=0.0):
+    def run(*says, config=None, reward=said_yes, delay_s=0.0, breaks=None, task=TASK, sandbox=None):
         generator = speaking(*says, delay_s=delay_s)
-        environment = SayYes()
+        run.environment = environment = SayYes(breaks)
 
         async def main():
             scorer = Scorer(
@@ -69,16 +87,16 @@ def play(tokenizer, speaking):
                 generator=generator,
                 scorer=scorer,
                 config=config or RolloutConfig(),
-                sandbox=None,
+                sandbox=sandbox,
                 activity=Activity(),
             )
             try:
-                return await player.play(TASK, episode_id="e", seed=7)
+                return await player.play(task, episode_id="e", seed=7)
             finally:
                 await scorer.close()
 
         episode = asyncio.run(main())
-        assert environment.finished == episode.retries + 1
+        assert len(environment.finished) == episode.retries + 1
         return episode, generator
 
     return run
@@ -107,6 +125,53 @@ def test_wrong_answers_stop_at_the_turn_limit_with_a_score_of_zero(play):
     episode, _ = play("no")
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.MAX_TURNS, Outcome.SCORED, 0.0)
     assert len(episode.turns) == 3
+
+
+def test_the_recipes_turn_limit_counts_before_the_environments(play):
+    episode, _ = play("no", config=RolloutConfig(max_turns=2))
+    assert (episode.stop, len(episode.turns)) == (Stop.MAX_TURNS, 2)
+    assert play.environment.contexts[0].max_turns == 2
+
+
+@pytest.mark.parametrize("spec", [None, SandboxSpec()])
+def test_only_a_task_that_asks_for_a_sandbox_gets_one(play, spec):
+    sandbox = object()
+    play("yes", task=replace(TASK, sandbox=spec), sandbox=sandbox)
+    [context] = play.environment.contexts
+    assert context.sandbox is (None if spec is None else sandbox)
+
+
+def test_what_start_returns_is_the_episodes_state_until_it_finishes(play):
+    play("no", "yes")
+    assert play.environment.finished == [["started", "no", "yes"]]
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind"), [(ZeroDivisionError("at first"), "ZeroDivisionError"), ("hang", "TimeoutError")]
+)
+def test_finish_is_called_when_start_raised_or_timed_out(play, broken, kind):
+    episode, _ = play("yes", breaks={"start": broken}, config=RolloutConfig(env_timeout_s=0.05))
+    assert play.environment.finished == [None] and not episode.turns
+    assert (episode.error.source, episode.error.kind) == ("environment:say_yes.start", kind)
+
+
+def test_finish_is_called_when_the_episodes_time_is_over(play):
+    episode, _ = play("hang", config=RolloutConfig(episode_time_s=0.05), breaks={"finish": OSError("late")})
+    assert episode.stop is Stop.TIME and episode.error.source == "episode"
+    assert play.environment.finished == [["started", "hang"]]
+
+
+def test_an_error_in_finish_costs_the_episode_but_hides_no_earlier_one(play):
+    episode, _ = play("yes", breaks={"finish": OSError("busy")})
+    assert episode.error.source == "environment:say_yes.finish" and "busy" in episode.error.message
+    episode, _ = play("crash", breaks={"finish": OSError("busy")})
+    assert episode.error.source == "environment:say_yes.reply"
+
+
+def test_a_reply_that_is_none_is_the_environments_error(play):
+    episode, _ = play("forget the reply")
+    assert episode.error.source == "environment:say_yes.reply"
+    assert episode.error.message == "it returned None; return a Reply"
 
 
 def test_breaking_the_rules_earns_the_floor(play):

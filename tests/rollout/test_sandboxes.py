@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 
 import pytest
 
@@ -16,117 +17,160 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import SandboxUnavailable
+from agentgym.sandbox import Capabilities, SandboxOptions, SandboxPlugin, SandboxUnavailable
 from agentgym.types import Outcome, SandboxSpec, Task
 
 
 class FakeBackend:
-    """A sandbox that is there or not, and serves what it is told to."""
+    """A sandbox that is available or not; its option `size` is the memory that it gives a call."""
 
-    def __init__(self, name: str, *, there: bool = True, sessions: bool = True) -> None:
+    def __init__(
+        self, name: str, options: SandboxOptions, *, there: bool, takes: tuple[str, ...], isolated: bool
+    ) -> None:
+        for key in set(options) - set(takes):
+            raise UserError(f"sandbox {name!r} has no option {key!r}")
         self.name = name
+        self.options = options
         self._there = there
-        self._sessions = sessions
-
-    def with_options(self, options: dict[str, object]) -> FakeBackend:
-        if set(options) - {"size", "packages"}:
-            raise UserError(f"sandbox {self.name!r} has no option {min(options)!r}")
-        return self
+        self._isolated = isolated
 
     def supports(self, spec: SandboxSpec) -> bool:
-        if self.name == "small" and "small" not in spec.allow_interpreters:
-            return False
-        return self._sessions or not spec.session
+        return spec.memory_mib <= self.options.get("size", 512) and not (
+            spec.session and "small" in self.name
+        )
 
-    async def probe(self) -> None:
+    async def probe(self) -> Capabilities:
         if not self._there:
             raise SandboxUnavailable(f"{self.name} is not installed")
+        able = dict.fromkeys((field.name for field in fields(Capabilities)), self._isolated)
+        return Capabilities(**able | {"backend": self.name, "detail": "a fake"})
 
 
-def registry_of(*backends: FakeBackend) -> PluginRegistry:
-    class Plugin:
-        @hookimpl
-        def sandboxes(self):
-            return {backend.name: backend.with_options for backend in backends}
+def fake(
+    name: str,
+    rank: int | None,
+    *,
+    there: bool = True,
+    takes: tuple[str, ...] = (),
+    isolated: bool = True,
+    **declared: object,
+) -> tuple[str, SandboxPlugin]:
+    def create(options: SandboxOptions) -> FakeBackend:
+        return FakeBackend(name, options, there=there, takes=takes, isolated=isolated)
 
-    registry = PluginRegistry([])
-    registry.register(Plugin(), "fakes")
-    return registry
+    return name, SandboxPlugin(create=create, auto_rank=rank, **declared)
+
+
+def heavy(**more: object) -> tuple[str, SandboxPlugin]:
+    return fake("heavy", 1, takes=("size", "packages"), contents=("packages",), setup="Start it.", **more)
+
+
+def light(**more: object) -> tuple[str, SandboxPlugin]:
+    return fake("light", 2, **more)
+
+
+SMALL = fake("small", 3, interpreter=True, takes=("size",))
+ALLOWED = {"allow_interpreters": ("small",)}
 
 
 def task(**spec) -> Task:
     return Task(task_id="t", prompt=({"role": "user", "content": "go"},), sandbox=SandboxSpec(**spec))
 
 
-async def chosen(
-    registry: PluginRegistry, some_task: Task, name: str = "auto", **options: object
-) -> tuple[str, list[str]]:
+async def choose(
+    *sandboxes: tuple[str, SandboxPlugin],
+    tasks: Sequence[Task] = (task(**ALLOWED),),
+    name: str = "auto",
+    **options,
+) -> tuple[FakeBackend | None, str]:
+    """The backend, and what was said about the choice."""
+
+    class Plugin:
+        @hookimpl
+        def sandboxes(self):
+            return dict(sandboxes)
+
+    registry = PluginRegistry([])
+    registry.register(Plugin(), "fakes")
     said: list[str] = []
-    backend = await choose_sandbox(name, options, [some_task], registry, said.append)
-    assert backend is not None
-    return backend.name, said
+    backend = await choose_sandbox(name, options, tasks, registry, said.append)
+    return backend, "".join(said)  # type: ignore[return-value]
 
 
-async def test_docker_is_taken_when_it_is_there() -> None:
-    registry = registry_of(FakeBackend("docker"), FakeBackend("bubblewrap"), FakeBackend("small"))
-    assert await chosen(registry, task(allow_interpreters=("small",))) == ("docker", [])
+async def test_auto_takes_the_first_by_rank_that_is_available_and_says_why_not_the_one_before() -> None:
+    backend, said = await choose(SMALL, light(), heavy())
+    assert backend is not None and (backend.name, said) == ("heavy", "")
+    backend, said = await choose(SMALL, light(), heavy(there=False))
+    assert backend is not None and backend.name == "light"
+    assert said == "sandbox: light, because heavy: heavy is not installed"
 
 
-async def test_bubblewrap_comes_before_an_interpreter() -> None:
-    absent = FakeBackend("docker", there=False)
-    registry = registry_of(absent, FakeBackend("bubblewrap"), FakeBackend("small"))
-    name, said = await chosen(registry, task(allow_interpreters=("small",)))
-    assert (name, said) == ("bubblewrap", ["sandbox: bubblewrap, because docker: docker is not installed"])
+async def test_auto_takes_an_interpreter_only_where_every_task_allows_it() -> None:
+    absent = heavy(there=False)
+    backend, said = await choose(absent, SMALL)
+    assert (
+        backend is not None and backend.name == "small" and ", an interpreter that these tasks allow" in said
+    )
+    with pytest.raises(
+        UserError, match=r"no sandbox is available:\n  heavy: heavy is not installed\nStart it\.$"
+    ):
+        await choose(absent, SMALL, tasks=(task(**ALLOWED), task()))
+
+
+@pytest.mark.parametrize("other", [fake("rankless", None), light(isolated=False)], ids=lambda other: other[0])
+async def test_auto_takes_nothing_that_does_not_contain(other: tuple[str, SandboxPlugin]) -> None:
+    with pytest.raises(UserError, match="no sandbox is available"):
+        await choose(other)
+
+
+async def test_no_sandbox_is_given_to_tasks_that_ask_for_none() -> None:
+    plain = Task(task_id="t", prompt=({"role": "user", "content": "go"},))
+    assert await choose(heavy(), tasks=(plain,)) == (None, "")
+    assert await choose(heavy(), tasks=(plain,), name="heavy") == (None, "")
+
+
+async def test_an_option_stays_with_the_first_available_sandbox_and_never_moves_the_choice() -> None:
+    backend, _ = await choose(heavy(), light(), SMALL, size=1024)
+    assert backend is not None and (backend.name, backend.options) == ("heavy", {"size": 1024})
+    with pytest.raises(UserError, match=r"'heavy' with the options \{'size': 256\} can't serve .* 512 MiB"):
+        await choose(heavy(), light(), SMALL, size=256)
+    with pytest.raises(UserError, match="'heavy' has no option 'speed'"):
+        await choose(heavy(), light(takes=("speed",)), SMALL, speed=2)
+    backend, said = await choose(heavy(there=False), light(takes=("speed",)), speed=2)
+    assert backend is not None and backend.options == {"speed": 2} and "not used" not in said
 
 
 @pytest.mark.parametrize("there", [True, False])
 async def test_a_mistake_in_the_options_does_not_lead_to_another_sandbox(there: bool) -> None:
-    registry = registry_of(
-        FakeBackend("docker", there=there), FakeBackend("bubblewrap"), FakeBackend("small")
-    )
-    with pytest.raises(UserError, match="'docker' has no option 'sise'"):
-        await chosen(registry, task(allow_interpreters=("small",)), sise=2)
+    with pytest.raises(UserError, match="'heavy' has no option 'sise'"):
+        await choose(heavy(there=there), light(), SMALL, sise=2)
 
 
-async def test_options_that_do_not_count_are_told() -> None:
-    registry = registry_of(FakeBackend("docker", there=False), FakeBackend("bubblewrap"))
-    name, (said,) = await chosen(registry, task(), size=2)
-    assert name == "bubblewrap" and said.endswith("sandbox.options are Docker's and do not count")
+async def test_options_that_are_not_used_are_reported() -> None:
+    backend, said = await choose(heavy(there=False), light(), size=512)
+    assert backend is not None and (backend.name, backend.options) == ("light", {})
+    assert said.endswith("; sandbox.options are for heavy and are not used")
 
 
 async def test_packages_are_not_given_up_for_a_sandbox_that_has_none() -> None:
     """Each solution that imports one would fail there, and look wrong."""
-    registry = registry_of(FakeBackend("docker", there=False), FakeBackend("bubblewrap"))
+    absent = heavy(there=False)
     with pytest.raises(
-        UserError, match=r"docker is not installed[\s\S]*nothing of sandbox\.options\.packages"
+        UserError, match=r"heavy is not installed[\s\S]*do not take sandbox\.options\.packages"
     ):
-        await chosen(registry, task(), packages=["numpy"])
-    assert (await chosen(registry, task(), packages=[]))[0] == "bubblewrap"
+        await choose(absent, light(), packages=["numpy"])
+    backend, _ = await choose(absent, light(), packages=[])
+    assert backend is not None and backend.name == "light"
 
 
-async def test_an_interpreter_is_taken_only_when_the_tasks_allow_it() -> None:
-    absent = [FakeBackend(name, there=False) for name in ("docker", "bubblewrap")]
-    registry = registry_of(*absent, FakeBackend("small"))
-    assert (await chosen(registry, task(allow_interpreters=("small",))))[0] == "small"
-    with pytest.raises(UserError, match="docker is not installed"):
-        await chosen(registry, task())
-
-
-async def test_what_is_unsafe_is_never_taken_by_itself() -> None:
-    registry = registry_of(FakeBackend("unsafe_subprocess"))
-    with pytest.raises(UserError, match="no sandbox can be had"):
-        await chosen(registry, task())
-
-
-async def test_a_sandbox_without_sessions_is_passed_over_for_tasks_that_need_one() -> None:
-    registry = registry_of(FakeBackend("docker", sessions=False), FakeBackend("bubblewrap"))
-    assert (await chosen(registry, task(session=True)))[0] == "bubblewrap"
-    with pytest.raises(
-        UserError, match=r"which need a session, all of Python, 512 MiB; take one of: docker$"
-    ):
-        await chosen(registry, task(session=True), name="docker")
+async def test_a_named_sandbox_that_lacks_what_the_tasks_need_names_those_that_have_it() -> None:
+    tasks = (task(session=True, **ALLOWED),)
+    backend, _ = await choose(SMALL, heavy(there=False), light(), tasks=tasks)
+    assert backend is not None and backend.name == "light"
+    with pytest.raises(UserError, match=r"need a session, 512 MiB; take one of: heavy, light$"):
+        await choose(SMALL, heavy(), light(), tasks=tasks, name="small")
 
 
 class FakeSession:
@@ -135,7 +179,7 @@ class FakeSession:
 
 
 class SessionSandbox:
-    """Counts the sessions that are open; `refuse` of them can't be had."""
+    """Counts the sessions that are open; the first `refuse` are refused."""
 
     name = "sessions"
 
@@ -191,7 +235,7 @@ def play(tokenizer, speaking):
             generator=speaking(says),
             scorer=Scorer([Reward(name="said", function=lambda episode: 1.0, inline=True)], {"said": 1.0}),
             config=RolloutConfig(max_retries=1),
-            sandbox=WatchedSandbox(sandbox, activity),
+            sandbox=watched(sandbox, activity),
             activity=activity,
         )
         episode = await player.play(some_task, episode_id="e", seed=0)

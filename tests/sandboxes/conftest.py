@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import ordinary_user
@@ -13,13 +14,22 @@ import pytest_asyncio
 from served import ServedBackend, served
 
 from agentgym.sandbox import SandboxBackend, SandboxUnavailable, Session
+from agentgym_sandboxes.agent import files
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
+from tests.sandboxes.engines import need_private_engines, save_image
 
 REQUIRED = "AGENTGYM_REQUIRE_DOCKER"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"engine", "archive"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.docker)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -83,7 +93,13 @@ def backend(request: pytest.FixtureRequest) -> SandboxBackend:
     return request.getfixturevalue(request.param)
 
 
-SESSION_BACKENDS = [pytest.param("docker", marks=pytest.mark.docker)]
+@pytest.fixture(scope="session", params=[BACKENDS[0], "bubblewrap"])
+def containing(request: pytest.FixtureRequest) -> SandboxBackend:
+    """Each that contains any program."""
+    return request.getfixturevalue(request.param)
+
+
+SESSION_BACKENDS = BACKENDS[:1]
 
 
 @pytest.fixture(scope="session", params=SESSION_BACKENDS)
@@ -102,3 +118,26 @@ async def session(leased: Session) -> Session:
     """As new: the same for all tests, reset before each."""
     await leased.reset()
     return leased
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image, for engines of a test's own."""
+    need_private_engines()
+    path = tmp_path_factory.mktemp("image") / "image.tar"
+    save_image(path)
+    return path
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A session's work folder."""
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def root(work: Path) -> Iterator[int]:
+    """Its descriptor."""
+    fd = files.open_root(str(work))
+    yield fd
+    os.close(fd)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -54,3 +54,22 @@ async def settle() -> None:
     """Let everything happen that needs no time."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+class Storm(Protocol):
+    """Random events, with an assertion for each promise."""
+
+    async def play(self) -> None: ...
+
+
+def run_storms(make: Callable[[int], Storm], seeds: Iterable[int]) -> None:
+    """One after another, made within its loop; a failure names its seed."""
+
+    async def play(seed: int) -> None:
+        await make(seed).play()
+
+    for seed in seeds:
+        try:
+            run_fast(play(seed))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error

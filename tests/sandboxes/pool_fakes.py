@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import Limits, RunStatus, SandboxDirty
-from agentgym_sandboxes.agent.frames import Frame
+from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.host.meter import CallMeter
@@ -52,6 +52,48 @@ class FakeContainer:
 
     async def close(self) -> None:
         self.closed = True
+
+
+class FakeSession:
+    """A container for sessions: answers every operation with an empty end; `answers` come first."""
+
+    def __init__(self, name: str, on_change: Callable[[], None], max_uses: int) -> None:
+        self.name = name
+        self.lost: str | None = None
+        self.closed = False
+        self.answers: list[Header] = []
+        self.asked: list[str] = []
+        self.num_pings = 0
+        self.silent = False
+
+    @property
+    def usable(self) -> bool:
+        return self.lost is None
+
+    async def ask(
+        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
+    ) -> Frame:
+        if self.lost is not None:
+            raise SandboxLost(self.lost)
+        self.asked.append(op)
+        answer: Header = {"home": "/work/home", "reason": None, "refused": None}
+        return Frame({**answer, **(self.answers.pop(0) if self.answers else {})}, [b""])
+
+    def notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
+
+    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
+
+    def give_up(self, why: str) -> None:
+        self.lost = why
+
+    async def ping(self) -> None:
+        self.num_pings += 1
+        if self.silent:
+            self.lost = "silent"
+            raise SandboxLost("silent")
+
+    async def close(self) -> None:
+        self.lost, self.closed = "closed", True
 
 
 class Factory:
@@ -126,8 +168,3 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)

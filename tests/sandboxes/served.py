@@ -13,14 +13,20 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import ordinary_user
 
-from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxOptions, Session, Verdict
+from agentgym.sandbox import (
+    Capabilities,
+    GradeRequest,
+    Limits,
+    RunResult,
+    SandboxBackend,
+    SandboxOptions,
+    Verdict,
+)
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.bubblewrap.backend import BubblewrapBackend
 from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
@@ -28,7 +34,7 @@ from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
 _SIZE = struct.Struct(">Q")
 
 
-class ServedBackend:
+class ServedBackend(SandboxBackend):
     """What the tests hold: a SandboxBackend whose calls are made by the other process."""
 
     name = "bubblewrap"
@@ -62,9 +68,6 @@ class ServedBackend:
     async def grade(self, request: GradeRequest) -> Verdict:
         return await self._ask("grade", request)
 
-    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
-        return BubblewrapBackend().session(network=network)
-
     def metrics(self) -> dict[str, float]:
         """As they were when the last answer was given."""
         return self._metrics
@@ -73,17 +76,6 @@ class ServedBackend:
         """The metrics as they are now."""
         await self._ask("metrics")
         return self._metrics
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def _ask(self, method: str, *arguments: object, **named: object) -> Any:
         self._num_asked += 1

@@ -51,7 +51,6 @@ def container_of(session: object) -> Container:
     return session._container  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.docker
 @pytest.mark.asyncio(loop_scope="session")
 async def test_many_megabytes_cross_both_ways_at_once(docker: SandboxBackend) -> None:
     """While the agent writes a frame it reads one: else both sides would wait for each other."""
@@ -67,7 +66,6 @@ async def test_many_megabytes_cross_both_ways_at_once(docker: SandboxBackend) ->
         assert (await session.run("1 + 1")).stdout == "2\n"
 
 
-@pytest.mark.docker
 @pytest.mark.asyncio(loop_scope="session")
 async def test_an_operation_that_is_none_gets_an_error(docker: SandboxBackend) -> None:
     async with docker.session() as session:
@@ -78,7 +76,6 @@ async def test_an_operation_that_is_none_gets_an_error(docker: SandboxBackend) -
         assert (await session.run("1 + 1")).status is RunStatus.OK
 
 
-@pytest.mark.docker
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     "data",

@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import ordinary_user
 import pytest
 import pytest_asyncio
+from pool_fakes import until
 from served import ServedBackend, served
 
 from agentgym.errors import UserError
@@ -95,12 +96,6 @@ def _waits(pid: str) -> bool:
         # What is waited for does not count as blocked.
         return blocked is not None and int(blocked[1], 16) == 1 << (signal.SIGURG - 1)
     return False
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def say(backend: ServedBackend, code: str, **limits: float) -> str:
@@ -185,33 +180,6 @@ async def test_the_keeper_of_a_call_is_out_of_its_reach(bubblewrap: ServedBacken
     assert set((await say(bubblewrap, limits)).splitlines()) == {"refused"}
 
 
-async def test_the_number_of_files_is_limited(bubblewrap: ServedBackend) -> None:
-    result = await bubblewrap.run(
-        "import os\nfor n in range(9000): os.mknod(str(n))\n", limits=Limits(wall_s=60.0)
-    )
-    assert result.status is RunStatus.DISK_LIMIT
-    assert result.limit is not None
-    assert (result.limit.resource, result.limit.allowed) == ("files", 4096)
-
-
-async def test_memory_of_all_processes_together_is_limited(bubblewrap: ServedBackend) -> None:
-    code = (
-        "import os\n"
-        "for _ in range(8):\n"
-        "    if os.fork() == 0:\n"
-        "        data = b'1' * (40 << 20)\n"
-        "        import signal; signal.pause()\n"
-        "data = b'1' * (60 << 20)\n"
-        "os.wait()\n"
-        "raise SystemExit(1)\n"
-    )
-    result = await bubblewrap.run(code, limits=Limits(memory_mib=96, wall_s=60.0))
-    assert result.status is RunStatus.OOM
-    assert result.limit is not None
-    assert result.limit.resource == "memory_mib"
-    assert result.limit.used > 0.9 * result.limit.allowed > 90
-
-
 async def test_processes_are_limited_and_the_keeper_goes_on(bubblewrap: ServedBackend) -> None:
     code = (
         "import os, time\n"
@@ -224,28 +192,6 @@ async def test_processes_are_limited_and_the_keeper_goes_on(bubblewrap: ServedBa
         "    print(count)\n"
     )
     assert await say(bubblewrap, code, processes=12) == "11"
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "resource"),
-    [
-        ("while True: pass", RunStatus.TIMEOUT, "wall_s"),
-        ("data = bytearray(1 << 30)", RunStatus.OOM, "memory_mib"),
-        ("while True: print('x' * 999)", RunStatus.OUTPUT_LIMIT, "output_bytes"),
-        ("for n in range(99): open(str(n), 'wb').write(bytes(8 << 20))", RunStatus.DISK_LIMIT, "disk_mib"),
-        ("open('large', 'wb').write(bytes(32 << 20))", RunStatus.DISK_LIMIT, "file_mib"),
-        ("import os, time\nwhile os.fork(): pass\ntime.sleep(9)", RunStatus.PROCESS_LIMIT, "processes"),
-    ],
-)
-async def test_a_limit_is_told_with_what_was_used(
-    bubblewrap: ServedBackend, code: str, status: RunStatus, resource: str
-) -> None:
-    limits = Limits(wall_s=1.0 if status is RunStatus.TIMEOUT else 60.0, memory_mib=128, output_bytes=1000)
-    result = await bubblewrap.run(code, limits=limits)
-    assert (result.status, result.limit is not None) == (status, True), result
-    assert result.limit is not None
-    assert result.limit.resource == resource
-    assert result.limit.used >= 0.9 * result.limit.allowed or resource == "memory_mib"
 
 
 async def test_files_are_limited_wherever_they_can_be_written(bubblewrap: ServedBackend) -> None:
@@ -354,9 +300,8 @@ async def test_sessions_are_refused_by_name(bubblewrap: ServedBackend) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slots": -1}, "slots -1"),
-        ({"memory_mib": 8}, "at least 32 MiB"),
-        ({"work_mib": 0}, "work_mib 0"),
+        ({"slots": -1}, "slots is -1; it must be 0 to 256"),
+        ({"memory_mib": 8}, "memory_mib is 8; it must be at least 32"),
         ({"start_timeout_s": 0}, "more than 0"),
         ({"spare": 3}, "Did you mean 'spares'"),
     ],

@@ -202,28 +202,12 @@ async def test_tolerance_is_relative_and_absolute_and_for_floats_only(backend: S
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        0,
-        -(2**70),
-        1.5,
-        float("inf"),
-        float("nan"),
-        -0.0,
-        "ü\n'",
-        b"\x00\xff",
-        [],
-        (),
-        set(),
-        frozenset(),
-        {},
-        [1, (2, {3}, frozenset({"a"}))],
-        {"k": [None, True], (1, 2): {0.5}},
-        {2: 1, 1: 2},
+        None, True, 0, -(2**70), 1.5, float("inf"), float("nan"), -0.0, "ü\n'", b"\x00\xff", [], (), set(),
+        frozenset(), {}, [1, (2, {3}, frozenset({"a"}))], {"k": [None, True], (1, 2): {0.5}}, {2: 1, 1: 2},
         1 + 2j,
     ],
     ids=repr,
-)
+)  # fmt: skip
 async def test_plain_values_keep_their_type_both_ways(backend: SandboxBackend, value: object) -> None:
     verdict = await grade(
         backend,
@@ -250,14 +234,9 @@ async def test_assert_cases_call_the_solution_by_both_names(backend: SandboxBack
         prelude="expected = 2",
     )  # fmt: skip
     assert [result.error for result in verdict.results] == [
-        "",
-        "assertion failed: assert candidate(1) == 3",
-        "assertion failed: two and one",
-        "raised ValueError: negative",
-        "",
-        "",
-        "",
-    ]
+        "", "assertion failed: assert candidate(1) == 3", "assertion failed: two and one",
+        "raised ValueError: negative", "", "", "",
+    ]  # fmt: skip
     assert verdict.status is RunStatus.OK
 
 

@@ -7,21 +7,20 @@ import asyncio
 import contextlib
 import gc
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 from fast_clock import settle
+from pool_fakes import until
 
-from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import Limits, RunStatus, SandboxUnavailable
+from agentgym.sandbox import Limits, RunStatus
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 
 # each on a loop of its own: there are no tasks of others
-pytestmark = [pytest.mark.hostile, pytest.mark.docker]
+pytestmark = pytest.mark.hostile
 
 NUM_CALLS = 200
 
@@ -59,12 +58,6 @@ def num_sockets() -> int:
         with contextlib.suppress(OSError):
             count += str(descriptor.readlink()).startswith("socket:")
     return count
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Storm:
@@ -159,44 +152,3 @@ async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing(engine: str)
             await starting
         await backend.close()
         await watch.check()
-
-
-async def test_starts_and_closes_at_once_take_turns(engine: str) -> None:
-    backend = DockerBackend(DockerConfig(pool_size=1, spares=0))
-    watch = Watch(backend)
-    await asyncio.gather(backend.start(), backend.start())
-    assert len(await watch.containers()) == 1
-    limits = Limits(wall_s=600.0, cpu_s=600)
-    calls = [asyncio.create_task(backend.run("while True: pass", limits=limits)) for _ in range(4)]
-    await asyncio.sleep(0.1)
-    closes = [asyncio.create_task(backend.close()) for _ in range(3)]
-    await asyncio.sleep(0)
-    closes[0].cancel()  # it goes on
-    await asyncio.gather(*closes[1:])
-    assert await watch.containers() == []
-    for result in await asyncio.gather(*calls, return_exceptions=True):
-        assert isinstance(result, SandboxUnavailable)
-    await asyncio.gather(backend.start(), backend.close(), return_exceptions=True)
-    with pytest.raises(SandboxUnavailable, match="not started"):
-        await backend.run("pass")
-    await watch.check()
-
-
-async def test_a_session_that_is_ended_after_the_close_is_no_trouble(engine: str) -> None:
-    backend = DockerBackend(DockerConfig(pool_size=1, spares=0))
-    watch = Watch(backend)
-    await backend.start()
-    late = backend.session()
-    session = await late.__aenter__()
-    await backend.close()
-    with pytest.raises(InfraError):
-        await session.run("1")
-    await late.__aexit__(None, None, None)
-    await watch.check()
-
-
-async def test_calls_from_another_event_loop_are_refused(engine: str) -> None:
-    async with DockerBackend(DockerConfig(pool_size=1, spares=0)) as backend:
-        with pytest.raises(UserError, match="in another event loop"):
-            await asyncio.to_thread(asyncio.run, backend.run("pass"))
-        assert (await backend.run("print(1)")).stdout == "1\n"

@@ -252,27 +252,12 @@ def test_an_engine_on_the_network_without_tls_is_warned_of(
 
 def test_every_count_is_there_before_the_first_call_under_the_name_that_dashboards_use() -> None:
     names = [
-        "calls_total",
-        "calls_ok_total",
-        "calls_timeout_total",
-        "retries_total",
-        "oom_kills_total",
-        "leaks_total",
-        "reaped_total",
-        "start_failures_total",
-        "replaced_lost_total",
-        "replaced_dirty_total",
-        "replaced_uses_total",
-        "replaced_age_total",
-        "replaced_ping_total",
-        "replaced_backstop_total",
-        "slots_used",
-        "slots",
-        "calls_waiting",
-        "containers_live",
-        "containers_spare",
-        "engines_open",
-    ]
+        "calls_total", "calls_ok_total", "calls_timeout_total", "retries_total", "oom_kills_total",
+        "leaks_total", "reaped_total", "start_failures_total", "replaced_lost_total",
+        "replaced_dirty_total", "replaced_uses_total", "replaced_age_total", "replaced_ping_total",
+        "replaced_backstop_total", "slots_used", "slots", "calls_waiting", "containers_live",
+        "containers_spare", "engines_open",
+    ]  # fmt: skip
     metrics = DockerBackend().metrics()
     assert {metrics[f"sandbox/{name}"] for name in names} == {0.0}
 

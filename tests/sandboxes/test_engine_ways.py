@@ -20,7 +20,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.tunnel import ssh_command
-from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image, until
+from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, until
 
 pytestmark = pytest.mark.hostile
 
@@ -29,14 +29,6 @@ LARGE = GradeRequest(
     entry="f",
     cases=(CallCase(args=(1 << 20,), expected="x" * (1 << 20)),),
 )
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need_private_engines()
-    path = tmp_path_factory.mktemp("image") / "image.tar"
-    save_image(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +97,6 @@ async def works(backend: DockerBackend) -> None:
     await asyncio.gather(*(backend.run("print('x' * 60000)") for _ in range(8)))
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_calls_over_tls(engine: PrivateEngine, certificates: Path, port: int) -> None:
     config = DockerConfig(engine=f"tcp://127.0.0.1:{port}", pool_size=1, spares=0, **tls(certificates))  # type: ignore[arg-type]
@@ -114,7 +105,6 @@ async def test_calls_over_tls(engine: PrivateEngine, certificates: Path, port: i
     until(lambda: not engine.docker("ps", "-aq").split(), 30.0, lambda: "containers are left")
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_dockers_own_variables_name_the_certificates(
     engine: PrivateEngine, certificates: Path, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +118,6 @@ async def test_dockers_own_variables_name_the_certificates(
         assert (await backend.run("print(6 * 7)")).stdout == "42\n"
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "ca"), [("stranger", "ca.pem"), ("client", "other-ca.pem")])
 async def test_neither_side_takes_a_stranger(
@@ -192,7 +181,6 @@ def ssh_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server.wait(30)
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_calls_over_ssh(engine: PrivateEngine, ssh_config: Path) -> None:
     url = f"ssh://engine-host{engine.socket}"
@@ -208,7 +196,6 @@ async def test_calls_over_ssh(engine: PrivateEngine, ssh_config: Path) -> None:
     until(lambda: not engine.docker("ps", "-q").split(), 30.0, lambda: "containers are left")
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_ssh_that_fails_says_what_it_said_and_what_to_try(
     engine: PrivateEngine, ssh_config: Path
@@ -232,7 +219,6 @@ def test_the_ssh_command_takes_no_options_from_an_address() -> None:
         ssh_command("ssh://-oProxyCommand=touch", Path("/x"), 10.0, None)
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_an_engine_that_maps_user_ids(archive: Path) -> None:
     with private_engine(
@@ -250,7 +236,6 @@ async def test_an_engine_that_maps_user_ids(archive: Path) -> None:
                 assert (await session.exec("id -u")).exit_code == 0
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_a_map_of_too_few_user_ids_is_told(archive: Path) -> None:
     with private_engine(archive, ["--userns-remap=daemon"], subordinate_ids="daemon:300000:5000") as remapped:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from holding import HOLD, LIMITS, Holding
+from pool_fakes import until
 
 from agentgym.sandbox import RunStatus, SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.backend import DockerBackend
@@ -19,17 +20,9 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
-from tests.sandboxes.engines import PrivateEngine, need_private_engines, private_engine, save_image
+from tests.sandboxes.engines import PrivateEngine, private_engine
 
-pytestmark = [pytest.mark.hostile, pytest.mark.docker, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need_private_engines()
-    path = tmp_path_factory.mktemp("image") / "image.tar"
-    save_image(path)
-    return path
+pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +61,6 @@ async def started(
 
 def gauge(backend: DockerBackend, name: str) -> float:
     return backend.metrics()[f"sandbox/{name}"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.05)
 
 
 async def answers(backend: DockerBackend, number: int, seconds: float = 0.0) -> None:

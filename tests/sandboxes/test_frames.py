@@ -6,19 +6,8 @@ import os
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentgym_sandboxes.agent import frames
-
-
-@given(st.lists(st.lists(st.binary(max_size=50), max_size=3), max_size=4), st.integers(1, 40))
-def test_frames_survive_any_cutting_of_the_stream(messages: list[list[bytes]], size: int) -> None:
-    stream = b"".join(frames.encode({"id": n}, blobs) for n, blobs in enumerate(messages))
-    reader, found = frames.FrameReader(), []
-    for start in range(0, len(stream), size):
-        found += reader.feed(stream[start : start + size])
-    assert [(frame.header["id"], frame.blobs) for frame in found] == list(enumerate(messages))
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, b"\x00\x00\x00\x02\x00\x00\x00\x00{]"])

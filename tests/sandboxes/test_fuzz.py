@@ -22,13 +22,9 @@ pytestmark = pytest.mark.hostile
 
 SEED = 1
 QUICK = [
-    *frame_targets.TARGETS,
-    *network_targets.TARGETS,
-    *value_targets.TARGETS,
-    *verdict_targets.TARGETS,
-    *file_targets.TARGETS,
-    *agent_targets.TARGETS,
-]
+    *frame_targets.TARGETS, *network_targets.TARGETS, *value_targets.TARGETS, *verdict_targets.TARGETS,
+    *file_targets.TARGETS, *agent_targets.TARGETS,
+]  # fmt: skip
 DOCKER_CASES = {"agent-frames": 3, "session-arguments": 30}
 
 
@@ -50,7 +46,6 @@ async def test_nothing_is_found_in_the_proxy() -> None:
     check(report)
 
 
-@pytest.mark.docker
 async def test_nothing_is_found_with_docker(engine: str) -> None:
     async with docker_targets.docker_targets() as targets:
         for target in targets:

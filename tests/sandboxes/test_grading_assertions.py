@@ -146,28 +146,11 @@ class Liar:
     def __iter__(self): return iter([self])
     def __instancecheck__(self, other): return True
     __class__ = int
-class Number(int):
-    __eq__ = Liar.__eq__
-    __ne__ = Liar.__ne__
-    __lt__ = Liar.__lt__
-    __hash__ = Liar.__hash__
-class Words(str):
-    __eq__ = Liar.__eq__
-    __ne__ = Liar.__ne__
-    __hash__ = Liar.__hash__
-class Items(list):
-    __eq__ = Liar.__eq__
-    __ne__ = Liar.__ne__
-    __contains__ = Liar.__contains__
-def f(kind):
-    return {"liar": Liar(), "number": Number(77), "words": Words(), "items": Items()}[kind]
+def f(): return Liar()
 """
 
 
-@pytest.mark.parametrize("kind", ["liar", "number", "words", "items"])
-async def test_an_object_that_claims_to_equal_everything_equals_nothing(
-    backend: SandboxBackend, kind: str
-) -> None:
+async def test_an_object_that_claims_to_equal_everything_equals_nothing(backend: SandboxBackend) -> None:
     claims = [
         "x == 5", "5 == x", "not x != 5", "x < 6", "6 > x", "x <= 5", "abs(x - 5) < 1e-6", "abs(5 - x) < 1e-6",
         "x in [5]", "5 in x", "x in {5}", "x in {5: 1}", "{x} == {5}", "[x] == [5]", "(1, x) == (1, 5)",
@@ -175,9 +158,8 @@ async def test_an_object_that_claims_to_equal_everything_equals_nothing(
         "x % 5 == 0", "max(x, 5) == 5", "x.__eq__(5)", "x == 'five'", "x == [5]", "[5].index(x) == 0",
         "[5].count(x) == 1", "list(x) == [5]", "x is True", "__import__('operator').eq(x, 5)",
     ]  # fmt: skip
-    verdict = await judged(backend, LIAR, *(f"x = candidate({kind!r})\nassert {claim}" for claim in claims))
-    passed = [claim for claim, result in zip(claims, verdict.results, strict=True) if result.passed]
-    assert passed == (["isinstance(x, int)"] if kind == "number" else [])  # which is true of it
+    verdict = await judged(backend, LIAR, *(f"x = candidate()\nassert {claim}" for claim in claims))
+    assert [claim for claim, result in zip(claims, verdict.results, strict=True) if result.passed] == []
 
 
 async def test_what_a_test_expects_never_reaches_the_solution(backend: SandboxBackend) -> None:
@@ -207,13 +189,9 @@ async def test_a_solution_gets_nothing_but_calls_and_items_from_what_it_is_lent(
     backend: SandboxBackend,
 ) -> None:
     looks = [
-        "g.gi_frame",
-        "g.__globals__",
-        "g.__code__",
-        "g.__class__.mro",
-        "g.__self__",
+        "g.gi_frame", "g.__globals__", "g.__code__", "g.__class__.mro", "g.__self__",
         "g.__init__.__globals__",
-    ]
+    ]  # fmt: skip
     code = "def f(g, how):\n    return [" + ", ".join(f"lambda g: {look}" for look in looks) + "][how](g)\n"
     tests = []
     for index in range(len(looks)):

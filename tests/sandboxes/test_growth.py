@@ -22,7 +22,6 @@ from agentgym_sandboxes.host.reaper import owner_label
 
 pytestmark = [
     pytest.mark.hostile,
-    pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(900),  # half a minute on an idle machine
     pytest.mark.asyncio(loop_scope="session"),

@@ -21,7 +21,7 @@ from agentgym_sandboxes.docker.engine import ENDS_WITHIN_S, Engine, OwnedContain
 from agentgym_sandboxes.docker.profile import container_settings
 from agentgym_sandboxes.host.reaper import is_orphan, owner_label
 
-pytestmark = [pytest.mark.hostile, pytest.mark.docker, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
 
 PROMISED_S = 5.0  # docs/security.md: so soon after its owner was killed, no container is left
 OWNER = """

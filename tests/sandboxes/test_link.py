@@ -60,23 +60,14 @@ def test_what_is_lent_can_be_called_and_not_looked_into(
     own = type("Own", (), {"__module__": "tests", "_secret": secret})()
     heard: list[list[object]] = []
     questions = [
-        [0, "getattr", ["t", "__globals__"], ["t"]],
-        [0, "getattr", ["t", "__code__"], ["t"]],
-        [0, "str", ["t"], ["t"]],
-        [0, "setattr", ["t", "name", 1], ["t"]],
-        [1, "getattr", ["t", "gi_frame"], ["t"]],
-        [1, "len", ["t"], ["t"]],
-        [2, "call", ["t"], ["t"]],
-        [2, "getattr", ["t", "__init__"], ["t"]],
-        [2, "getattr", ["t", "_secret"], ["t"]],
-        [2, "delattr", ["t", "_secret"], ["t"]],
-        [3, "call", ["t"], ["t"]],
-        [-1, "call", ["t", 5], ["t"]],
-        [True, "no such", ["t"], ["t"]],
-        [0, "call", ["t", ["o", 99]], ["t"]],
-        [0, "call", ["?"], ["t"]],
+        [0, "getattr", ["t", "__globals__"], ["t"]], [0, "getattr", ["t", "__code__"], ["t"]],
+        [0, "str", ["t"], ["t"]], [0, "setattr", ["t", "name", 1], ["t"]],
+        [1, "getattr", ["t", "gi_frame"], ["t"]], [1, "len", ["t"], ["t"]], [2, "call", ["t"], ["t"]],
+        [2, "getattr", ["t", "__init__"], ["t"]], [2, "getattr", ["t", "_secret"], ["t"]],
+        [2, "delattr", ["t", "_secret"], ["t"]], [3, "call", ["t"], ["t"]], [-1, "call", ["t", 5], ["t"]],
+        [True, "no such", ["t"], ["t"]], [0, "call", ["t", ["o", 99]], ["t"]], [0, "call", ["?"], ["t"]],
         [0, "call", ["t", 4], ["t"]],
-    ]
+    ]  # fmt: skip
 
     def peer() -> None:
         solution = Peer(theirs)

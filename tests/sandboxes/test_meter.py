@@ -57,7 +57,6 @@ async def test_a_backend_tells_what_its_calls_came_to_and_how_long_they_took() -
     assert found["sandbox/calls_waiting"] == 0
 
 
-@pytest.mark.docker
 @pytest.mark.asyncio(loop_scope="session")
 async def test_calls_of_a_session_are_counted_and_a_session_waits_once(docker: DockerBackend) -> None:
     before = docker.metrics()

@@ -7,12 +7,21 @@ import time
 
 import pytest
 
-from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, Limits, RunStatus, StdioCase
+from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, Limits, RunStatus, StdioCase, Verdict
 from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.gaps import is_gap, lazy_value, syntax_error
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+NO_LIMITS = Limits()
+
+
+async def graded(
+    monty: MontyBackend, code: str, *cases: Case, limits: Limits = NO_LIMITS, entry: str = "f"
+) -> Verdict:
+    return await monty.grade(GradeRequest(code=code, entry=entry, cases=cases, limits=limits))
+
 
 GAPS = {
     "yield": "def f(x):\n    yield x\n",
@@ -30,7 +39,7 @@ GAPS = {
 @pytest.mark.parametrize("code", GAPS.values(), ids=GAPS.keys())
 async def test_what_the_interpreter_lacks_is_unsupported(monty: MontyBackend, code: str) -> None:
     for case in (CallCase(args=(1,), expected=1), AssertCase(source="assert f(1) == 1")):
-        verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=(case, case)))
+        verdict = await graded(monty, code, case, case)
         assert verdict.status is RunStatus.UNSUPPORTED
         assert verdict.error.startswith("monty can't run it: ")
         assert [result.passed for result in verdict.results] == [False, False]
@@ -39,9 +48,7 @@ async def test_what_the_interpreter_lacks_is_unsupported(monty: MontyBackend, co
 async def test_a_gap_in_one_case_makes_the_whole_verdict_unsupported(monty: MontyBackend) -> None:
     code = "def f(x):\n    if x:\n        import heapq\n    return x\n"
     cases = (CallCase(args=(0,), expected=0), CallCase(args=(1,), expected=1))
-    assert (
-        await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
-    ).status is RunStatus.UNSUPPORTED
+    assert (await graded(monty, code, *cases)).status is RunStatus.UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -75,9 +82,7 @@ async def test_syntax_is_worded_by_python_and_nothing_is_run() -> None:
 async def test_memory_has_a_limit(monty: MontyBackend) -> None:
     code = "def f():\n    x = []\n    while True:\n        x.append('a' * 100000)\n"
     limits = Limits(memory_mib=32, wall_s=60.0)
-    verdict = await monty.grade(
-        GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=1),), limits=limits)
-    )
+    verdict = await graded(monty, code, CallCase(args=(), expected=1), limits=limits)
     assert verdict.results[0].error == "raised MemoryError"
 
 
@@ -117,9 +122,7 @@ async def test_sleeping_takes_no_time(monty: MontyBackend) -> None:
 async def test_an_iterator_that_would_be_a_list_here_is_unsupported(monty: MontyBackend, body: str) -> None:
     code = f"def f(xs):\n    {body}\n"
     assert lazy_value(code)
-    verdict = await monty.grade(
-        GradeRequest(code=code, entry="f", cases=(CallCase(args=([1],), expected=["1"]),))
-    )
+    verdict = await graded(monty, code, CallCase(args=([1],), expected=["1"]))
     assert verdict.status is RunStatus.UNSUPPORTED
 
 
@@ -144,17 +147,13 @@ async def test_a_test_whose_argument_is_changed_is_unsupported_not_failed(monty:
         test = AssertCase(
             source="xs = [2, 1]\ntry:\n    f(xs)\nexcept KeyError:\n    pass\nassert xs == [1, 2]"
         )
-        verdict = await monty.grade(
-            GradeRequest(code=f"def f(xs):\n    xs.sort()\n{end}", entry="f", cases=(test,))
-        )
+        verdict = await graded(monty, f"def f(xs):\n    xs.sort()\n{end}", test)
         assert verdict.status is RunStatus.UNSUPPORTED
 
 
 async def test_a_program_that_hides_its_reading_is_unsupported(monty: MontyBackend) -> None:
     code = "try:\n    n = int(input())\nexcept Exception:\n    n = 0\nprint(n)\n"
-    verdict = await monty.grade(
-        GradeRequest(code=code, entry="", cases=(StdioCase(stdin="5", expected="5"),))
-    )
+    verdict = await graded(monty, code, StdioCase(stdin="5", expected="5"), entry="")
     assert verdict.status is RunStatus.UNSUPPORTED
 
 
@@ -163,7 +162,7 @@ async def test_a_worker_ended_for_its_memory_is_a_limit_that_was_hit(monty: Mont
     cases = tuple(CallCase(args=(number,), expected=0) for number in range(3))
     limits = Limits(memory_mib=256, wall_s=60.0)
     code = "def f(x):\n    return len(('a,' * (20 << 20)).split(','))\n"
-    verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases, limits=limits))
+    verdict = await graded(monty, code, *cases, limits=limits)
     assert verdict.status is RunStatus.OOM and not verdict.passed
     assert verdict.limit is not None and verdict.limit.resource == "memory_mib"
 
@@ -171,9 +170,7 @@ async def test_a_worker_ended_for_its_memory_is_a_limit_that_was_hit(monty: Mont
 async def test_bytes_of_a_list_are_a_gap_but_those_of_a_float_a_mistake(monty: MontyBackend) -> None:
     for given, status in (("[1, 2]", RunStatus.UNSUPPORTED), ("3.5", RunStatus.OK)):
         code = f"def f():\n    return bytes({given})\n"
-        verdict = await monty.grade(
-            GradeRequest(code=code, entry="f", cases=(CallCase(args=(), expected=b""),))
-        )
+        verdict = await graded(monty, code, CallCase(args=(), expected=b""))
         assert verdict.status is status and not verdict.passed
 
 
@@ -226,7 +223,7 @@ async def test_a_list_that_stands_in_an_answer_again_and_again_takes_no_room(mon
     )
     cases = tuple(CallCase(args=(x,), expected=[[0] * 1000] * x) for x in (3, 20_000, 3))
     limits = Limits(wall_s=200.0)
-    verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases, limits=limits))
+    verdict = await graded(monty, code, *cases, limits=limits)
     assert verdict.status is RunStatus.OUTPUT_LIMIT and verdict.limit is not None
     assert verdict.limit.used > verdict.limit.allowed == 32
     assert [result.error for result in verdict.results] == [
@@ -255,7 +252,7 @@ async def test_sets_in_sets_are_compared_in_any_order(monty: MontyBackend) -> No
     code = "def f(x):\n    return {frozenset([x, 1, 'b', 'a', 2.5]), (frozenset(['q', 'p', 3]), 1)}\n"
     expected = {frozenset([9, 1, "a", "b", 2.5]), (frozenset([3, "p", "q"]), 1)}
     cases = (CallCase(args=(9,), expected=expected), CallCase(args=(8,), expected=expected))
-    verdict = await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
+    verdict = await graded(monty, code, *cases)
     assert [result.passed for result in verdict.results] == [True, False]
 
 
@@ -271,9 +268,7 @@ async def test_sets_in_sets_are_compared_in_any_order(monty: MontyBackend) -> No
 )
 async def test_right_code_that_needs_more_is_unsupported(monty: MontyBackend, code: str) -> None:
     cases = (CallCase(args=(1,), expected=1),)
-    assert (
-        await monty.grade(GradeRequest(code=code, entry="f", cases=cases))
-    ).status is RunStatus.UNSUPPORTED
+    assert (await graded(monty, code, *cases)).status is RunStatus.UNSUPPORTED
 
 
 async def test_a_value_that_a_test_has_no_type_for_is_unsupported(monty: MontyBackend) -> None:

@@ -129,10 +129,10 @@ class Supervisor:
     def unwatch(self, fd: int) -> None:
         self.watched.pop(fd, None)
 
-    def at(self, when_s: float, call: Callable[[], None]) -> None:
+    def call_at(self, when_s: float, call: Callable[[], None]) -> None:
         self.timers.append(call)
 
-    def say(self, header: Header, blobs: Sequence[Blob] = ()) -> None:
+    def send(self, header: Header, blobs: Sequence[Blob] = ()) -> None:
         self.sent.append(header)
 
 
@@ -217,7 +217,7 @@ class Carrier:
 
     def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
 
-    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
+    def notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
         self.written.append(op)
 
 

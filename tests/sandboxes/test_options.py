@@ -16,7 +16,6 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import what_to_do
 from agentgym_sandboxes.docker.image import RECIPE
 from agentgym_sandboxes.docker.profile import container_settings, first_uid
-from agentgym_sandboxes.host.bundle import MAX_ARGUMENT_BYTES, agent_argument
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.config import MontyConfig
 
@@ -34,7 +33,7 @@ def test_an_unknown_option_names_the_nearest(name: str) -> None:
         ({"slots": "four"}, "sandbox.options.slots is 'four'; it must be of type int"),
         ({"slots": True}, "sandbox.options.slots is True"),
         ({"image": 5}, "sandbox.options.image is 5; it must be of type str or null"),
-        ({"slots": 0}, "allowed are pool_size >= 0 and 1 to 16 slots"),
+        ({"slots": 0}, "slots is 0; it must be 1 to 16"),
         ({"memory_mib": 4096}, "its container at least as much"),
         ({"ping_every_s": 0}, "ping_every_s is 0; it must be more than 0"),
         ({"engines": "tcp://a"}, "sandbox.options.engines is 'tcp://a'; it must be a list of str, as [a, b]"),
@@ -69,10 +68,6 @@ def test_importing_the_plugins_loads_neither_docker_nor_monty() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "[]"
-
-
-def test_the_agent_fits_into_one_argument() -> None:
-    assert len(agent_argument().encode()) < MAX_ARGUMENT_BYTES
 
 
 def test_a_container_gives_nothing_away() -> None:
@@ -136,17 +131,11 @@ async def test_an_image_is_pulled_by_digest_only() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("wall_s", 0.0),
-        ("wall_s", float("nan")),
-        ("wall_s", float("inf")),
-        ("cpu_s", -1),
-        ("memory_mib", 0),
-        ("processes", 1 << 40),
-        ("file_mib", 1 << 60),
-        ("output_bytes", 0),
+        ("wall_s", 0.0), ("wall_s", float("nan")), ("wall_s", float("inf")), ("cpu_s", -1),
+        ("memory_mib", 0), ("processes", 1 << 40), ("file_mib", 1 << 60), ("output_bytes", 0),
         ("answer_mib", 0),
     ],
-)
+)  # fmt: skip
 def test_a_limit_that_no_machine_could_keep_is_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match=f"limit {name} is .* above 0, at most"):
         Limits(**{name: value})  # type: ignore[arg-type]

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from fast_clock import run_fast
-from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, settle, started, until
+from fast_clock import run_fast, settle
+from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, started, until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pool_fakes import Factory, FakeContainer, call, settle, started
+from fast_clock import settle
+from pool_fakes import Factory, FakeContainer, call, started
 
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig
@@ -45,7 +46,7 @@ async def test_a_close_waits_for_a_removal_that_is_under_way() -> None:
         slow.lost = "gone"
         slow.on_change()
         await settle()
-        assert pool._retired == []  # it is being removed
+        assert pool._to_remove == []  # it is being removed
         closing = asyncio.create_task(pool.close())
         await settle()
         assert not closing.done()

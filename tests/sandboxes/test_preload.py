@@ -20,6 +20,8 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.image import reference_of
 from tests.sandboxes.wheel_files import wheel
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 PACKAGES = ("tiny-thing==1.0",)
 NUMPY = ("numpy>=2.3.1,<2.3.2",)  # written so, no one else has this image, which is removed again
 PRELOADED = ("numpy", "numpy.random")  # it imports the second only when that is used
@@ -104,8 +106,6 @@ async def printed(backend: DockerBackend, code: str) -> str:
     return result.stdout.strip()
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_the_build_says_what_it_did(tiny_image: list[str]) -> None:
     said = "\n".join(tiny_image)
     assert "fetching tiny-thing==1.0 for Python 3." in said and "to the image: tiny-thing==1.0" in said
@@ -113,8 +113,6 @@ async def test_the_build_says_what_it_did(tiny_image: list[str]) -> None:
     assert "with tiny-thing==1.0" in (await DockerBackend(config(PACKAGES)).probe()).detail
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_programs_solutions_tests_and_sessions_import_a_package(tiny: DockerBackend) -> None:
     assert await printed(tiny, "import tiny; print(tiny.double(4))") == "8"
     cases = (
@@ -129,8 +127,6 @@ async def test_programs_solutions_tests_and_sessions_import_a_package(tiny: Dock
         assert (await session.exec("echo $OMP_NUM_THREADS")).stdout == "1\n"
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_preloaded_module_is_there_before_a_call_imports_it(tiny: DockerBackend) -> None:
     look = "import sys; print('tiny' in sys.modules)"
     assert await printed(tiny, look) == "True"
@@ -140,8 +136,6 @@ async def test_a_preloaded_module_is_there_before_a_call_imports_it(tiny: Docker
         assert await printed(plain, look) == "False"
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_what_a_call_does_to_a_preloaded_module_is_its_own(tiny: DockerBackend) -> None:
     spoil = """
 import os, sys, tiny
@@ -170,15 +164,11 @@ for place in (os.path.dirname(tiny.__file__), os.path.dirname(os.path.dirname(ti
     assert not verdict.passed
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_packages_were_compiled_by_the_images_python(tiny: DockerBackend) -> None:
     """Else each import would compile them again: nothing can be written there."""
     assert await printed(tiny, "import os, tiny; print(os.path.exists(tiny.__cached__))") == "True"
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     ("module", "said"),
     [
@@ -204,8 +194,6 @@ async def test_a_module_that_can_not_be_preloaded_fails_the_start(
     await until_no_container_of(backend)
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_a_module_whose_import_hangs_is_named_at_the_deadline(tiny_image: list[str]) -> None:
     backend = DockerBackend(replace(config(PACKAGES, "tiny_hangs"), start_timeout_s=1.0))
     try:
@@ -218,15 +206,11 @@ async def test_a_module_whose_import_hangs_is_named_at_the_deadline(tiny_image: 
     await until_no_container_of(backend)
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 async def test_packages_that_were_not_built_are_told_with_the_command(engine: str) -> None:
     with pytest.raises(SandboxUnavailable, match="`agentgym sandbox build --packages tiny-absent==1`"):
         await DockerBackend(DockerConfig(packages=("tiny-absent==1",))).probe()
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.slow
 async def test_numpy_works_within_the_default_limits(with_numpy: DockerBackend) -> None:
     code = "import numpy as np\ndef f(n):\n    a = np.ones((n, n))\n    return float((a @ a).sum())\n"
@@ -246,8 +230,6 @@ async def test_numpy_works_within_the_default_limits(with_numpy: DockerBackend) 
     assert await printed(with_numpy, threads) == "1"
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.slow
 async def test_what_is_preloaded_takes_no_memory_from_a_call(with_numpy: DockerBackend) -> None:
     """The limit is 512 MiB, and numpy takes more than 100 MiB of address space."""
@@ -259,8 +241,6 @@ async def test_what_is_preloaded_takes_no_memory_from_a_call(with_numpy: DockerB
         assert (await session.run(too_much)).status is RunStatus.OOM
 
 
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.slow
 async def test_calls_do_not_draw_the_same_random_numbers(with_numpy: DockerBackend) -> None:
     """A solution could else know what its tests draw."""
@@ -282,7 +262,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
-def test_preloading_says_which_module_and_why(modules: Path) -> None:
+async def test_preloading_says_which_module_and_why(modules: Path) -> None:
     (modules / "preload_breaks.py").write_text("1 / 0\n")
     with pytest.raises(PreloadFailed, match="preload_breaks can't be imported: ZeroDivisionError"):
         preload(["json", "preload_breaks"])

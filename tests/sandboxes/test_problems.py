@@ -49,7 +49,6 @@ async def test_right_solutions_pass_and_wrong_ones_fail(backend: SandboxBackend,
         assert all(result.passed or 0 < len(result.error) < 1000 for result in verdict.results), verdict
 
 
-@pytest.mark.docker
 @pytest.mark.slow
 async def test_no_verdict_wavers_at_eight_at_once(docker: DockerBackend) -> None:
     turns = asyncio.Semaphore(8)
@@ -68,7 +67,6 @@ async def test_no_verdict_wavers_at_eight_at_once(docker: DockerBackend) -> None
     assert [verdict.results for verdict in verdicts[0]] == [verdict.results for verdict in verdicts[1]]
 
 
-@pytest.mark.docker
 async def test_the_humaneval_script_accepts_what_is_right_and_nothing_else(
     tmp_path: Path, engine: str
 ) -> None:

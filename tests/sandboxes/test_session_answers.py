@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
+from pool_fakes import FakeSession
 
 from agentgym.sandbox import FileInfo, FileRefused, SandboxLost
 from agentgym_sandboxes.agent.frames import Frame, Header
-from agentgym_sandboxes.docker.sessions import MAX_BYTES, DockerSession, SessionContainer
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.sessions import MAX_BYTES, DockerSession
 from agentgym_sandboxes.host.running import result_of
 
 
-class Liar:
+class Liar(FakeSession):
     """A container that gives one answer to everything."""
 
-    name = "liar"
-    lost: str | None = None
-    usable = True
-
     def __init__(self, answer: bytes, refused: str | None = None) -> None:
+        super().__init__("liar", lambda: None, 1)
         self._frame = Frame({"id": 1, "reason": None, "refused": refused}, [answer])
 
-    async def ask(
-        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
-    ) -> Frame:
+    async def ask(self, *asked: object, **named: object) -> Frame:
         return self._frame
-
-    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
-
-    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
-
-    def give_up(self, why: str) -> None: ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def session(answer: bytes) -> DockerSession:
-    return DockerSession(cast(SessionContainer, Liar(answer)), 64)
+    return DockerSession(cast(Container, Liar(answer)), 64)
 
 
 async def test_a_list_of_files_is_what_a_session_may_hold() -> None:
@@ -55,29 +41,14 @@ async def test_a_list_of_files_is_what_a_session_may_hold() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b'[["../../home/me/.bashrc",5,false]]',
-        b'[["a/../../b",5,false]]',
-        b'[["/etc/passwd",5,false]]',
-        b'[["a//b",5,false]]',
-        b'[["",5,false]]',
-        b'[[".",5,true]]',
-        b'[["a\\u0000",5,false]]',
-        b'[["\\ud800",5,false]]',
-        b"[[5,5,false]]",
-        b'[["a",-1,false]]',
-        b'[["a",true,false]]',
-        b'[["a",1.5,false]]',
-        b'[["a",NaN,false]]',
-        b'[["a",5,"no"]]',
-        b'[["a",5]]',
-        b'{"abc":5}',
-        b'["abc"]',
-        b"5",
-        b"\xff",
-        b"[" * 100_000,
+        b'[["../../home/me/.bashrc",5,false]]', b'[["a/../../b",5,false]]', b'[["/etc/passwd",5,false]]',
+        b'[["a//b",5,false]]', b'[["",5,false]]', b'[[".",5,true]]', b'[["a\\u0000",5,false]]',
+        b'[["\\ud800",5,false]]', b"[[5,5,false]]", b'[["a",-1,false]]', b'[["a",true,false]]',
+        b'[["a",1.5,false]]', b'[["a",NaN,false]]', b'[["a",5,"no"]]', b'[["a",5]]', b'{"abc":5}',
+        b'["abc"]', b"5", b"\xff", b"[" * 100_000,
     ],
     ids=lambda answer: repr(answer[:30]),
-)
+)  # fmt: skip
 async def test_a_list_of_files_that_is_none_leads_nowhere(answer: bytes) -> None:
     with pytest.raises(SandboxLost):
         await session(answer).files()
@@ -94,7 +65,7 @@ async def test_no_more_bytes_are_handed_out_than_were_asked_for() -> None:
 async def test_a_refusal_is_one() -> None:
     liar = Liar(b"", "no")
     with pytest.raises(FileRefused, match="no"):
-        await DockerSession(cast(SessionContainer, liar), 64).read("f")
+        await DockerSession(cast(Container, liar), 64).read("f")
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), float("nan"), float("inf")])

@@ -20,18 +20,6 @@ MAX_BYTES = 1 << 20
 Change = Callable[[tarfile.TarInfo], None]
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    return tmp_path / "work"
-
-
-@pytest.fixture
-def root(work: Path) -> Iterator[int]:
-    fd = files.open_root(str(work))
-    yield fd
-    os.close(fd)
-
-
 def tar(*members: tuple[str, bytes | None], mode: int = 0o644, change: Change | None = None) -> bytes:
     """An archive of files with their contents, and of folders, whose content is None."""
     buffer = BytesIO()
@@ -66,6 +54,22 @@ def test_names_too_long_for_a_file_system_are_refused_before_anything_is_removed
     for members in ([("a" * 256, b"")], [("ü" * 128, None)], [("b" * 256 + "/f", b"")]):
         with pytest.raises(Refused, match="255 bytes"):
             archive.check(tar(*members), MAX_BYTES)
+
+
+BAD = {
+    "garbage": b"no archive at all" * 100,
+    "cut": tar(("f", bytes(5000)))[:2000],
+    "absolute": tar(("/etc/passwd", b"")),
+    "upwards": tar(("a/../../f", b"")),
+    "twice": tar(("f", b""), ("./f", b"")),
+    "file and folder": tar(("f", b""), ("f/g", b"")),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_what_can_not_be_put_back_is_refused(bad: bytes) -> None:
+    with pytest.raises(Refused):
+        archive.check(bad, MAX_BYTES)
 
 
 def test_folders_that_are_only_implied_count() -> None:

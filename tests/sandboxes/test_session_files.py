@@ -7,7 +7,6 @@ import resource
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -19,18 +18,6 @@ from agentgym_sandboxes.agent import archive, claims, files, processes
 from agentgym_sandboxes.agent.files import Refused
 
 MAX_BYTES = 1 << 20
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[int]:
-    fd = files.open_root(str(tmp_path / "work"))
-    yield fd
-    os.close(fd)
-
-
-@pytest.fixture
-def work(tmp_path: Path, root: int) -> Path:
-    return tmp_path / "work"
 
 
 @given(st.lists(st.sampled_from(["a", "..", ".", "", "b.c", "...", "a\nb"]), max_size=6), st.booleans())

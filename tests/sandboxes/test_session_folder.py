@@ -161,40 +161,16 @@ async def test_a_snapshot_brings_back_folders_files_and_modes(session: Session) 
     assert await session.snapshot() == snapshot
 
 
-def archive(*members: tarfile.TarInfo) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for member in members:
-            tar.addfile(member, io.BytesIO(b"x" * member.size))
-    return buffer.getvalue()
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, target, size
-    return info
-
-
-BAD = {
-    "garbage": b"no archive at all" * 100,
-    "cut": archive(member("f", size=5000))[:2000],
-    "link": archive(member("l", tarfile.SYMTYPE, "/etc")),
-    "hard link": archive(member("f"), member("l", tarfile.LNKTYPE, "f")),
-    "device": archive(member("d", tarfile.CHRTYPE)),
-    "pipe": archive(member("p", tarfile.FIFOTYPE)),
-    "absolute": archive(member("/etc/passwd")),
-    "upwards": archive(member("a/../../f")),
-    "twice": archive(member("f"), member("./f")),
-    "file and folder": archive(member("f"), member("f/g")),
-}
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_a_bad_snapshot_is_refused_and_changes_nothing(session: Session, bad: bytes) -> None:
+async def test_a_bad_snapshot_is_refused_and_changes_nothing(session: Session) -> None:
+    """What is bad about one: test_session_archives.py."""
+    bad = io.BytesIO()
+    with tarfile.open(fileobj=bad, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("f"))
+        tar.addfile(tarfile.TarInfo("f/g"))
     await session.write("f", b"5")
     await out(session, "x = 1")
     with pytest.raises(FileRefused, match="snapshot"):
-        await session.restore(bad)
+        await session.restore(bad.getvalue())
     assert await session.read("f") == b"5"
     assert await out(session, "x") == "1\n"
 

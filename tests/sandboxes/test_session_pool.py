@@ -4,90 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from fast_clock import run_fast
+from fast_clock import run_fast, settle
+from pool_fakes import Factory, FakeSession, until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
-from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.session_pool import SessionPool
 
-OWNER = """
-import asyncio
-from agentgym.sandbox import Limits
-from agentgym_sandboxes.docker.backend import DockerBackend
-from agentgym_sandboxes.docker.config import DockerConfig
 
-async def main():
-    async with DockerBackend(DockerConfig(pool_size=1)) as backend, backend.session() as session:
-        await session.exec("sleep 1000 &")
-        print("ready", flush=True)
-        await session.run("while True: pass", limits=Limits(wall_s=600.0, cpu_s=600))
-
-asyncio.run(main())
-"""
-
-
-class FakeContainer:
-    """Answers every operation with an empty end; `answers` come first."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lost: str | None = None
-        self.closed = False
-        self.answers: list[Header] = []
-        self.asked: list[str] = []
-        self.num_pings = 0
-        self.silent = False
-
-    @property
-    def usable(self) -> bool:
-        return self.lost is None
-
-    async def ask(
-        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
-    ) -> Frame:
-        if self.lost is not None:
-            raise SandboxLost(self.lost)
-        self.asked.append(op)
-        answer: Header = {"home": "/work/home", "reason": None, "refused": None}
-        return Frame({**answer, **(self.answers.pop(0) if self.answers else {})}, [b""])
-
-    def give_up(self, why: str) -> None:
-        self.lost = why
-
-    async def ping(self) -> None:
-        self.num_pings += 1
-        if self.silent:
-            self.lost = "silent"
-            raise SandboxLost("silent")
-
-    async def close(self) -> None:
-        self.lost, self.closed = "closed", True
-
-
-class Factory:
-    def __init__(self, failing: Sequence[int] = ()) -> None:
-        self.made: list[FakeContainer] = []
-        self.num_starts = 0
-        self.failing = failing
-
-    async def __call__(self, on_change: Callable[[], None]) -> FakeContainer:
-        self.num_starts += 1
-        await asyncio.sleep(0)
-        if self.num_starts in self.failing:
-            raise InfraError(f"start {self.num_starts} failed")
-        self.made.append(FakeContainer(f"c{self.num_starts}"))
-        return self.made[-1]
+def sessions(*failing: int) -> Factory:
+    return Factory(failing={n: InfraError(f"start {n} failed") for n in failing}, kind=FakeSession)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -101,19 +33,8 @@ async def pooled(factory: Factory, **options: object) -> AsyncIterator[SessionPo
         assert all(container.closed for container in factory.made)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def test_no_container_serves_two_sessions() -> None:
-    factory = Factory()
+    factory = sessions()
     async with pooled(factory) as pool:
         for _ in range(3):
             async with pool.session() as session:
@@ -123,7 +44,7 @@ async def test_no_container_serves_two_sessions() -> None:
 
 
 async def test_sessions_beyond_the_most_wait_for_their_turn() -> None:
-    factory, live, most = Factory(), 0, 0
+    factory, live, most = sessions(), 0, 0
 
     async def episode(pool: SessionPool) -> None:
         nonlocal live, most
@@ -140,7 +61,7 @@ async def test_sessions_beyond_the_most_wait_for_their_turn() -> None:
 
 def test_one_that_waits_too_long_is_told_what_to_do() -> None:
     async def play() -> None:
-        async with pooled(Factory(), max_sessions=1, lease_timeout_s=0.1) as pool, pool.session():
+        async with pooled(sessions(), max_sessions=1, lease_timeout_s=0.1) as pool, pool.session():
             with pytest.raises(
                 SandboxUnavailable, match=r"no session came free within 0.1 s.*max_sessions higher"
             ):
@@ -151,7 +72,7 @@ def test_one_that_waits_too_long_is_told_what_to_do() -> None:
 
 
 async def test_spares_are_started_once_a_session_was_asked_for() -> None:
-    factory = Factory()
+    factory = sessions()
     async with pooled(factory, spare_sessions=2) as pool:
         assert factory.num_starts == 0
         async with pool.session():
@@ -161,23 +82,13 @@ async def test_spares_are_started_once_a_session_was_asked_for() -> None:
             await until(lambda: len(factory.made) == 4)
 
 
-async def test_a_dead_spare_is_thrown_away() -> None:
-    factory = Factory()
+@pytest.mark.parametrize("trouble", [{"lost": "died"}, {"silent": True}], ids=str)
+async def test_a_spare_that_is_dead_or_does_not_answer_is_thrown_away(trouble: dict[str, object]) -> None:
+    factory = sessions()
     async with pooled(factory, spare_sessions=1) as pool:
         async with pool.session():
             await until(lambda: len(factory.made) == 2)
-        factory.made[1].lost = "died"
-        async with pool.session():
-            assert factory.made[2].asked == ["session.open"]
-        await until(lambda: factory.made[1].closed)
-
-
-async def test_a_spare_that_does_not_answer_is_thrown_away() -> None:
-    factory = Factory()
-    async with pooled(factory, spare_sessions=1) as pool:
-        async with pool.session():
-            await until(lambda: len(factory.made) == 2)
-        factory.made[1].silent = True
+        vars(factory.made[1]).update(trouble)
         async with pool.session() as session:
             await session.reset()
             assert factory.made[2].asked == ["session.open", "session.reset"]
@@ -185,9 +96,9 @@ async def test_a_spare_that_does_not_answer_is_thrown_away() -> None:
 
 
 async def test_a_start_is_given_up_when_the_pool_closes() -> None:
-    factory, go, cancelled = Factory(), asyncio.Event(), asyncio.Event()
+    factory, go, cancelled = sessions(), asyncio.Event(), asyncio.Event()
 
-    async def slow(on_change: Callable[[], None]) -> FakeContainer:
+    async def slow(on_change: Callable[[], None]) -> FakeSession:
         try:
             await go.wait()
         except asyncio.CancelledError:
@@ -207,9 +118,9 @@ async def test_a_start_is_given_up_when_the_pool_closes() -> None:
 
 
 async def test_a_container_that_starts_nevertheless_while_the_pool_closes_is_removed() -> None:
-    factory = Factory()
+    factory = sessions()
 
-    async def stubborn(on_change: Callable[[], None]) -> FakeContainer:
+    async def stubborn(on_change: Callable[[], None]) -> FakeSession:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         return await factory(on_change)
@@ -225,7 +136,7 @@ async def test_a_container_that_starts_nevertheless_while_the_pool_closes_is_rem
 
 async def test_those_who_wait_for_a_session_are_refused_at_the_close() -> None:
     """Though the one that is under way never ends."""
-    pool = SessionPool(DockerConfig(max_sessions=1, spare_sessions=0, lease_timeout_s=60.0), Factory())
+    pool = SessionPool(DockerConfig(max_sessions=1, spare_sessions=0, lease_timeout_s=60.0), sessions())
     abandoned = pool.session()
     await abandoned.__aenter__()
     waiting = asyncio.create_task(pool.session().__aenter__())
@@ -239,7 +150,7 @@ async def test_those_who_wait_for_a_session_are_refused_at_the_close() -> None:
 
 
 async def test_a_spare_whose_taker_is_cancelled_while_it_answers_is_not_forgotten() -> None:
-    factory = Factory()
+    factory = sessions()
     async with pooled(factory, spare_sessions=1) as pool:
         async with pool.session():
             await until(lambda: len(factory.made) == 2)
@@ -260,7 +171,7 @@ async def test_a_spare_whose_taker_is_cancelled_while_it_answers_is_not_forgotte
 
 
 async def test_a_session_that_ends_after_the_close_does_nothing_more() -> None:
-    factory = Factory()
+    factory = sessions()
     pool = SessionPool(DockerConfig(spare_sessions=0), factory)
     late = pool.session()
     await late.__aenter__()
@@ -276,7 +187,7 @@ async def test_a_session_that_ends_after_the_close_does_nothing_more() -> None:
 
 
 async def test_a_wait_for_a_session_in_vain_is_among_the_waits() -> None:
-    async with pooled(Factory(failing=range(100)), lease_timeout_s=0.3) as pool:
+    async with pooled(sessions(*range(100)), lease_timeout_s=0.3) as pool:
         with pytest.raises(SandboxUnavailable):
             async with pool.session():
                 pass
@@ -288,27 +199,27 @@ async def test_sessions_of_another_event_loop_are_refused() -> None:
         async with pool.session():
             pass
 
-    async with pooled(Factory()) as pool:
+    async with pooled(sessions()) as pool:
         await enter()
         with pytest.raises(UserError, match="in another event loop"):
             await asyncio.to_thread(asyncio.run, enter())
 
 
 async def test_all_are_pinged_so_that_their_agents_know_that_we_live() -> None:
-    factory = Factory()
+    factory = sessions()
     async with pooled(factory, spare_sessions=1, ping_every_s=0.02) as pool, pool.session():
         await until(lambda: len(factory.made) == 2 and all(c.num_pings > 1 for c in factory.made))
 
 
 async def test_a_start_that_fails_is_made_again() -> None:
-    factory = Factory(failing=[1, 2])
+    factory = sessions(1, 2)
     async with pooled(factory) as pool, pool.session():
         assert factory.num_starts == 3
 
 
 def test_starts_that_go_on_failing_are_told_with_their_error() -> None:
     async def play() -> None:
-        factory = Factory(failing=range(100))
+        factory = sessions(*range(100))
         async with pooled(factory, lease_timeout_s=0.3) as pool:
             for _ in range(3):  # no place is lost by it
                 with pytest.raises(SandboxUnavailable, match=r"start \d+ failed"):
@@ -319,7 +230,7 @@ def test_starts_that_go_on_failing_are_told_with_their_error() -> None:
 
 
 async def test_a_closed_pool_gives_no_session() -> None:
-    factory = Factory()
+    factory = sessions()
     async with pooled(factory) as pool:
         await pool.close()
         with pytest.raises(SandboxUnavailable, match="it was closed"):
@@ -328,7 +239,7 @@ async def test_a_closed_pool_gives_no_session() -> None:
 
 
 async def test_what_can_not_be_removed_costs_the_container() -> None:
-    factory = Factory()
+    factory = sessions()
     async with pooled(factory) as pool, pool.session() as session:
         factory.made[0].answers = [{"reason": "dirty"}]
         with pytest.raises(SandboxDirty, match="could not be removed"):
@@ -338,13 +249,12 @@ async def test_what_can_not_be_removed_costs_the_container() -> None:
 
 
 async def test_hosts_are_refused_where_there_is_no_network_for_sessions() -> None:
-    async with pooled(Factory()) as pool:
+    async with pooled(sessions()) as pool:
         with pytest.raises(UserError, match=r"pypi\.org is asked for"):
             async with pool.session(("pypi.org",)):
                 pass
 
 
-@pytest.mark.docker
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_session_whose_container_dies_is_lost_and_never_answers_wrong(docker: SandboxBackend) -> None:
     async with docker.session() as session:
@@ -362,27 +272,3 @@ async def test_a_session_whose_container_dies_is_lost_and_never_answers_wrong(do
             await session.read("f")
     async with docker.session() as session:
         assert (await session.run("1 + 1")).stdout == "2\n"
-
-
-@pytest.mark.docker
-@pytest.mark.asyncio(loop_scope="session")
-async def test_a_session_whose_owner_dies_leaves_nothing(engine: str) -> None:
-    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, stdout=subprocess.PIPE)
-    try:
-        async with asyncio.timeout(60):
-            assert owner.stdout is not None
-            assert await owner.stdout.readline() == b"ready\n"
-        client = await Engine.connect(None, 10.0)
-        try:
-            mine = f":{owner.pid}:"
-            assert len([c for c in await client.owned() if mine in c.owner]) >= 2
-            owner.send_signal(signal.SIGKILL)
-            async with asyncio.timeout(30):
-                while [c for c in await client.owned() if mine in c.owner]:
-                    await asyncio.sleep(0.1)
-        finally:
-            await client.close()
-    finally:
-        if owner.returncode is None:
-            os.kill(owner.pid, signal.SIGKILL)
-        await owner.wait()

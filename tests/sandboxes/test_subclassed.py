@@ -260,20 +260,12 @@ def test_arrays_of_objects_and_subclasses_do_not_cross() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        ("|O", [1], "AAAAAAAAAAA="),
-        ("<f8,<f8", [1], "AAAAAAAAAAAAAAAAAAAAAA=="),
-        ("<f8", [2], "AAAAAAAAAAA="),
-        ("<f8", [-1], "AAAAAAAAAAA="),
-        ("<f8", [0, 1 << 62], ""),
-        ("<f8", [True], "AAAAAAAAAAA="),
-        ("<f8", "1", "AAAAAAAAAAA="),
-        ("<f8", [1], "!"),
-        ("<f8", [1], 5),
-        ("<f7", [1], "AAAAAAAAAAA="),
-        (5, [1], "AAAAAAAAAAA="),
-        ("<M8[xx]", [1], "AAAAAAAAAAA="),
+        ("|O", [1], "AAAAAAAAAAA="), ("<f8,<f8", [1], "AAAAAAAAAAAAAAAAAAAAAA=="),
+        ("<f8", [2], "AAAAAAAAAAA="), ("<f8", [-1], "AAAAAAAAAAA="), ("<f8", [0, 1 << 62], ""),
+        ("<f8", [True], "AAAAAAAAAAA="), ("<f8", "1", "AAAAAAAAAAA="), ("<f8", [1], "!"), ("<f8", [1], 5),
+        ("<f7", [1], "AAAAAAAAAAA="), (5, [1], "AAAAAAAAAAA="), ("<M8[xx]", [1], "AAAAAAAAAAA="),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_array_is_refused(parts: tuple[object, object, object]) -> None:
     with pytest.raises((ValueError, TypeError)):
         arrays.build_array(*parts)

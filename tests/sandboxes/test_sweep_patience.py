@@ -31,19 +31,21 @@ class Sweeper:
         return True
 
 
-class Supervisor:
-    """The agent's, on a machine that stands still between any two of its steps."""
+class StillReactor:
+    """A reactor on a machine that stands still between any two of its steps."""
 
     def __init__(self, num_needed: int) -> None:
         self.sweeper = Sweeper(num_needed)
         self.said: list[Header] = []
         self.timers: list[object] = []
 
-    def say(self, header: Header, blobs: Sequence[Blob] = ()) -> None:
+    def send(self, header: Header, blobs: Sequence[Blob] = ()) -> None:
         self.said.append(header)
 
-    def at(self, when_s: float, call: object) -> None:
+    def call_at(self, when_s: float, call: object) -> None:
         self.timers.append(call)
+
+    def unwatch(self, fd: int) -> None: ...
 
     def take_uid(self) -> int:
         return 5
@@ -52,22 +54,22 @@ class Supervisor:
 
 
 def reason_of_call(num_needed: int) -> object:
-    supervisor = Supervisor(num_needed)
-    calls = Calls(supervisor)  # type: ignore[arg-type]
+    reactor = StillReactor(num_needed)
+    calls = Calls(reactor)  # type: ignore[arg-type]
     job = calls.jobs[1] = Job(1, LIMITS, [5])
     job.ending, job.deadline_s = True, time.monotonic() - 10
-    while not supervisor.said:
+    while not reactor.said:
         calls.advance()
-    return supervisor.said[0]["reason"]
+    return reactor.said[0]["reason"]
 
 
 def reason_of_reset(num_needed: int) -> object:
-    supervisor = Supervisor(num_needed)
-    session = Session(supervisor)  # type: ignore[arg-type]
+    reactor = StillReactor(num_needed)
+    session = Session(reactor)  # type: ignore[arg-type]
     session._sweep(1, time.monotonic() - 10)
-    while not supervisor.said:
-        supervisor.timers.pop()()  # type: ignore[operator]
-    return supervisor.said[0]["reason"]
+    while not reactor.said:
+        reactor.timers.pop()()  # type: ignore[operator]
+    return reactor.said[0]["reason"]
 
 
 def test_a_machine_that_stood_still_makes_no_container_dirty() -> None:

@@ -11,14 +11,16 @@ from typing import cast
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
-from agentgym.env import Environment
+from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.types import Split, Task
+from agentgym.rollout.environments import build_environment
+from agentgym.types import Json, Split, Task
 
 DESCRIPTION = """
-`agentgym envs` lists the environments; `agentgym envs show NAME` prints some of its tasks, as the agent gets
-them. Options of the environment are given as --env.options.NAME VALUE.
+`agentgym envs` lists the environments; `agentgym envs show NAME` prints some tasks of one, as the agent gets
+them. NAME may be an import path, as in my_env.py:GuessNumber. Options of the environment are given as
+--env.options.NAME VALUE.
 """
 EXAMPLES = """
 agentgym envs
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         raise UserError(f"`agentgym envs show` needs a name: {', '.join(registry.names('environments'))}")
     if arguments.tasks < 1:
         raise UserError(f"--tasks is {arguments.tasks}; give at least 1")
-    environment = _make(registry, arguments.name, arguments.overrides)
+    environment = build_environment(registry, arguments.name, _options(arguments.overrides))
     tasks = itertools.islice(environment.tasks(cast(Split, arguments.split), arguments.seed), arguments.tasks)
     if arguments.json:
         for task in tasks:
@@ -68,8 +70,8 @@ def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
     rows = []
     for name in registry.names("environments"):
         factory, record = registry.environment(name), registry.provider("environments", name)
-        turns = getattr(factory, "max_turns", None)  # a class says it at once, a function only when called
-        rewards = getattr(factory, "rewards", {})
+        turns = getattr(factory, "max_turns", None)  # known of a class; of a function only when it is called
+        rewards = default_weights(factory)
         rows.append(
             (
                 name,
@@ -90,20 +92,13 @@ def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
     return 0
 
 
-def _make(registry: PluginRegistry, name: str, overrides: list[str]) -> Environment:
-    factory = registry.environment(name)
+def _options(overrides: list[str]) -> Mapping[str, Json]:
     given = apply_overrides({"env": {"options": {}}}, overrides)
     env = given["env"]
-    assert isinstance(env, Mapping)
-    options = env["options"]
-    if len(given) > 1 or len(env) > 1 or not isinstance(options, Mapping):
+    options = env["options"] if isinstance(env, Mapping) and len(env) == 1 else None
+    if len(given) > 1 or not isinstance(options, Mapping):
         raise UserError("only --env.options.NAME VALUE can be set here")
-    try:
-        return factory(**options)
-    except UserError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise UserError(f"environment {name!r} refused its options {dict(options)}: {error}") from error
+    return options
 
 
 def _show_task(task: Task, with_answer: bool, shell: Shell) -> None:
@@ -127,7 +122,7 @@ def _task_json(task: Task, with_answer: bool) -> dict[str, object]:
 
 
 def _rewards(environment: Environment) -> str:
-    return ", ".join(f"{name} x {weight:g}" for name, weight in environment.rewards.items())
+    return ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
 
 
 def _first_line(thing: object) -> str:

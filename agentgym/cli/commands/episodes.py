@@ -41,8 +41,10 @@ def add_arguments(parser: Parser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--success", action="store_true", help="only those that reached the goal")
     which.add_argument("--failure", action="store_true", help="only those that did not")
-    parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only those that count so")
-    parser.add_argument("--stop", choices=[s.value for s in Stop], help="only those that ended so")
+    parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only those with this outcome")
+    parser.add_argument(
+        "--stop", choices=[s.value for s in Stop], help="only those that ended for this reason"
+    )
     parser.add_argument("--task", metavar="TEXT", help="only tasks whose id contains it")
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows at most (default 40)")
     parser.add_argument("--show", metavar="N", help="read number N of the step, or an episode by its id")

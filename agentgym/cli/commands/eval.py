@@ -17,6 +17,7 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, eval_json, eval_row
+from agentgym.cli.training import with_rewards
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
@@ -27,11 +28,12 @@ from agentgym.yaml import read_yaml
 
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
-a run (its config then counts: the same environment, limits and seeds), a run (its last checkpoint), a Hugging
+a run (then with its config: the same environment, limits and seeds), a run (its last checkpoint), a Hugging
 Face folder, a hub name, or builtin:tiny. The same tasks and seed give the same prompts and sampling seeds.
 """
 EXAMPLES = """
 agentgym eval builtin:tiny --env code_exec
+agentgym eval builtin:tiny --env brief.py:Brief
 agentgym eval runs/math-1
 agentgym eval runs/math-1/checkpoints/step-000020 --tasks 200 --samples 4
 agentgym eval Qwen/Qwen3-0.6B --env math --rollout.max_turn_tokens 512 --json
@@ -57,12 +59,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
             raise UserError(f"--{flag} is {value}; give at least 1")
     model, run_dir = find_model(arguments.model)
     local_folder(model)  # raises for a path where nothing is
-    if arguments.recipe:
-        base, where = read_recipe(arguments.recipe)
-    elif run_dir is not None:
-        base, where = read_yaml(run_dir / "config.yaml"), str(run_dir / "config.yaml")
-    else:
-        base, where = {}, "recipe"
+    base, where = base_recipe(arguments.recipe, run_dir)
     flags = {
         "model.path": model,
         "model.random_weights": False,
@@ -73,6 +70,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     }
     recipe, _ = finish(base, flags, arguments, where, shell.plugins)
     registry = shell.plugins(recipe.plugins.disabled)
+    recipe = with_rewards(recipe, arguments.reward, registry)
     check_names(recipe, registry)
     reporter = choose_reporter(shell, f"eval {model}", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter), warnings_to(reporter.note):
@@ -85,6 +83,14 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
             if result.sandbox:
                 reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
     return 0
+
+
+def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, object], str]:
+    """The mapping of a recipe file, else of the run's own config, and what to call it in errors."""
+    if recipe is None and run_dir is not None:
+        config = run_dir / "config.yaml"
+        return read_yaml(config), str(config)
+    return read_recipe(recipe)
 
 
 def find_model(given: str) -> tuple[str, Path | None]:

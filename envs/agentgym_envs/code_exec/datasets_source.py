@@ -18,7 +18,7 @@ from agentgym_envs.code_exec.problems import Problem, case_text
 from agentgym_envs.code_exec.programs import holds_program, program_problem
 
 Row = Mapping[str, object]
-_TEST_SHARE = 5  # one row in so many is a test where the data has no splits of its own
+_TEST_SHARE = 5  # one row in this many is a test where the data has no splits of its own
 _WRONG_EXAMPLES = ("median([-10, 4, 6, 1000, 10, 20])",)  # HumanEval/47 says 15.0, and its own tests 8.0
 _SANDBOX = SandboxSpec(allow_interpreters=("monty",))
 _PROGRAM_SANDBOX = SandboxSpec()  # an interpreter without standard input is of no use
@@ -43,7 +43,7 @@ class DatasetSource:
             raise UserError(f"code_exec: visible is {self.visible}; give at least 0")
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """Train goes round for ever, each round in an order of its own; test ends."""
+        """Train repeats forever, each time in another order; test ends."""
         tasks = self._read(split)
         if not tasks:
             raise UserError(f"code_exec: {self.path} has no row for the {split} split")
@@ -186,7 +186,7 @@ def _hash(task: Task) -> int:
 
 
 def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
-    """All splits by name. Raises UserError for what can't be read."""
+    """All splits by name. Raises UserError for what cannot be read."""
     try:
         import datasets
     except ImportError as error:
@@ -200,5 +200,5 @@ def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
         else:
             loaded = datasets.load_dataset(reader, data_files={"rows": path})
     except Exception as error:  # the library raises whatever its readers and the network raise
-        raise UserError(f"code_exec: {path} can't be read: {type(error).__name__}: {error}") from error
+        raise UserError(f"code_exec: {path} cannot be read: {type(error).__name__}: {error}") from error
     return {name: list(rows) for name, rows in loaded.items()}

@@ -15,15 +15,15 @@ from agentgym_envs.code_exec.problems import Problem
 from agentgym_envs.code_exec.sources import TaskSource, make_source
 
 
-class CodeExec(Environment):
+class CodeExec(Environment[Problem]):
     """Python functions against visible examples and hidden tests, over several turns.
 
     A turn is one attempt and one sandbox call. The episode ends when all cases pass, when the examples pass
     but hidden cases fail, or when the answer holds no code (which breaks the rules). Otherwise the agent is
-    told the first failing example. Recorded in `info`:
+    shown the first failing example. Recorded in `info`:
     success (bool; None where the sandbox could not judge), tests_passed (share of hidden cases of the last
     attempt; None likewise), format_ok (bool), attempts (int), verdicts (one record an attempt),
-    unsupported (bool: the interpreter can't run such code, which says nothing about it).
+    unsupported (bool: the interpreter cannot run such code, which says nothing about its quality).
     """
 
     name: ClassVar[str] = "code_exec"
@@ -55,16 +55,14 @@ class CodeExec(Environment):
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         return self._source.tasks(split, seed)
 
-    async def start(self, context: EpisodeContext) -> None:
-        context.state = Problem.from_json(context.task.answer)
+    async def start(self, context: EpisodeContext[Problem]) -> Problem:
         context.info.update(
             success=False, tests_passed=0.0, format_ok=False, attempts=0, verdicts=[], unsupported=False
         )
+        return Problem.from_json(context.task.answer)
 
-    async def reply(self, context: EpisodeContext) -> Reply:
-        problem = context.state
-        assert isinstance(problem, Problem)
-        info = context.info
+    async def reply(self, context: EpisodeContext[Problem]) -> Reply:
+        problem, info = context.state, context.info
         code = find_code(context.messages[-1]["content"], problem.entry)
         info["attempts"] = context.turn
         info["format_ok"] = code is not None
@@ -81,12 +79,12 @@ class CodeExec(Environment):
         hidden = verdict.results[len(problem.visible) :]
         info["tests_passed"] = sum(result.passed for result in hidden) / len(hidden)
         info["success"] = verdict.passed
-        told = feedback(problem, verdict, self._feedback_chars)
-        if told is None:
-            return Reply(done=True)  # solved, or only hidden cases fail: no word about those
-        return Reply(messages=(feedback_message(told),))
+        error = feedback(problem, verdict, self._feedback_chars)
+        if error is None:
+            return Reply(done=True)  # solved, or only hidden cases fail, which are never shown
+        return Reply(messages=(feedback_message(error),))
 
-    async def _grade(self, context: EpisodeContext, problem: Problem, code: str) -> Verdict:
+    async def _grade(self, context: EpisodeContext[Problem], problem: Problem, code: str) -> Verdict:
         if context.sandbox is None:
             raise InfraError(f"task {context.task.task_id} was started without a sandbox")
         request = GradeRequest(
@@ -98,6 +96,6 @@ class CodeExec(Environment):
         return verdict
 
 
-def feedback_message(told: str) -> Message:
-    """How a failure is told to the agent."""
-    return {"role": "user", "content": told}
+def feedback_message(error: str) -> Message:
+    """The message that reports a failure to the agent."""
+    return {"role": "user", "content": error}

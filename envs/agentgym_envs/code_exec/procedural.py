@@ -1,4 +1,4 @@
-"""Makes tasks from nothing but a seed: pipelines over lists of integers, graded by their length."""
+"""Makes tasks from a seed alone: pipelines over lists of integers, graded by their length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentgym_envs.code_exec.problems import Problem
 ENTRY = "f"
 MAX_DIFFICULTY = 4
 DEFAULT_WEIGHTS: Mapping[int, float] = {1: 1.0, 2: 3.0, 3: 4.0, 4: 2.0}
-TEST_SHARE = 8  # one program in so many belongs to the test split
+TEST_SHARE = 8  # one program in this many belongs to the test split
 _LARGEST = 200  # no value of an example is further from 0: long numbers cost tokens and teach nothing
 
 
@@ -71,7 +71,7 @@ def pipelines(
 
 
 def pipeline(split: Split, name: str, weights: Mapping[int, float], *, num_visible: int = 1) -> Pipeline:
-    """The pipeline that a name stands for."""
+    """The pipeline that follows from a name."""
     digest = hashlib.sha256(name.encode()).digest()
     rng = random.Random(int.from_bytes(digest, "big"))
     length = rng.choices(list(weights), list(weights.values()))[0]
@@ -106,7 +106,7 @@ def _telling_inputs(
 
 
 def _hidden_inputs(rng: random.Random, steps: tuple[Step, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """Six inputs, the empty list among them; at least two must tell every step apart."""
+    """Six inputs, the empty list among them; at least two must distinguish every step."""
     drawn = [_draw_numbers(rng, low=-9, high=12, shortest=3, longest=9) for _ in range(5)]
     results = [run_steps(steps, list(numbers)) for numbers in drawn]
     if sum(_tells(steps, numbers) for numbers in drawn) < 2 or len({tuple(r) for r in results}) < 4:

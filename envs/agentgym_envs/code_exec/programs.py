@@ -65,7 +65,7 @@ def _pairs(group: object) -> list[tuple[object, object]]:
         try:
             group = json.loads(group) if group.strip() else None
         except ValueError as error:
-            raise ValueError(f"its tests are no JSON: {error}") from error
+            raise ValueError(f"its tests are not valid JSON: {error}") from error
     if group is None:
         return []
     if isinstance(group, Mapping):

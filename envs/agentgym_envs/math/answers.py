@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-MAX_NUMBER_CHARS: Final = 60  # more digits than that are no answer, and slow to compare
+MAX_NUMBER_CHARS: Final = 60  # longer numbers are not answers, and slow to compare
 MAX_EXPONENT: Final = 30
 
 _NUMBER: Final = re.compile(
@@ -33,7 +33,7 @@ _PLAIN: Final = str.maketrans({"−": "-", "–": "-", "\u00a0": "", "\u2009": "
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An exact number; `50%` has the value 50 and says that it is a percentage."""
+    """An exact number; `50%` has the value 50 and is marked as a percentage."""
 
     value: Fraction
     percent: bool = False
@@ -111,7 +111,7 @@ def _plain_fraction(match: re.Match[str]) -> str:
 
 
 def _braced(text: str, start: int) -> str:
-    """What stands between the brace that ends at `start` and its partner; all of the rest if none."""
+    """The text between the brace that ends at `start` and its partner; all of the rest if there is none."""
     depth = 1
     for index in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[index], 0)
@@ -121,5 +121,5 @@ def _braced(text: str, start: int) -> str:
 
 
 def _line(text: str) -> str:
-    """The first line that says something."""
+    """The first line that is not blank."""
     return next((line for line in text.splitlines() if line.strip("*_: \t")), "")

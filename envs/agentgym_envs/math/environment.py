@@ -128,7 +128,7 @@ class MathEnvironment(Environment):
         if self._source == "hub":
             return gsm8k.read_hub(self._path, self._subset, split)
         path = self._path if split == "train" else self._test_path
-        assert path is not None  # a test file, or the caller would have split the one file
+        assert path is not None  # else the caller splits the one file
         return gsm8k.read_jsonl(Path(path)) if self._source == "jsonl" else gsm8k.read_parquet(Path(path))
 
 

@@ -34,28 +34,28 @@ def read_jsonl(path: Path) -> list[Row]:
         lines = _existing(path).read_text(encoding="utf-8").splitlines()
         return _rows((json.loads(line) for line in lines if line.strip()), str(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"math: {path} is no JSONL file: {error}; {_SHAPE}") from error
+        raise UserError(f"math: {path} is not a JSONL file: {error}; {_SHAPE}") from error
 
 
 def read_parquet(path: Path) -> list[Row]:
-    """Raises UserError for a file that can't be read, or when the package `datasets` is missing."""
+    """Raises UserError for a file that cannot be read, or when the package `datasets` is missing."""
     datasets = _datasets()
     _existing(path)
     try:
         table = datasets.Dataset.from_parquet(str(path))
-    except Exception as error:  # pyarrow and datasets have many kinds
-        raise UserError(f"math: {path} is no parquet file: {error}") from error
+    except Exception as error:  # pyarrow and datasets raise many kinds
+        raise UserError(f"math: {path} is not a parquet file: {error}") from error
     return _rows(table, str(path))
 
 
 def read_hub(name: str, subset: str, split: Split) -> list[Row]:
-    """A data set of the Hugging Face hub, or of its local cache. Raises UserError when it can't be had."""
+    """A data set of the Hugging Face hub, or of its local cache. Raises UserError when it is unavailable."""
     datasets = _datasets()
     try:
         table = datasets.load_dataset(name, subset or None, split=split)
-    except Exception as error:  # network, names and permissions have many kinds
+    except Exception as error:  # network, names and permissions raise many kinds
         raise UserError(
-            f"math: the data set {name!r} (subset {subset!r}, split {split!r}) can't be loaded: {error}"
+            f"math: the data set {name!r} (subset {subset!r}, split {split!r}) cannot be loaded: {error}"
         ) from error
     return _rows(table, name)
 
@@ -67,7 +67,7 @@ def split_rows(rows: list[Row], split: Split, test_share: float) -> list[Row]:
 
 
 def in_order(rows: list[Row], split: Split, seed: int) -> Iterator[Row]:
-    """Each row once in an order that the seed fixes; for train again and again, each time in another."""
+    """Each row once in an order that the seed fixes; train repeats them forever, each time in another order."""
     assert rows
     for epoch in count():
         yield from sorted(rows, key=lambda row: _hash(f"{seed}/{epoch}/{row.key}"))
@@ -110,7 +110,7 @@ def _hash(text: str) -> str:
 
 def _datasets() -> ModuleType:
     try:
-        datasets = importlib.import_module("datasets")  # seconds: only for those who ask for it
+        datasets = importlib.import_module("datasets")  # takes seconds, so only when it is asked for
     except ImportError as error:
         raise UserError(
             "math: this source needs the package `datasets`: pip install agentgym[data]"

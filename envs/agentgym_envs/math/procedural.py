@@ -1,4 +1,4 @@
-"""Makes arithmetic problems from a seed: five levels, and train and test apart by a hash of the question."""
+"""Makes arithmetic problems from a seed: five levels, split into train and test by a hash of the question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgym.types import Split
 Choice = TypeVar("Choice")
 
 TEST_ONE_IN: Final = 5  # questions that belong to the test split
-MAX_FRUITLESS_DRAWS: Final = 2000  # in a row, then a small level has no new question left
+MAX_FRUITLESS_DRAWS: Final = 2000  # in a row; after that a small level has no new question left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from . import frames
 from .claims import claim_in
@@ -17,10 +18,8 @@ from .fairness import FIRST_NICE, count_running, nice_of
 from .job import Job
 from .limits import ChildLimits
 from .processes import processes_of
+from .reactor import Reactor
 from .sweep import MIN_KILLS, Held
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
 
 SWEEP_PATIENCE_S = 3.0  # what can't be killed or wiped by then makes the container dirty
 BALANCE_EVERY_S = 0.2
@@ -30,18 +29,19 @@ CROWDED_BELOW = 0.9  # of its memory: a call killed with less had too little roo
 class Calls:
     """Begun by the host's frames; `advance` is called whenever something may have happened."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, reactor: Reactor) -> None:
         self.jobs: dict[int, Job] = {}
-        self._supervisor = supervisor
-        self._sweeper = supervisor.sweeper
+        self._reactor = reactor
+        self._sweeper = reactor.sweeper
         self._num_oom_kills = count_oom_kills()
         self._nices: dict[int, int] = {}
         self._balances = False
         self._held: set[int] = set()  # uids of calls that ended, whose folders a call beside them holds on to
 
     @property
-    def any_ending(self) -> bool:
-        return any(job.ending for job in self.jobs.values())
+    def next_s(self) -> float:
+        """When `advance` has something to do: at once while a call ends, for no event reports the end of a uid."""
+        return min((0.0 if job.ending else job.deadline_s for job in self.jobs.values()), default=math.inf)
 
     def advance(self) -> None:
         for job in list(self.jobs.values()):
@@ -58,11 +58,11 @@ class Calls:
         if not self.jobs:
             self._num_oom_kills = count_oom_kills()  # a program may have outlived the death of its child
         judged = len(frame.blobs) > 1 and op == "grade"
-        uids = [self._supervisor.take_uid() for _ in range(2 if judged else 1)]
+        uids = [self._reactor.take_uid() for _ in range(2 if judged else 1)]
         job = self.jobs[number] = Job(number, limits, uids)
         if len(self.jobs) > 1 and not self._balances:
             self._balances = True
-            self._supervisor.at(time.monotonic() + BALANCE_EVERY_S, self._balance)
+            self._reactor.call_at(time.monotonic() + BALANCE_EVERY_S, self._balance)
         payload = frames.memory_file(frame.blobs[0])
         if op == "program":
             fds = [payload, self._pipe(job, "notes"), frames.memory_file(frame.blobs[1])]
@@ -77,13 +77,13 @@ class Calls:
 
     def _pipe(self, job: Job, name: str) -> int:
         write = job.pipe(name)
-        self._supervisor.watch(job.fds[name], functools.partial(self._pump, job, name))
+        self._reactor.watch(job.fds[name], functools.partial(self._pump, job, name))
         return write
 
     def _spawn(self, job: Job, op: str, uid: int, fds: list[int]) -> None:
         job.live += 1
         order: dict[str, object] = {"op": op, "uid": uid, "limits": job.limits._asdict()}
-        self._supervisor.spawn(order, fds, functools.partial(self._ended, job, op))
+        self._reactor.spawn(order, fds, functools.partial(self._ended, job, op))
 
     def _ended(self, job: Job, op: str, end: dict[str, float]) -> None:
         job.live -= 1
@@ -137,7 +137,7 @@ class Calls:
         return False
 
     def _had_used_less(self, job: Job) -> bool:
-        """Whether a call that was killed for memory had used less than it may, as far as its processes tell."""
+        """Whether a call that was killed for memory had used less than it may, as far as its processes show."""
         living = sum(p.memory_mib for uid in job.uids for p in processes_of(uid).values())
         return living + job.memory_kib / 1024 < CROWDED_BELOW * job.limits.memory_mib
 
@@ -153,7 +153,7 @@ class Calls:
             if nice > self._nices.get(uid, FIRST_NICE):
                 self._nices[uid] = nice
                 self._sweeper.yield_more(uid, nice)
-        self._supervisor.at(time.monotonic() + BALANCE_EVERY_S, self._balance)
+        self._reactor.call_at(time.monotonic() + BALANCE_EVERY_S, self._balance)
 
     def _was_crowded(self, job: Job) -> bool:
         """Whether others had taken the room that a call may use: measured when it is gone and can hide nothing."""
@@ -179,12 +179,12 @@ class Calls:
         fd = job.fds.get(name)
         job.pump(name)
         if name not in job.fds and fd is not None:
-            self._supervisor.unwatch(fd)
+            self._reactor.unwatch(fd)
         if job.reason is not None:
             self._end(job, job.reason)
 
     def _end(self, job: Job, reason: str | None) -> None:
-        """Start to end a call; the first reason stands."""
+        """Start to end a call; the first reason is kept."""
         job.reason = job.reason or reason
         if job.reason is not None and job.hit is None:
             job.hit = hit_of(job, job.reason)
@@ -215,29 +215,13 @@ class Calls:
         self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        for name, fd in list(job.fds.items()):
-            while job.pump(name):
-                pass
-            self._supervisor.unwatch(fd)
-            if name in job.fds:
-                job.close(name)
+        job.drain(self._reactor.unwatch)
         del self.jobs[job.number]
         if job.reason != "dirty":
             for uid in job.uids:
                 self._nices.pop(uid, None)
-                self._supervisor.give_uid(uid)
-        header: frames.Header = {
-            "id": job.number,
-            "reason": job.reason,
-            "exits": job.exits,
-            "truncated": job.truncated,
-            "cpu_s": job.cpu_s,
-            "memory_mib": job.memory_kib / 1024,
-            "wall_s": job.wall_s,
-            "names": list(job.output),
-        }
+                self._reactor.give_uid(uid)
+        header = job.header(job.reason, job.hit)
         if job.leaked:
             header["leaked"] = True
-        if job.hit is not None:
-            header.update(limit=job.hit.limit, used=job.hit.used, allowed=job.hit.allowed)
-        self._supervisor.say(header, list(job.output.values()))
+        self._reactor.send(header, list(job.output.values()))

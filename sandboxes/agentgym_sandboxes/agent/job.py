@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
+from .frames import Header
 from .limits import ChildLimits
 
 
@@ -72,14 +73,35 @@ class Job:
             return False
         return True
 
+    def drain(self, forget: Callable[[int], object]) -> None:
+        """Take what is left in the pipes and close them. forget: called with each descriptor before."""
+        for name, fd in list(self.fds.items()):
+            forget(fd)
+            while self.pump(name):
+                pass
+            if name in self.fds:
+                self.close(name)
+
     def close(self, name: str) -> None:
         os.close(self.fds.pop(name))
+
+    def header(self, reason: str | None, hit: Hit | None) -> Header:
+        """Of the answer to the call."""
+        header: Header = {
+            "id": self.number,
+            "reason": reason,
+            "exits": self.exits,
+            "truncated": any(self.num_bytes[name] > len(kept) for name, kept in self.output.items()),
+            "cpu_s": self.cpu_s,
+            "memory_mib": self.memory_kib / 1024,
+            "wall_s": self.wall_s,
+            "names": list(self.output),
+        }
+        if hit is not None:
+            header.update(limit=hit.limit, used=hit.used, allowed=hit.allowed)
+        return header
 
     @property
     def wall_s(self) -> float:
         """Since it began."""
         return time.monotonic() - self.began_s
-
-    @property
-    def truncated(self) -> bool:
-        return any(self.num_bytes[name] > len(kept) for name, kept in self.output.items())

@@ -49,15 +49,9 @@ def _datetime_parts(value: datetime.datetime) -> Parts | None:
         return None
     day = [value.year, value.month, value.day]
     return [
-        "datetime",
-        *day,
-        value.hour,
-        value.minute,
-        value.second,
-        value.microsecond,
-        value.fold,
+        "datetime", *day, value.hour, value.minute, value.second, value.microsecond, value.fold,
         value.tzinfo,
-    ]
+    ]  # fmt: skip
 
 
 def _time_parts(value: datetime.time) -> Parts | None:

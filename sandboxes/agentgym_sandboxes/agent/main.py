@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from . import frames
 from .preload import MAX_REASON_BYTES
-from .supervisor import STDOUT_FD, Supervisor
+from .reactor import STDOUT_FD, Reactor
+from .supervisor import Supervisor
 from .zygote import READY, run_zygote
 
 SUPERVISOR_UID = 65000
@@ -41,4 +42,4 @@ def main(argv: list[str]) -> NoReturn:
         os._exit(NOT_PRELOADED)
     hello: frames.Header = {"id": 0, "python": ".".join(str(part) for part in sys.version_info[:3])}
     frames.write_all(STDOUT_FD, frames.encode(hello))
-    Supervisor(ours, range(first_uid, first_uid + num_uids)).serve()
+    Supervisor(Reactor(ours, range(first_uid, first_uid + num_uids))).serve()

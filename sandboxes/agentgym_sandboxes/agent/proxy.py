@@ -10,12 +10,10 @@ import collections
 import select
 import socket
 import time
-from typing import TYPE_CHECKING, Callable, cast
+from typing import Callable, cast
 
-from .frames import Frame, Header
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
+from .frames import Frame, Header, OnFrame
+from .reactor import Reactor
 
 PIECE_BYTES = 1 << 16
 BACKLOG = 128
@@ -24,25 +22,23 @@ SMALL_BYTES = 1 << 14
 DRAIN_S = 30.0  # what a client does not take by then, after the host closed, is dropped
 
 
-def register(supervisor: Supervisor) -> None:
-    """Add the operations `proxy.*`. What the agent says unasked are events `proxy`."""
-    relay = Relay(supervisor)
-    supervisor.operations.update(
-        {
-            "proxy.listen": relay.listen,
-            "proxy.data": relay.on_connection(Connection.send),
-            "proxy.end": relay.on_connection(Connection.end),
-            "proxy.credit": relay.on_connection(Connection.take_credit),
-            "proxy.close": relay.on_connection(Connection.close),
-        }
-    )
+def register(reactor: Reactor) -> dict[str, OnFrame]:
+    """The operations `proxy.*`. What the agent sends unasked are events `proxy`."""
+    relay = Relay(reactor)
+    return {
+        "proxy.listen": relay.listen,
+        "proxy.data": relay.on_connection(Connection.send),
+        "proxy.end": relay.on_connection(Connection.end),
+        "proxy.credit": relay.on_connection(Connection.take_credit),
+        "proxy.close": relay.on_connection(Connection.close),
+    }
 
 
 class Relay:
     """The listening socket and its connections. More than `max_connections` wait in the kernel's queue."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self.supervisor = supervisor
+    def __init__(self, reactor: Reactor) -> None:
+        self.reactor = reactor
         self.window = 0
         self._connections: dict[int, Connection] = {}
         self._max_connections = 0
@@ -61,11 +57,11 @@ class Relay:
                 listening.listen(BACKLOG)
                 listening.setblocking(False)
             except OSError as error:
-                self.supervisor.say({"id": frame.header["id"], "error": str(error)})
+                self.reactor.send({"id": frame.header["id"], "error": str(error)})
                 return
             self._socket = listening
             self._watch()
-        self.supervisor.say({"id": frame.header["id"], "port": self._socket.getsockname()[1]})
+        self.reactor.send({"id": frame.header["id"], "port": self._socket.getsockname()[1]})
 
     def on_connection(self, method: Callable[[Connection, Frame], None]) -> Callable[[Frame], None]:
         """The operation that calls a method of the connection that a frame names; late frames find none."""
@@ -85,12 +81,12 @@ class Relay:
 
     def _watch(self) -> None:
         listening = cast(socket.socket, self._socket)
-        self.supervisor.watch(listening.fileno(), self._accept)
+        self.reactor.watch(listening.fileno(), self._accept)
 
     def _accept(self) -> None:
         listening = cast(socket.socket, self._socket)
         if len(self._connections) >= self._max_connections:
-            self.supervisor.unwatch(listening.fileno())
+            self.reactor.unwatch(listening.fileno())
             return
         try:
             accepted, _ = listening.accept()
@@ -99,9 +95,9 @@ class Relay:
         ):  # none there, or gone again; or no descriptor is left, then the next round tries again
             return
         accepted.setblocking(False)
-        self.supervisor.unwatch(listening.fileno())
+        self.reactor.unwatch(listening.fileno())
         self._pausing = True
-        self.supervisor.at(time.monotonic() + ACCEPT_PAUSE_S, self._resume)
+        self.reactor.call_at(time.monotonic() + ACCEPT_PAUSE_S, self._resume)
         self._last_number += 1
         self._connections[self._last_number] = Connection(self, accepted, self._last_number)
 
@@ -147,7 +143,7 @@ class Connection:
         if frame.header.get("now"):
             self._unsent.clear()
         elif self._unsent:
-            self._relay.supervisor.at(time.monotonic() + DRAIN_S, self._drop)
+            self._relay.reactor.call_at(time.monotonic() + DRAIN_S, self._drop)
         self._update()
 
     def _ready(self) -> None:
@@ -169,7 +165,7 @@ class Connection:
             self._say("data", data)
             if len(data) < SMALL_BYTES:
                 self._pausing = True
-                self._relay.supervisor.at(time.monotonic() + READ_PAUSE_S, self._resume)
+                self._relay.reactor.call_at(time.monotonic() + READ_PAUSE_S, self._resume)
         else:
             self._reading = False
             self._say("end")
@@ -217,16 +213,16 @@ class Connection:
         if events == self._events:
             return
         if events:
-            self._relay.supervisor.watch(self._socket.fileno(), self._ready, events)
+            self._relay.reactor.watch(self._socket.fileno(), self._ready, events)
         else:
-            self._relay.supervisor.unwatch(self._socket.fileno())
+            self._relay.reactor.unwatch(self._socket.fileno())
         self._events = events
 
     def _drop(self) -> None:
         if self._number < 0:
             return
         if self._events:
-            self._relay.supervisor.unwatch(self._socket.fileno())
+            self._relay.reactor.unwatch(self._socket.fileno())
         self._socket.close()
         self._unsent.clear()
         self._say("close")
@@ -237,4 +233,4 @@ class Connection:
         header: Header = {"event": "proxy", "what": what, "connection": self._number}
         if num_bytes:
             header["bytes"] = num_bytes
-        self._relay.supervisor.say(header, [data] if data else [])
+        self._relay.reactor.send(header, [data] if data else [])

@@ -1,4 +1,4 @@
-"""A session, seen from the supervisor: its Python, its commands and files, under a uid of their own.
+"""A session, seen from the agent: its Python, its commands and files, under a uid of their own.
 
 Its calls take turns. A call that ends leaves what it started in the background; one that is stopped takes along
 what it started, and nothing older. Imported when the first operation of a session comes.
@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Callable, cast
+from typing import Callable, cast
 
 from . import frames, repl
 from .claims import CLAIMS
@@ -21,11 +21,9 @@ from .endings import num_connections
 from .frames import memory_file
 from .job import Job
 from .limits import WORK, ChildLimits
+from .reactor import Reactor
 from .sweep import MIN_KILLS
 from .turn import Turn
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
 
 HOME = f"{WORK}/home"  # the same in every container: agents see it, and are trained on what they see
 MAX_PROCESSES = 96
@@ -41,22 +39,19 @@ _FILES_FAILED = {
 End = dict[str, float]
 
 
-def register(supervisor: Supervisor) -> None:
-    session = Session(supervisor)
-    supervisor.operations.update(
-        {
-            "session.open": session.open,
-            "session.run": functools.partial(session.enqueue, session.run),
-            "session.exec": functools.partial(session.enqueue, session.exec),
-            "session.files": functools.partial(session.enqueue, session.files),
-            "session.reset": functools.partial(session.enqueue, session.reset),
-            "session.cancel": session.cancel,
-        }
-    )
+def register(reactor: Reactor) -> dict[str, frames.OnFrame]:
+    """The operations `session.*`, of the one session of this container."""
+    session = Session(reactor)
+    in_turn = {"run": session.run, "exec": session.exec, "files": session.files, "reset": session.reset}
+    return {
+        "session.open": session.open,
+        "session.cancel": session.cancel,
+        **{f"session.{name}": functools.partial(session.enqueue, begin) for name, begin in in_turn.items()},
+    }
 
 
 class Interpreter:
-    """The session's Python, from the supervisor's side. pid: 0 until the zygote has told it."""
+    """The session's Python, from the agent's side. pid: 0 until the zygote has reported it."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control: socket.socket | None = control
@@ -66,10 +61,10 @@ class Interpreter:
 class Session:
     """The one session of a container."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._uid = supervisor.take_uid()
-        self._keeper = supervisor.take_uid()
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._uid = reactor.take_uid()
+        self._keeper = reactor.take_uid()
         self._env: dict[str, str] = {}
         self._most: dict[str, float] = {}
         self._interpreter: Interpreter | None = None
@@ -84,14 +79,14 @@ class Session:
         """`env`: of its processes. `memory_mib`, `file_mib`: what no call may exceed."""
         self._env = {"HOME": HOME, **cast("dict[str, str]", frame.header["env"])}
         self._most = {name: cast(float, frame.header[name]) for name in ("memory_mib", "file_mib")}
-        self._supervisor.say({"id": frame.header["id"], "home": HOME})
+        self._reactor.send({"id": frame.header["id"], "home": HOME})
         self._look()
 
     def _look(self) -> None:
         """Now and then, also between calls."""
         if num_connections() > MAX_CONNECTIONS:
-            self._supervisor.sweeper.kill(self._uid)
-        self._supervisor.at(time.monotonic() + LOOK_EVERY_S, self._look)
+            self._reactor.sweeper.kill(self._uid)
+        self._reactor.call_at(time.monotonic() + LOOK_EVERY_S, self._look)
 
     def enqueue(self, begin: frames.OnFrame, frame: frames.Frame) -> None:
         """Begin when those before have ended."""
@@ -105,7 +100,7 @@ class Session:
             begin(frame)
 
     def _answer(self, header: frames.Header, blobs: tuple[frames.Blob, ...] = ()) -> None:
-        self._supervisor.say(header, blobs)
+        self._reactor.send(header, blobs)
         self._busy = False
         self._next()
 
@@ -115,7 +110,7 @@ class Session:
         if self._turn is not None and self._turn.job.number == number:
             self._turn.stop("cancelled")
         elif self._files is not None and self._files.number == number:
-            self._supervisor.sweeper.kill(self._keeper)
+            self._reactor.sweeper.kill(self._keeper)
 
     # Runs and commands
 
@@ -123,7 +118,7 @@ class Session:
         """Blobs: code, stdin."""
         lost, self._python_lost = self._python_lost, False
         if self._interpreter is not None and self._interpreter.control is None:
-            self._supervisor.sweeper.signal(self._uid, self._interpreter.pid, signal.SIGKILL)
+            self._reactor.sweeper.signal(self._uid, self._interpreter.pid, signal.SIGKILL)
             self._interpreter, lost = None, True  # it closed what we speak through
         interpreter = self._interpreter or self._start_interpreter()
         assert interpreter.control is not None
@@ -150,7 +145,7 @@ class Session:
         limits = self._limits(cast("dict[str, float]", frame.header["limits"]))
         job = Job(cast(int, frame.header["id"]), limits, [])
         pid = interpreter.pid if interpreter is not None else 0
-        self._turn = turn = Turn(self._supervisor, job, self._uid, pid, is_exec=is_exec, finish=self._finish)
+        self._turn = turn = Turn(self._reactor, job, self._uid, pid, is_exec=is_exec, finish=self._finish)
         turn.begin()
         return turn
 
@@ -188,14 +183,14 @@ class Session:
             if name in turn.job.fds:
                 self._drain(turn.job.fds.pop(name))
             else:
-                self._supervisor.unwatch(fd)
+                self._reactor.unwatch(fd)
         self._turn = None
         header = turn.ending()
         self._answer(header, tuple(turn.job.output.values()))
 
     def _drain(self, fd: int) -> None:
         """Read and drop what comes. The oldest go when there are many: descriptors are few."""
-        self._supervisor.watch(fd, functools.partial(self._drop, fd))
+        self._reactor.watch(fd, functools.partial(self._drop, fd))
         self._drained.append(fd)
         if len(self._drained) > MAX_DRAINED:
             self._undrain(self._drained[0])
@@ -210,7 +205,7 @@ class Session:
 
     def _undrain(self, fd: int) -> None:
         self._drained.remove(fd)
-        self._supervisor.unwatch(fd)
+        self._reactor.unwatch(fd)
         os.close(fd)
 
     # The interpreter
@@ -225,11 +220,11 @@ class Session:
         request = json.dumps({"work": HOME, "env": self._env}).encode()
         fds = [memory_file(request), theirs.detach()]
         self._spawn("repl", self._uid, limits, fds, functools.partial(self._interpreter_ended, interpreter))
-        self._supervisor.watch(ours.fileno(), functools.partial(self._hear, interpreter))
+        self._reactor.watch(ours.fileno(), functools.partial(self._on_report, interpreter))
         return interpreter
 
-    def _hear(self, interpreter: Interpreter) -> None:
-        """A snippet ended; or foreign code says so, which is as good as its end."""
+    def _on_report(self, interpreter: Interpreter) -> None:
+        """A snippet ended; or untrusted code says so, which counts as its end."""
         control = interpreter.control
         if control is None:
             return
@@ -275,7 +270,7 @@ class Session:
 
     def _forget(self, interpreter: Interpreter) -> None:
         if interpreter.control is not None:
-            self._supervisor.unwatch(interpreter.control.fileno())
+            self._reactor.unwatch(interpreter.control.fileno())
             interpreter.control.close()
             interpreter.control = None
 
@@ -283,7 +278,7 @@ class Session:
         self, op: str, keeper: int, limits: ChildLimits, fds: list[int], on_end: Callable[[End], None]
     ) -> None:
         order = {"op": op, "uid": self._uid, "keeper": keeper, "limits": limits._asdict()}
-        self._supervisor.spawn(order, fds, on_end)
+        self._reactor.spawn(order, fds, on_end)
 
     # Files and reset
 
@@ -295,31 +290,26 @@ class Session:
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1])]
         for name in ("reply", "data"):
             fds.append(job.pipe(name))
-            self._supervisor.watch(job.fds[name], functools.partial(self._pump_file, job, name))
-        self._supervisor.at(job.deadline_s, functools.partial(self._file_late, job))
+            self._reactor.watch(job.fds[name], functools.partial(self._pump_file, job, name))
+        self._reactor.call_at(job.deadline_s, functools.partial(self._file_late, job))
         self._spawn("files", self._keeper, limits, fds, functools.partial(self._file_ended, job))
 
     def _pump_file(self, job: Job, name: str) -> None:
         fd = job.fds.get(name)
         job.pump(name)
         if name not in job.fds and fd is not None:
-            self._supervisor.unwatch(fd)
+            self._reactor.unwatch(fd)
 
     def _file_late(self, job: Job) -> None:
         if not job.ending:
             job.reason = job.reason or "timeout"
-            self._supervisor.sweeper.kill(self._keeper)
+            self._reactor.sweeper.kill(self._keeper)
 
     def _file_ended(self, job: Job, end: End) -> None:
         if "pid" in end:
             return
         job.ending, self._files = True, None
-        for name, fd in list(job.fds.items()):
-            while job.pump(name):
-                pass
-            self._supervisor.unwatch(fd)
-            if name in job.fds:
-                job.close(name)
+        job.drain(self._reactor.unwatch)
         header: frames.Header = {"id": job.number, "reason": None, "refused": None}
         lines = bytes(job.output["reply"]).splitlines()
         if "fork_error" in end:
@@ -343,17 +333,17 @@ class Session:
         self._sweep(cast(int, frame.header["id"]), time.monotonic() + SWEEP_PATIENCE_S)
 
     def _sweep(self, number: int, deadline_s: float, num_kills: int = 0) -> None:
-        sweeper = self._supervisor.sweeper
+        sweeper = self._reactor.sweeper
         busy = sweeper.has_processes(self._uid)
         if busy:
             sweeper.kill(self._uid)
             if time.monotonic() < deadline_s or num_kills < MIN_KILLS:
                 again = functools.partial(self._sweep, number, deadline_s, num_kills + 1)
-                self._supervisor.at(time.monotonic() + 0.002, again)
+                self._reactor.call_at(time.monotonic() + 0.002, again)
                 return
         if busy or not sweeper.wipe(self._uid):
             self._answer({"id": number, "reason": "dirty"})
             return
-        self._supervisor.give_uid(self._uid)
-        self._uid = self._supervisor.take_uid()
+        self._reactor.give_uid(self._uid)
+        self._uid = self._reactor.take_uid()
         self._answer({"id": number, "reason": None})

@@ -1,11 +1,10 @@
-"""One call and no more: waits with its Python warm, forks the call when its order comes, tells how it ended.
+"""One call and no more: waits with its Python warm, forks the call when its order comes, reports how it ended.
 
 For sandboxes that are used once. As PID 1 of one it can't be killed from inside, and its end is everyone's.
 """
 
 from __future__ import annotations
 
-import array
 import ctypes
 import gc
 import json
@@ -20,9 +19,8 @@ from typing import NoReturn
 from .endings import disk_size, full_disk
 from .landlock import restrict_writes
 from .limits import WORK, ChildLimits, lower, set_rlimits
-from .zygote import MAX_ORDER_BYTES, run_child, warm_up
+from .zygote import receive_order, run_child, warm_up
 
-MAX_FDS = 6
 _PR_SET_DUMPABLE = 4
 
 
@@ -39,13 +37,7 @@ def main(argv: list[str]) -> NoReturn:
     libc.prctl(_PR_SET_DUMPABLE, 0)  # the call runs under our uid and must not reach into our memory
     control.send(json.dumps({"python": ".".join(str(part) for part in sys.version_info[:3])}).encode())
     _silence_errors()
-    data, ancillary, _, _ = control.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(4 * MAX_FDS))
-    if not data:
-        os._exit(0)
-    fds = array.array("i")
-    for _, _, packed in ancillary:
-        fds.frombytes(packed)
-    order = json.loads(data)
+    order, fds = receive_order(control)
     limits = ChildLimits.of(order["limits"])
 
     def confine() -> None:
@@ -58,7 +50,7 @@ def main(argv: list[str]) -> NoReturn:
         control.send(json.dumps({"fork_error": error.errno}).encode())
         os._exit(1)
     if pid == 0:
-        run_child(order["op"], list(fds), confine)
+        run_child(order["op"], fds, confine)
     for fd in fds:
         os.close(fd)
     _wait(control, pid, wake_read)
@@ -87,7 +79,7 @@ def _limit_processes(most: int) -> None:
 
 
 def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
-    """Report the call's end, then take all that it started along. Bury every orphan until then."""
+    """Report the call's end, then end all that it started. Reaps every orphan until then."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wake_read, select.POLLIN)
@@ -111,7 +103,7 @@ def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
 
 
 def _disk() -> object:
-    """The limit that is at hand when the call says that there was no room for a file."""
+    """The limit to report when the call says that there was no room for a file."""
     return (full_disk() or disk_size()) if os.path.ismount(WORK) else None
 
 
@@ -123,7 +115,7 @@ def _end() -> NoReturn:
 
 
 def _silence_errors() -> None:
-    """What is said on standard error from now on is nobody's: until here it told why a start failed."""
+    """Nobody reads standard error from now on: until here it showed why a start failed."""
     null = os.open("/dev/null", os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)

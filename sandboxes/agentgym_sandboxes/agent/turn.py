@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import signal
 import time
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 from . import endings, frames
 from .job import Hit, Job
 from .processes import Process, processes_of, read_process
+from .reactor import Reactor
 from .sweep import MIN_KILLS
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
 
 GRACE_S = 1.0  # from the interrupt to the kill
 KILL_PATIENCE_S = 1.0  # then all of the session's processes go: these outran us
@@ -27,7 +25,7 @@ class Turn:
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        reactor: Reactor,
         job: Job,
         uid: int,
         interpreter_pid: int,
@@ -44,7 +42,7 @@ class Turn:
         self.reason: str | None = None
         self.state_lost = False
         self.ended = False  # the snippet or the command itself
-        self._supervisor = supervisor
+        self._reactor = reactor
         self._uid = uid
         self._finish = finish
         self._finished = False
@@ -66,26 +64,26 @@ class Turn:
         """Read a pipe of its output as it comes."""
         fd = self.job.fds.get(name)
         if fd is not None and not self._finished:
-            self._supervisor.watch(fd, functools.partial(self._pump, name))
+            self._reactor.watch(fd, functools.partial(self._pump, name))
 
     def _pump(self, name: str) -> None:
         fd = self.job.fds[name]
         self.job.pump(name)
-        self._supervisor.unwatch(fd)
+        self._reactor.unwatch(fd)
         if name in self.job.fds:  # each line is a write: taken one by one, they would cost a wake-up each
-            self._supervisor.at(time.monotonic() + PUMP_PAUSE_S, functools.partial(self.watch, name))
+            self._reactor.call_at(time.monotonic() + PUMP_PAUSE_S, functools.partial(self.watch, name))
         if self.job.reason is not None:
             self.stop(self.job.reason)
 
     def stop(self, reason: str) -> None:
-        """Interrupt it, and kill it if that does not end it. The first reason stands."""
+        """Interrupt it, and kill it if that does not end it. The first reason is kept."""
         if self.reason is not None or self.ended:
             return
         self.reason = reason
         self.job.cpu_s = max(self.job.cpu_s, self._cpu_s())
         self._hit = endings.hit_of(self.job, reason)
         self._signal(signal.SIGINT)
-        self._supervisor.at(time.monotonic() + GRACE_S, self._kill)
+        self._reactor.call_at(time.monotonic() + GRACE_S, self._kill)
 
     def child_ended(self) -> None:
         """The snippet or the command is over. One that was stopped takes along what it started."""
@@ -108,20 +106,9 @@ class Turn:
             stderr = bytes(self.job.output["stderr"]) if self.is_exec else b""
             reason, claimed = endings.reason_of_failure(self.exit_status, self.claimed, stderr, alone=True)
             hit = endings.hit_of(self.job, reason, claimed=claimed) if reason is not None else None
-        header: frames.Header = {
-            "id": self.job.number,
-            "reason": reason,
-            "exits": {} if self.exit_status is None else {"program": self.exit_status},
-            "state_lost": self.state_lost,
-            "truncated": self.job.truncated,
-            "cpu_s": self.job.cpu_s,
-            "memory_mib": self.job.memory_kib / 1024,
-            "wall_s": self.job.wall_s,
-            "names": list(self.job.output),
-        }
-        if hit is not None:
-            header.update(limit=hit.limit, used=hit.used, allowed=hit.allowed)
-        return header
+        if self.exit_status is not None:
+            self.job.exits["program"] = self.exit_status
+        return {**self.job.header(reason, hit), "state_lost": self.state_lost}
 
     def _look(self) -> None:
         """Now and then: its time, wall and CPU, and its memory."""
@@ -132,7 +119,7 @@ class Turn:
         if now_s >= self.job.deadline_s or self.job.cpu_s >= self.job.limits.cpu_s:
             self.stop("timeout")
             return
-        self._supervisor.at(min(self.job.deadline_s, now_s + LOOK_EVERY_S), self._look)
+        self._reactor.call_at(min(self.job.deadline_s, now_s + LOOK_EVERY_S), self._look)
 
     def _cpu_s(self) -> float:
         """CPU time of what it started and of the interpreter since the call began."""
@@ -169,7 +156,7 @@ class Turn:
         if spare_interpreter:
             mine = [process for process in mine if process.pid != self.interpreter_pid]
         for process in mine:
-            self._supervisor.sweeper.signal(self._uid, process.pid, number)
+            self._reactor.sweeper.signal(self._uid, process.pid, number)
         return len(mine)
 
     def _kill(self) -> None:
@@ -180,7 +167,7 @@ class Turn:
         if self._killing_since_s is None:
             self._killing_since_s = now_s
         if now_s > self._killing_since_s + KILL_PATIENCE_S:
-            self._supervisor.sweeper.kill(self._uid)
+            self._reactor.sweeper.kill(self._uid)
         self._num_kills += 1
         num_left = self._signal(signal.SIGKILL, spare_interpreter=self.ended and not self.state_lost)
         if not num_left and self.ended:
@@ -189,7 +176,7 @@ class Turn:
             self.reason = "dirty"
             self._end()
         else:
-            self._supervisor.at(now_s + _KILL_AGAIN_S, self._kill)
+            self._reactor.call_at(now_s + _KILL_AGAIN_S, self._kill)
 
     def _end(self) -> None:
         self._finished = True

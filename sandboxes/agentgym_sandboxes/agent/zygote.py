@@ -16,32 +16,14 @@ from typing import Any, Callable, NoReturn
 from .judge import judge
 from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights, make_home
-from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, seed_anew
+from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, reseed
 from .program import run_program
 from .serve import NO_MEMORY, serve
 
-PREIMPORTED = [
-    "bisect",
-    "collections",
-    "copy",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "enum",
-    "fractions",
-    "functools",
-    "heapq",
-    "itertools",
-    "json",
-    "math",
-    "operator",
-    "random",
-    "re",
-    "statistics",
-    "string",
-    "time",
-    "typing",
-]
+PREIMPORTED = (
+    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
+)  # fmt: skip
 MAX_ORDER_BYTES = 8192
 READY = b"!"
 KEEP_PYTHON = ("program", "serve", "judge", "repl")  # operations whose children have what was preloaded
@@ -86,7 +68,8 @@ def warm_up() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
+def receive_order(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What to fork, and the descriptors that it owns. Ends the process when the sender is gone."""
     data, ancillary, _, _ = control.recvmsg(MAX_ORDER_BYTES, socket.CMSG_SPACE(4 * _MAX_FDS))
     if not data:
         os._exit(0)
@@ -94,6 +77,11 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     for _, _, packed in ancillary:
         fds.frombytes(packed)
     order = json.loads(data)
+    return order, list(fds)
+
+
+def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
+    order, fds = receive_order(control)
     if order["op"] in KEEP_PYTHON:
         order["limits"]["memory_mib"] = limit_mib(order["limits"]["memory_mib"])
     if "keeper" in order:
@@ -107,7 +95,7 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
     else:
         if pid == 0:
             limits = ChildLimits.of(order["limits"])
-            run_child(order["op"], list(fds), lambda: _confine(order, limits))
+            run_child(order["op"], fds, lambda: _confine(order, limits))
         keys[pid] = order["key"]
         if "keeper" in order:
             control.send(json.dumps({"key": order["key"], "pid": pid}).encode())
@@ -116,7 +104,7 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
 
 
 def _confine(order: dict[str, Any], limits: ChildLimits) -> None:
-    seed_anew()
+    reseed()
     if "keeper" in order:
         from .session_child import confine_session
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentgym import hookimpl
-from agentgym.hooks import SandboxFactory
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 
 
 @hookimpl
-def sandboxes() -> Mapping[str, SandboxFactory]:
-    return {"bubblewrap": _create}
+def sandboxes() -> Mapping[str, SandboxPlugin]:
+    plugin = SandboxPlugin(
+        create=_create,
+        auto_rank=20,
+        needs=("pyseccomp>=0.1.2",),
+        setup="Install bubblewrap; `agentgym sandbox doctor` reports what is missing.",
+    )
+    return {"bubblewrap": plugin}
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import os
@@ -11,12 +10,14 @@ import shutil
 from collections.abc import Callable
 from typing import ClassVar
 
+from agentgym.errors import InfraError
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.bubblewrap.cgroups import find_parent, remove_stale
 from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
 from agentgym_sandboxes.bubblewrap.place import BubblewrapPlace, Setting, mount_command
 from agentgym_sandboxes.bubblewrap.seccomp import filter_program
 from agentgym_sandboxes.bubblewrap.trial import try_walls
+from agentgym_sandboxes.host.command import run_command
 from agentgym_sandboxes.local.backend import LocalBackend
 from agentgym_sandboxes.local.python import find_python
 
@@ -53,7 +54,6 @@ class BubblewrapBackend(LocalBackend):
             network_off=True,
             memory_limit=True,
             process_limit=True,
-            per_call_uid=False,
             seccomp=True,
             disk_limit=True,
         )
@@ -102,38 +102,22 @@ async def _find_bwrap(wanted: str | None) -> str:
             f"there is no command {wanted or 'bwrap'!r}. Install bubblewrap, on Debian with "
             "`apt install bubblewrap`."
         )
-    _, said = await _run([path, "--version"])
-    version = re.search(rb"(\d+)\.(\d+)", said)
+    try:
+        said = await run_command([path, "--version"], COMMAND_TIMEOUT_S)
+    except InfraError as error:
+        raise SandboxUnavailable(str(error)) from error
+    version = re.search(r"(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
         raise SandboxUnavailable(
-            f"{path} says {said.decode(errors='replace').strip()!r}; bubblewrap {OLDEST[0]}.{OLDEST[1]} or later "
-            "is needed"
+            f"{path} reports the version {said.strip()!r}; bubblewrap {OLDEST[0]}.{OLDEST[1]} or later is needed"
         )
     return path
 
 
 async def _can_mount() -> bool:
-    """Whether this user may mount file systems of his own, which some distributions forbid all but bubblewrap."""
+    """Whether this user may mount file systems of their own, which some distributions forbid all but bubblewrap."""
     try:
-        code, _ = await _run([*mount_command(1, 1), "true"])
-    except OSError:
+        await run_command([*mount_command(1, 1), "true"], COMMAND_TIMEOUT_S)
+    except (OSError, InfraError):
         return False
-    return code == 0
-
-
-async def _run(command: list[str]) -> tuple[int | None, bytes]:
-    """A command's exit code and what it printed. Raises OSError, SandboxUnavailable when it hangs."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            said, _ = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise SandboxUnavailable(f"{command[0]} did not end within {COMMAND_TIMEOUT_S:g} s") from None
-    return process.returncode, said
+    return True

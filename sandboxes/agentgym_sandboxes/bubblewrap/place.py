@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentgym.sandbox import Limits, SandboxLost
 from agentgym_sandboxes.bubblewrap.cgroups import Group, Parent
-from agentgym_sandboxes.local.place import PATH
+from agentgym_sandboxes.local.place import environment
 from agentgym_sandboxes.local.python import Python
 
 MIB = 1 << 20
@@ -69,13 +69,7 @@ class BubblewrapPlace:
 
     @property
     def env(self) -> Mapping[str, str]:
-        return {
-            "PATH": PATH,
-            "HOME": "/work",
-            "LANG": "C.UTF-8",
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        return environment("/work")
 
     @property
     def folder(self) -> str:
@@ -86,16 +80,8 @@ class BubblewrapPlace:
         setting = self._setting
         inside = [
             *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
-            *(
-                "--unshare-cgroup",
-                "--disable-userns",
-                "--uid",
-                "1000",
-                "--gid",
-                "1000",
-                "--hostname",
-                "sandbox",
-            ),
+            *("--unshare-cgroup", "--disable-userns"),
+            *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
             *("--die-with-parent", "--new-session", "--as-pid-1", "--seccomp", str(seccomp)),
             *("--cap-drop", "ALL"),
             *_system(setting.python.folders),
@@ -187,7 +173,7 @@ def _system(folders: Iterable[str]) -> list[str]:
 
 
 def _proc() -> list[str]:
-    """A view of our own processes only, without what tells of the host."""
+    """A view of our own processes only, without what shows the host."""
     arguments = ["--proc", "/proc"]
     for name in MASKED:
         if Path("/proc", name).exists():

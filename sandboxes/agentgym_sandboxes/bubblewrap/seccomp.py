@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 from agentgym.sandbox import SandboxUnavailable
-from agentgym_sandboxes.docker.seccomp import seccomp_text
+from agentgym_sandboxes.host.seccomp import seccomp_text
 
 _ARCHITECTURES = {
     "x86_64": "amd64",

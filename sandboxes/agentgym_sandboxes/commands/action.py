@@ -14,9 +14,6 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxOptions, SandboxUnavailable
 
-CONTAINING = ("docker", "bubblewrap")
-"""What is tried, in this order, when no sandbox is named: never what does not contain."""
-
 
 class Action(Protocol):
     """A module of `agentgym_sandboxes.commands`."""
@@ -44,12 +41,20 @@ class Request:
         return self.registry.sandbox(name)(self.options)
 
     async def available(self) -> tuple[str, Capabilities]:
-        """The sandbox that was named, or the first that contains. Raises UserError with what to do."""
+        """The sandbox that was named, or the first by rank that is not an interpreter.
+
+        Raises UserError with what to do.
+        """
         named: str | None = self.arguments.sandbox
-        installed = self.registry.names("sandboxes")
-        names = [named] if named else [name for name in CONTAINING if name in installed]
+        plugins = self.registry.sandboxes()
+        ranked = [
+            k for k, plugin in plugins.items() if plugin.auto_rank is not None and not plugin.interpreter
+        ]
+        if not named and not ranked:
+            known = ", ".join(plugins) or "(none is installed)"
+            raise UserError(f"no installed sandbox is chosen by itself; name one with --sandbox: {known}")
         refused: list[tuple[str, Exception]] = []
-        for name in names:
+        for name in [named] if named else ranked:
             try:
                 return name, await probe(self.backend(name))
             except SandboxUnavailable as error:
@@ -57,17 +62,13 @@ class Request:
             except UserError as error:
                 if not refused:
                     raise
-                refused.append(
-                    (name, error)
-                )  # options belong to one sandbox: that another lacks them is not a mistake
+                refused.append((name, error))  # options are one sandbox's: another may refuse them
         raise refusal(refused)
 
 
 def refusal(refused: Sequence[tuple[str, Exception]]) -> UserError:
     """Why none of the sandboxes that were tried is available."""
     lines = [f"sandbox {name!r} is unavailable: {error}" for name, error in refused]
-    if not lines:
-        lines = [f"no sandbox that contains is installed; looked for {', '.join(CONTAINING)}"]
     return UserError("\n".join([*lines, "`agentgym sandbox doctor` shows what is available"]))
 
 
@@ -80,7 +81,7 @@ async def probe(backend: SandboxBackend) -> Capabilities:
 
 
 def add_sandbox_argument(parser: Parser) -> None:
-    parser.add_argument("--sandbox", metavar="NAME", help=f"default: the first of {', '.join(CONTAINING)}")
+    parser.add_argument("--sandbox", metavar="NAME", help="default: the first that `auto` would take")
 
 
 def options_of(overrides: list[str]) -> SandboxOptions:

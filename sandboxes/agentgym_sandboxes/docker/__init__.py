@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentgym import hookimpl
-from agentgym.hooks import SandboxFactory
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 
 
 @hookimpl
-def sandboxes() -> Mapping[str, SandboxFactory]:
-    return {"docker": _create}
+def sandboxes() -> Mapping[str, SandboxPlugin]:
+    plugin = SandboxPlugin(
+        create=_create,
+        auto_rank=10,
+        contents=("image", "packages"),
+        needs=("docker>=7.1", "h11>=0.16"),
+        setup="Start Docker (`agentgym sandbox doctor` reports how), then `agentgym sandbox build`.",
+    )
+    return {"docker": plugin}
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 from uuid import uuid4
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import (
-    Capabilities,
-    GradeRequest,
-    Limits,
-    RunResult,
-    RunStatus,
-    SandboxUnavailable,
-    Session,
-    Verdict,
-)
+from agentgym.sandbox import Capabilities, Limits, RunStatus, SandboxUnavailable, Session
 from agentgym.types import SandboxSpec
+from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
@@ -33,18 +23,12 @@ from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.docker.session_pool import SessionPool
 from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
-from agentgym_sandboxes.host.grading import grade_blobs, verdict_of
-from agentgym_sandboxes.host.meter import CallMeter
+from agentgym_sandboxes.host.backend import NOT_STARTED, AgentBackend, Answer
 from agentgym_sandboxes.host.reaper import owner_label
-from agentgym_sandboxes.host.running import result_of
-from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.network.allow_list import AllowList
 
-NOT_STARTED = "the sandbox is not started; use `async with` or await its start()"
-DEFAULT_LIMITS = Limits()
 
-
-class DockerBackend:
+class DockerBackend(AgentBackend):
     """A sandbox that is started once a run. See `DockerConfig` for what can be set."""
 
     name = "docker"
@@ -52,16 +36,15 @@ class DockerBackend:
     def __init__(
         self, config: DockerConfig | None = None, settings_of: SettingsOf = container_settings
     ) -> None:
+        super().__init__()
         self.config = config or DockerConfig()
         self._settings_of = settings_of
         self._image = self.config.image or reference_of(self.config.requirements)
         self._owner = f"{owner_label()}:{uuid4().hex[:8]}"  # of this object, among others of this process
-        self._meter = CallMeter()
         self._meter.counts.update(dict.fromkeys(counts.COUNTS, 0))
         self._group: EngineGroup | None = None
         self._pool: Pool | None = None
         self._sessions: SessionPool | None = None
-        self._turns = asyncio.Lock()  # of starts and closes
 
     def supports(self, spec: SandboxSpec) -> bool:
         return spec.image in (None, self._image) and spec.memory_mib <= self.config.memory_mib
@@ -96,13 +79,6 @@ class DockerBackend:
             network_allow_list=True,
         )
 
-    async def start(self) -> Self:
-        """Start the pool. Raises SandboxUnavailable with what to do."""
-        async with self._turns:
-            if self._pool is None:
-                await self._start()
-        return self
-
     async def _start(self) -> None:
         group = self._group = self._new_group(self._new_choice())
         try:
@@ -126,15 +102,6 @@ class DockerBackend:
                 raise SandboxUnavailable(f"no sandbox container could be started: {error}") from error
             raise
 
-    async def close(self) -> None:
-        """Remove every container of ours; safe to call twice. Waits for a start, and goes on when it is cancelled."""
-
-        async def close() -> None:
-            async with self._turns:
-                await self._stop()
-
-        await asyncio.shield(asyncio.create_task(close()))
-
     async def _stop(self) -> None:
         sessions, self._sessions = self._sessions, None
         pool, self._pool = self._pool, None
@@ -146,18 +113,16 @@ class DockerBackend:
         if group is not None:
             await group.close()
 
-    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
-        """Run a program. Raises InfraError when the sandbox, not the program, failed."""
-        blobs = [code.encode("utf-8", "surrogatepass"), stdin.encode("utf-8", "surrogatepass")]
-        return await self._started().call("program", blobs, limits, result_of)
+    async def _call(
+        self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
+    ) -> Answer:
+        if self._pool is None:
+            raise SandboxUnavailable(NOT_STARTED)
+        return await self._pool.call(op, blobs, limits, answer_of)
 
-    async def grade(self, request: GradeRequest) -> Verdict:
-        """Judge a solution: in one round trip, or a program a case. Raises InfraError when the sandbox failed."""
-        if judges_programs(request):
-            return await grade_programs(request, self.run, self.config.slots)
-        return await self._started().call(
-            "grade", grade_blobs(request), request.limits, lambda frame: verdict_of(frame, request)
-        )
+    @property
+    def _num_at_once(self) -> int:
+        return self.config.slots
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         """A container leased for an episode. Raises UserError for a network that names no hosts."""
@@ -178,7 +143,7 @@ class DockerBackend:
     async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:
         """Pull the image by digest, or build it with debootstrap, on every engine; its id.
 
-        With packages in the config, they are added to it. Raises UserError for packages that can't be had.
+        With packages in the config, they are added to it. Raises UserError for packages that are unavailable.
         """
         if self.config.image is not None:
             raise UserError(
@@ -206,30 +171,14 @@ class DockerBackend:
         finally:
             await group.close()
 
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def _started(self) -> Pool:
-        if self._pool is None:
-            raise SandboxUnavailable(NOT_STARTED)
-        return self._pool
-
     async def _ask_python(self, engine: Engine, image: str) -> ImagePython:
         """Asked in a sandbox, as all that runs there."""
         config = replace(self.config, engine=engine.url, engines=(), image=image, packages=(), preload=())
         async with DockerBackend(replace(config, pool_size=1, spares=0)) as base:
-            told = await base.run(ASK)
-        if told.status is not RunStatus.OK:
-            raise InfraError(f"the Python of {image} did not tell about itself: {told.stderr[-500:]}")
-        return ImagePython.of(told.stdout)
+            asked = await base.run(ASK)
+        if asked.status is not RunStatus.OK:
+            raise InfraError(f"the Python of {image} did not report its version: {asked.stderr[-500:]}")
+        return ImagePython.of(asked.stdout)
 
     async def _try_packages(self, say: Callable[[str], None]) -> None:
         """See that Python finds them there, and that what is to be preloaded can be."""

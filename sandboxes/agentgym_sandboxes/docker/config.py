@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
 from agentgym_sandboxes.docker.endpoint import Tls, check_url
 from agentgym_sandboxes.docker.requirements import Requirement, read_requirements
-from agentgym_sandboxes.host.options import from_options
+from agentgym_sandboxes.host.options import POSITIVE, check_ranges, from_options
 
 MAX_PRELOAD = 64
+RANGES = {
+    **{"pool_size": (0, inf), "slots": (1, 16), "max_sessions": (1, inf), "spare_sessions": (0, inf)},
+    "session_disk_mib": (1, 4096),
+    **dict.fromkeys(
+        ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "starts_per_s", "engine_timeout_s",
+         "engine_failures", "ping_every_s", "ping_timeout_s", "reap_every_s", "session_network_mib"),
+        POSITIVE,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +76,7 @@ class DockerConfig:
     mirror: str = "http://deb.debian.org/debian"
 
     def __post_init__(self) -> None:
-        if self.pool_size < 0 or not 1 <= self.slots <= 16:
-            raise UserError(
-                f"pool_size {self.pool_size}, slots {self.slots}: allowed are pool_size >= 0 and 1 to 16 slots"
-            )
+        check_ranges(self, RANGES)
         if self.spares is not None and self.spares < 0:
             raise UserError(f"spares is {self.spares}; it must be 0 or more, or null for a tenth of the pool")
         if not 16 <= self.memory_mib <= self.container_memory_mib:
@@ -77,16 +84,6 @@ class DockerConfig:
                 f"memory_mib {self.memory_mib}, container_memory_mib {self.container_memory_mib}: a call needs "
                 "at least 16 MiB, and its container at least as much"
             )
-        if self.max_sessions < 1 or self.spare_sessions < 0 or not 1 <= self.session_disk_mib <= 4096:
-            raise UserError(
-                f"max_sessions {self.max_sessions}, spare_sessions {self.spare_sessions}, session_disk_mib "
-                f"{self.session_disk_mib}: allowed are at least 1 session, 0 spares, and 1 to 4096 MiB"
-            )
-        for name in ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "starts_per_s",
-                     "engine_timeout_s", "engine_failures", "ping_every_s", "ping_timeout_s", "reap_every_s",
-                     "session_network_mib"):  # fmt: skip
-            if getattr(self, name) <= 0:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be more than 0")
         self._check_engines()
         self._check_packages()
 

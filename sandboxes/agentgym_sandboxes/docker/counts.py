@@ -23,16 +23,8 @@ NETWORK = {  # of sessions with an allow list: connections by what became of the
 SESSIONS = "sessions_total"
 SESSIONS_LOST = "sessions_lost_total"  # that ended with their container
 COUNTS = (
-    RETRIES,
-    OOM_KILLS,
-    LEAKS,
-    REAPED,
-    START_FAILURES,
-    *REPLACED,
-    SESSIONS,
-    SESSIONS_LOST,
-    *NETWORK.values(),
-)
+    RETRIES, OOM_KILLS, LEAKS, REAPED, START_FAILURES, *REPLACED, SESSIONS, SESSIONS_LOST, *NETWORK.values(),
+)  # fmt: skip
 
 # True now.
 SLOTS_USED = "slots_used"
@@ -44,12 +36,5 @@ ENGINES_OPEN = "engines_open"  # whose circuit is open: nothing is started on th
 SESSIONS_OPEN = "sessions_open"
 SESSIONS_WAITING = "sessions_waiting"
 GAUGES = (
-    SLOTS_USED,
-    SLOTS,
-    CALLS_WAITING,
-    CONTAINERS_LIVE,
-    CONTAINERS_SPARE,
-    SESSIONS_OPEN,
-    SESSIONS_WAITING,
-    ENGINES_OPEN,
-)
+    SLOTS_USED, SLOTS, CALLS_WAITING, CONTAINERS_LIVE, CONTAINERS_SPARE, SESSIONS_OPEN, SESSIONS_WAITING, ENGINES_OPEN,
+)  # fmt: skip

@@ -16,9 +16,9 @@ from pathlib import Path
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker.engine import Engine, Image
-from agentgym_sandboxes.docker.host_command import run_command
 from agentgym_sandboxes.docker.layer import PackageLayer, add_layer, build_command, tag_of
 from agentgym_sandboxes.docker.requirements import Requirement
+from agentgym_sandboxes.host.command import run_command
 
 log = logging.getLogger(__name__)
 

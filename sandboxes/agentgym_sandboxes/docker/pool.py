@@ -8,15 +8,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.upkeep import Starts, close_all
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
 from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.backend import NOT_STARTED, Answer
 from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
@@ -24,38 +25,9 @@ log = logging.getLogger(__name__)
 RETRY_START_S = 0.5
 MAX_CROWDED = 3  # of one call whose neighbours took its room; then it gets a container alone
 FIRST_CROWDED_S = 0.1
-CLOSED = "the sandbox was closed"
 MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 
 
-class PooledContainer(Protocol):
-    """What the pool needs of a container. cause: of its loss, and worn: why it is to be replaced, as counted."""
-
-    name: str
-    reserved: int
-    lost: str | None
-    cause: str
-
-    @property
-    def worn(self) -> str: ...
-
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame: ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class Outcome(Protocol):
-    """What a call's answer means."""
-
-    @property
-    def status(self) -> RunStatus: ...
-
-
-Answer = TypeVar("Answer", bound=Outcome)
-StartContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[PooledContainer]]
-"""Starts a container that calls back when a slot came free or it was lost."""
 WentWithEngine: TypeAlias = Callable[[str], Awaitable[bool]]
 """Whether a lost container, by its name, went down with its engine."""
 
@@ -66,13 +38,13 @@ async def _by_itself(name: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    future: asyncio.Future[PooledContainer]
-    avoid: PooledContainer | None
+    future: asyncio.Future[Container]
+    avoid: Container | None
     is_suspect: bool
     num_slots: int
 
 
-class Pool:
+class Pool(KeptPool):
     """`size` x `slots` calls at a time; more wait in turn, at most `lease_timeout_s`.
 
     A worn container serves until a spare takes its place, so that there are never fewer.
@@ -86,44 +58,25 @@ class Pool:
         meter: CallMeter,
         went_with_engine: WentWithEngine = _by_itself,
     ) -> None:
-        self._config = config
-        self._start_container = start_container
-        self._starts = Starts(start_container, "a container", (RETRY_START_S,))
+        super().__init__(config, start_container, meter, "container", (RETRY_START_S,))
         self._size = size
-        self._meter = meter
         self._went_with_engine = went_with_engine
         tenth = max(1, -(-size // 10))
         self._num_spares = tenth if config.spares is None else config.spares
         self._num_for_worn = max(self._num_spares, tenth)
-        self._live: list[PooledContainer] = []
-        self._spare: list[PooledContainer] = []
-        self._retired: list[PooledContainer] = []
+        self._live: list[Container] = []
+        self._spare: list[Container] = []
         self._waiting: collections.deque[_Waiter] = collections.deque()
-        self._with_suspect: set[PooledContainer] = set()
-        self._changed = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._closed = False
+        self._with_suspect: set[Container] = set()
 
     async def start(self) -> None:
         """Return when the first container is ready; the others follow in the background."""
         container = await self._start_container(self._on_change)
         if self._closed:  # meanwhile
-            await self._discard(container)
-            raise SandboxUnavailable(CLOSED)
+            await self._remove(container)
+            raise SandboxUnavailable(self.CLOSED)
         self._live.append(container)
-        self._changed.set()
-        self._keeper = asyncio.create_task(self._keep())
-
-    async def close(self) -> None:
-        """Remove every container; calls under way fail, those waiting are refused."""
-        self._closed = True
-        self._refuse_waiting(CLOSED)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        containers = [*self._live, *self._spare, *self._retired]
-        self._live, self._spare, self._retired = [], [], []
-        await close_all(containers)
+        self._begin()
 
     async def call(
         self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
@@ -139,7 +92,7 @@ class Pool:
         self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
     ) -> Answer:
         queue_s, num_failed, num_engine_losses, num_crowded = 0.0, 0, 0, 0
-        container: PooledContainer | None = None
+        container: Container | None = None
         while True:
             began_s = time.monotonic()
             is_suspect = num_failed > 0
@@ -173,7 +126,7 @@ class Pool:
 
     async def _call_in(
         self,
-        container: PooledContainer,
+        container: Container,
         op: str,
         blobs: Sequence[bytes],
         limits: Limits,
@@ -207,23 +160,16 @@ class Pool:
         if frame.header.get("leaked"):
             self._meter.counts[counts.LEAKS] += 1
 
-    async def _lease(
-        self, *, avoid: PooledContainer | None, is_suspect: bool, num_slots: int = 1
-    ) -> PooledContainer:
+    async def _lease(self, *, avoid: Container | None, is_suspect: bool, num_slots: int = 1) -> Container:
         """A container with so many slots reserved for the caller. Raises SandboxUnavailable after the deadline.
 
         avoid: only when there is no other. is_suspect: of a call that lost a container, as all that ran beside it
         did; no two such calls share one again, so that the one that did it takes no other along twice.
         """
-        if self._closed:
-            raise SandboxUnavailable(CLOSED)
-        if self._keeper is None:
-            raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
-        if self._keeper.get_loop() is not asyncio.get_running_loop():
-            raise UserError("the sandbox was started in another event loop, which alone can use it")
-        if self._keeper.done():
-            raise SandboxUnavailable("the sandbox pool broke; its log says why")
-        future: asyncio.Future[PooledContainer] = asyncio.get_running_loop().create_future()
+        if self._keeper is None and not self._closed:
+            raise SandboxUnavailable(NOT_STARTED)
+        self._check_open()
+        future: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiter(future, avoid, is_suspect, num_slots))
         self._on_change()
         try:
@@ -247,10 +193,10 @@ class Pool:
             f"{gauges[counts.CONTAINERS_LIVE]} of {self._size} containers are up, each serves "
             f"{self._config.slots} calls at a time."
         )
-        if self._starts.last_error is None:
+        if self._start_error is None:
             advice = " Set sandbox.options.pool_size or slots higher, or run fewer episodes at a time."
             return SandboxUnavailable(text + advice)
-        return self._starts.trouble(f"{text} No more could be started:")
+        return self._trouble(f"{text} No more could be started:")
 
     def _serve_waiting(self) -> None:
         """Give free slots to those who wait, in turn, from the container that is least busy."""
@@ -273,20 +219,8 @@ class Pool:
             self._waiting.remove(waiter)
             waiter.future.set_result(container)
 
-    def _refuse_waiting(self, why: str) -> None:
-        while self._waiting:
-            future = self._waiting.popleft().future
-            if not future.done():
-                future.set_exception(SandboxUnavailable(why))
-
-    def _on_change(self) -> None:
-        self._settle()
-        self._serve_waiting()
-        if self._retired or self._num_wanted > 0:
-            self._changed.set()
-
     def _settle(self) -> None:
-        """Take out what was lost; fill up from the spares; let spares take the places of the worn."""
+        """Take out what was lost; fill up from the spares, which also take the places of the worn; serve who waits."""
         for container in [c for c in self._spare if c.lost is not None]:
             self._spare.remove(container)
             self._retire(container, container.cause)
@@ -306,58 +240,34 @@ class Pool:
             if len(self._spare) > self._num_spares:  # its replacement is here
                 self._spare.remove(container)
                 self._retire(container, container.worn)
+        self._serve_waiting()
 
-    def _retire(self, container: PooledContainer, cause: str) -> None:
-        self._retired.append(container)
+    def _retire(self, container: Container, cause: str) -> None:
+        self._to_remove.append(container)
         self._meter.counts[f"replaced_{cause}_total"] += 1
 
     @property
     def _num_wanted(self) -> int:
-        """How many more containers to start."""
         any_worn = any(c.worn for c in (*self._live, *self._spare))
         num_fresh = sum(1 for c in self._spare if not c.worn)
         num_spares = self._num_for_worn if any_worn else self._num_spares
-        return self._size - len(self._live) + num_spares - num_fresh - self._starts.num_under_way
+        return self._size - len(self._live) + num_spares - num_fresh - self.num_starting
 
-    async def _keep(self) -> None:
-        """Replace what is worn or lost, until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ping_all())
-                while True:
-                    await self._changed.wait()
-                    self._changed.clear()
-                    for container in [c for c in self._retired if c.reserved == 0 or c.lost is not None]:
-                        self._retired.remove(container)
-                        tasks.create_task(self._discard(container))
-                    for _ in range(self._num_wanted):
-                        self._starts.num_under_way += 1
-                        tasks.create_task(self._add())
-        except Exception as error:
-            log.exception("the sandbox pool broke")
-            self._refuse_waiting(f"the sandbox pool broke: {error}")
-            raise
+    def _pinged(self) -> list[Container]:
+        return [*self._live, *self._spare]
 
-    async def _add(self) -> None:
-        container = await self._starts.one(self._on_change)
-        if container is not None:
-            self._spare.append(container)
-            self._on_change()
+    def _give_up(self) -> list[Container]:
+        containers = self._pinged()
+        self._live, self._spare = [], []
+        return containers
 
-    async def _discard(self, container: PooledContainer) -> None:
-        try:
-            await container.close()
-        except InfraError as error:
-            log.warning("container %s was not removed: %s", container.name, error)
-        except asyncio.CancelledError:
-            self._retired.append(container)  # `close` waits for its end
-            raise
+    def _add_spare(self, container: Container) -> None:
+        self._spare.append(container)
 
-    async def _ping_all(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.ping_every_s)
-            containers = (*self._live, *self._spare)
-            for result in await asyncio.gather(*(c.ping() for c in containers), return_exceptions=True):
-                if isinstance(result, Exception) and not isinstance(result, InfraError):
-                    raise result
-            self._on_change()  # a container may have become too old
+    def _is_removable(self, container: Container) -> bool:
+        return container.reserved == 0 or container.lost is not None
+
+    def _futures(self) -> list[asyncio.Future[Container]]:
+        futures = [waiter.future for waiter in self._waiting]
+        self._waiting.clear()
+        return futures

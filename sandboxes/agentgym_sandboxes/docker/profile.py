@@ -8,8 +8,8 @@ from typing import TypeAlias, cast
 
 from agentgym.types import Json
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.seccomp import seccomp_text
 from agentgym_sandboxes.host.bundle import agent_argument
+from agentgym_sandboxes.host.seccomp import seccomp_text
 
 MIB = 1 << 20
 LABEL = "agentgym.sandbox"

@@ -15,17 +15,10 @@ READY = b"agentgym-ready"
 END_TIMEOUT_S = 5.0
 # Never the user's shared connection: our forward would live in that process, and longer than we do.
 OPTIONS = (
-    "BatchMode=yes",
-    "ExitOnForwardFailure=yes",
-    "StreamLocalBindMask=0177",
-    "ControlMaster=no",
-    "ControlPath=none",
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    "ForwardAgent=no",
-    "ForwardX11=no",
-    "PermitLocalCommand=no",
-)
+    "BatchMode=yes", "ExitOnForwardFailure=yes", "StreamLocalBindMask=0177", "ControlMaster=no",
+    "ControlPath=none", "ServerAliveInterval=5", "ServerAliveCountMax=3", "ForwardAgent=no",
+    "ForwardX11=no", "PermitLocalCommand=no",
+)  # fmt: skip
 
 
 class TunnelError(Exception):
@@ -94,7 +87,7 @@ class Tunnel:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _ready(self, url: str, timeout_s: float) -> None:
-        """The remote command runs only after the forward stands."""
+        """The remote command runs only after the forward is established."""
         process = self._process
         assert process.stdout is not None
         try:

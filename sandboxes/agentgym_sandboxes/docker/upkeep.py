@@ -1,75 +1,195 @@
-"""What the pool of calls and that of sessions do alike: start containers until one is there, and remove all."""
+"""What the pool of calls and that of sessions have in common: a task that starts, pings and removes containers."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, TypeAlias
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.host.backend import OTHER_LOOP
+from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
 
-class Closing(Protocol):
-    name: str
-
-    async def close(self) -> None: ...
+StartContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[Container]]
+"""Starts a container that calls back when a slot came free or it was lost."""
 
 
-C = TypeVar("C", bound=Closing)
+class KeptPool(ABC):
+    """Containers and those who wait for one. A subclass says how many it wants, and who gets which.
 
-
-class Starts(Generic[C]):
-    """Starts containers, each however often that takes: engines that fail are left alone by circuit breakers.
-
-    kind: of the containers, in words. waits_s: between the tries of one; the last counts for all later ones.
+    start: of a container, which calls back when it changes. kind: of the containers, in words. waits_s: between the
+    tries to start one; the last counts for all later ones. Engines that fail are left alone by circuit breakers.
     """
 
+    CLOSED = "the sandbox was closed"
+
     def __init__(
-        self, start: Callable[[Callable[[], None]], Awaitable[C]], kind: str, waits_s: Sequence[float]
+        self,
+        config: DockerConfig,
+        start: StartContainer,
+        meter: CallMeter,
+        kind: str,
+        waits_s: Sequence[float],
     ) -> None:
-        self.last_error: InfraError | None = None
-        self.num_under_way = 0
-        self._start = start
+        self.num_starting = 0
+        self._config = config
+        self._start_container = start
+        self._meter = meter
         self._kind = kind
         self._waits_s = waits_s
+        self._start_error: InfraError | None = None  # the latest
+        self._to_remove: list[Container] = []
+        self._changed = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
 
-    async def one(
-        self, on_change: Callable[[], None], is_too_many: Callable[[], bool] = lambda: False
-    ) -> C | None:
-        """A started container, or None when there were too many before one started. `num_under_way` is one less."""
+    @property
+    @abstractmethod
+    def _num_wanted(self) -> int:
+        """How many more containers to start, or less than 0."""
+
+    @abstractmethod
+    def _pinged(self) -> Iterable[Container]:
+        """The containers that are looked after."""
+
+    @abstractmethod
+    def _give_up(self) -> Iterable[Container]:
+        """All containers that are not in `_to_remove`; those that nobody uses are forgotten."""
+
+    @abstractmethod
+    def _add_spare(self, container: Container) -> None:
+        """Take one that was started."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Give containers to those who wait; move those that are of no use to `_to_remove`."""
+
+    @abstractmethod
+    def _futures(self) -> Iterable[asyncio.Future[Any]]:
+        """Of those who wait, who are forgotten."""
+
+    def _is_removable(self, container: Container) -> bool:
+        return True
+
+    def _removed(self, container: Container) -> None:  # noqa: B027  # most pools have nothing to do then
+        """It is gone."""
+
+    async def close(self) -> None:
+        """Remove every container; calls and sessions under way are lost, those waiting are refused."""
+        self._closed = True
+        self._refuse_waiting(self.CLOSED)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        containers = list({*self._give_up(), *self._to_remove})
+        self._to_remove.clear()
+        # One that can't be removed ends by itself, because its input is closed.
+        results = await asyncio.gather(*(one.close() for one in containers), return_exceptions=True)
+        for container, result in zip(containers, results, strict=True):
+            if isinstance(result, BaseException):
+                log.warning("container %s was not removed: %s", container.name, result)
+
+    def _begin(self) -> None:
+        """Look after the containers from now on, until closed."""
+        self._changed.set()
+        self._keeper = asyncio.create_task(self._keep())
+
+    def _check_open(self) -> None:
+        """Raises SandboxUnavailable, UserError."""
+        if self._closed:
+            raise SandboxUnavailable(self.CLOSED)
+        assert self._keeper is not None
+        if self._keeper.get_loop() is not asyncio.get_running_loop():
+            raise UserError(OTHER_LOOP)
+        if self._keeper.done():
+            raise SandboxUnavailable(f"the pool of {self._kind}s broke; its log says why")
+
+    def _on_change(self) -> None:
+        self._settle()
+        if self._to_remove or self._num_wanted > 0:
+            self._changed.set()
+
+    def _trouble(self, text: str, why_else: str = "") -> SandboxUnavailable:
+        """That there was none in time, with the latest error: of its kind where a person can do something about it."""
+        kind = SandboxDiskFull if isinstance(self._start_error, SandboxDiskFull) else SandboxUnavailable
+        return kind(f"{text} {self._start_error or why_else}")
+
+    def _refuse_waiting(self, why: str) -> None:
+        for future in self._futures():
+            if not future.done():
+                future.set_exception(SandboxUnavailable(why))
+
+    async def _keep(self) -> None:
+        """Start what is wanted and remove what is not, until cancelled."""
         try:
-            for wait_s in itertools.chain(self._waits_s, itertools.repeat(self._waits_s[-1])):
-                try:
-                    container = await self._start(on_change)
-                except InfraError as error:
-                    level = logging.DEBUG if str(error) == str(self.last_error) else logging.WARNING
-                    self.last_error = error
-                    log.log(level, "%s did not start: %s", self._kind, error)
-                else:
-                    self.last_error = None
-                    return container
-                await asyncio.sleep(wait_s)
-                if is_too_many():
-                    break
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._ping_again())
+                while True:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    for container in [one for one in self._to_remove if self._is_removable(one)]:
+                        self._to_remove.remove(container)
+                        tasks.create_task(self._remove(container))
+                    for _ in range(self._num_wanted):
+                        self.num_starting += 1
+                        tasks.create_task(self._add())
+        except Exception as error:
+            log.exception("the pool of %ss broke", self._kind)
+            self._refuse_waiting(f"the pool of {self._kind}s broke: {error}")
+            raise
+
+    async def _add(self) -> None:
+        """Start one container, as long as one is wanted."""
+        try:
+            container = await self._started()
         finally:
-            self.num_under_way -= 1
+            self.num_starting -= 1
+        if container is not None:
+            self._add_spare(container)
+            self._on_change()
+
+    async def _started(self) -> Container | None:
+        """None when there were too many before one started."""
+        for wait_s in itertools.chain(self._waits_s, itertools.repeat(self._waits_s[-1])):
+            try:
+                container = await self._start_container(self._on_change)
+            except InfraError as error:
+                level = logging.DEBUG if str(error) == str(self._start_error) else logging.WARNING
+                self._start_error = error
+                log.log(level, "a %s did not start: %s", self._kind, error)
+            else:
+                self._start_error = None
+                return container
+            await asyncio.sleep(wait_s)
+            if self._num_wanted < 0:
+                break
         return None
 
-    def trouble(self, text: str, why_else: str = "") -> SandboxUnavailable:
-        """That there was none in time, with the latest error: of its kind where a person can do something about it."""
-        kind = SandboxDiskFull if isinstance(self.last_error, SandboxDiskFull) else SandboxUnavailable
-        return kind(f"{text} {self.last_error or why_else}")
+    async def _remove(self, container: Container) -> None:
+        try:
+            await container.close()
+        except InfraError as error:
+            log.warning("container %s was not removed: %s", container.name, error)
+        except asyncio.CancelledError:
+            self._to_remove.append(container)  # `close` waits for its end
+            raise
+        self._removed(container)
 
-
-async def close_all(containers: Iterable[Closing]) -> None:
-    """Remove containers side by side; one that can't be removed ends by itself, because its input is closed."""
-    closed = list(containers)
-    results = await asyncio.gather(*(container.close() for container in closed), return_exceptions=True)
-    for container, result in zip(closed, results, strict=True):
-        if isinstance(result, BaseException):
-            log.warning("container %s was not removed: %s", container.name, result)
+    async def _ping_again(self) -> None:
+        """The agents end when they receive nothing for long; a session may be idle for longer."""
+        while True:
+            await asyncio.sleep(self._config.ping_every_s)
+            pings = [container.ping() for container in self._pinged()]
+            for result in await asyncio.gather(*pings, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, InfraError):
+                    raise result
+            self._on_change()  # one may have become too old

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
+from collections.abc import Mapping
 from types import NoneType
 from typing import TypeVar
 
@@ -11,6 +13,9 @@ from agentgym.errors import UserError, nearest
 from agentgym.sandbox import SandboxOptions
 
 Config = TypeVar("Config")
+MORE_THAN_0 = math.ulp(0.0)
+POSITIVE = (MORE_THAN_0, math.inf)
+BOXES = {"slots": (0, 256), "spares": (0, 256), "lease_timeout_s": POSITIVE, "start_timeout_s": POSITIVE}
 
 
 def from_options(kind: type[Config], backend: str, options: SandboxOptions) -> Config:
@@ -23,6 +28,18 @@ def from_options(kind: type[Config], backend: str, options: SandboxOptions) -> C
         values[key] = _converted(f"sandbox.options.{key}", value, hints[key])
     fields = {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}  # type: ignore[arg-type]
     return kind(**fields)
+
+
+def check_ranges(config: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises UserError for a field outside of its range."""
+    for name, (least, most) in ranges.items():
+        value = getattr(config, name)
+        if not least <= value <= most:
+            if least == MORE_THAN_0:
+                allowed = "more than 0"
+            else:
+                allowed = f"at least {least}" if most == math.inf else f"{least} to {most}"
+            raise UserError(f"{name} is {value}; it must be {allowed}")
 
 
 def _converted(where: str, value: object, hint: object) -> object:

@@ -1,4 +1,4 @@
-"""Where one box runs: what stands before its Python, and what ends it. One protocol, one way for each backend."""
+"""Where one box runs: the command before its Python, and what ends it. One protocol, one way for each backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Protocol
 
 from agentgym.sandbox import Limits
 
-PATH = "/usr/local/bin:/usr/bin:/bin"
+
+def environment(home: str, **more: str) -> dict[str, str]:
+    """Of a box's processes."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **more,
+    }
 
 
 class Place(Protocol):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
+from agentgym_sandboxes.host.command import run_command
 
 OLDEST = (3, 9)
 TIMEOUT_S = 20.0
@@ -38,8 +39,8 @@ async def find_python(wanted: str | None) -> Python:
     for path in candidates:
         try:
             found = await _ask(path)
-        except (OSError, ValueError, TimeoutError) as error:
-            tried.append(f"{path}: {error or 'it did not answer'}")
+        except (OSError, ValueError, InfraError) as error:
+            tried.append(f"{path}: {error}")
             continue
         if found.version[:2] >= OLDEST:
             return found
@@ -56,22 +57,7 @@ def _ours() -> Iterable[str]:
 
 
 async def _ask(path: str) -> Python:
-    """What an interpreter says of itself. Raises OSError, ValueError or TimeoutError."""
-    process = await asyncio.create_subprocess_exec(
-        path,
-        "-I",
-        "-c",
-        _ASK,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            said, _ = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    version, executable, folders = json.loads(said)
+    """What an interpreter reports of itself. Raises OSError, ValueError or InfraError."""
+    printed = await run_command([path, "-I", "-c", _ASK], TIMEOUT_S)
+    version, executable, folders = json.loads(printed.splitlines()[-1] if printed else "")
     return Python(executable, (version[0], version[1], version[2]), tuple(folders))

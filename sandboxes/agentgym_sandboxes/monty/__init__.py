@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentgym import hookimpl
-from agentgym.hooks import SandboxFactory
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 
 
 @hookimpl
-def sandboxes() -> Mapping[str, SandboxFactory]:
-    return {"monty": _create}
+def sandboxes() -> Mapping[str, SandboxPlugin]:
+    plugin = SandboxPlugin(
+        create=_create,
+        auto_rank=100,
+        interpreter=True,
+        needs=("pydantic-monty==1.4.0",),
+        setup="`pip install 'agentgym[monty]'`",
+    )
+    return {"monty": plugin}
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:

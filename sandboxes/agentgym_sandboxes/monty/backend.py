@@ -7,21 +7,19 @@ import importlib.metadata
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from agentgym.errors import UserError
 from agentgym.sandbox import (
     Capabilities,
     GradeRequest,
     Limits,
     RunResult,
+    SandboxBackend,
     SandboxUnavailable,
-    Session,
     Verdict,
 )
 from agentgym.types import SandboxSpec
+from agentgym_sandboxes.host.backend import DEFAULT_LIMITS, NOT_STARTED
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.monty.config import MontyConfig
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
     from agentgym_sandboxes.monty.interpreter import Interpreter
 
 Answer = TypeVar("Answer", RunResult, Verdict)
-DEFAULT_LIMITS = Limits()
 
 
-class MontyBackend:
+class MontyBackend(SandboxBackend):
     """A sandbox without an engine, for tasks whose spec allows the interpreter `monty`."""
 
     name = "monty"
@@ -63,12 +60,9 @@ class MontyBackend:
             backend=self.name,
             detail=f"pydantic-monty {version}: an interpreter of a part of Python, without files or processes",
             isolated=True,
-            full_python=False,
             network_off=True,
             memory_limit=True,
             process_limit=True,
-            per_call_uid=False,
-            seccomp=False,
         )
 
     async def start(self) -> Self:
@@ -99,23 +93,8 @@ class MontyBackend:
             return await grade_programs(request, self.run, self.config.num_workers)
         return await self._call(lambda interpreter: interpreter.grade(request))
 
-    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
-        """Raises UserError: the interpreter has no files and no processes."""
-        raise UserError("sandbox 'monty' has no sessions; use docker")
-
     def metrics(self) -> dict[str, float]:
         return self._meter.metrics({"calls_waiting": max(0, self._num_asked - self.config.num_workers)})
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def _open(self) -> None:
         from pydantic_monty import Monty
@@ -134,7 +113,7 @@ class MontyBackend:
         """In a thread, once one is free."""
         interpreter, threads = self._interpreter, self._threads
         if interpreter is None or threads is None:
-            raise SandboxUnavailable("the sandbox is not started; use `async with` or await its start()")
+            raise SandboxUnavailable(NOT_STARTED)
         asked_s = time.monotonic()
 
         def work() -> tuple[Answer, float, float]:

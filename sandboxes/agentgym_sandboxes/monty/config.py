@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import inf
 
-from agentgym.errors import UserError
 from agentgym.sandbox import SandboxOptions
-from agentgym_sandboxes.host.options import from_options
+from agentgym_sandboxes.host.options import check_ranges, from_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,7 @@ class MontyConfig:
     max_recursion: int = 1000
 
     def __post_init__(self) -> None:
-        if self.workers < 0 or self.memory_mib < 1 or not 1 <= self.max_recursion <= 10_000:
-            raise UserError(
-                f"workers {self.workers}, memory_mib {self.memory_mib}, max_recursion {self.max_recursion}: allowed "
-                "are workers >= 0, memory_mib >= 1 and max_recursion from 1 to 10000"
-            )
+        check_ranges(self, {"workers": (0, inf), "memory_mib": (1, inf), "max_recursion": (1, 10_000)})
 
     @classmethod
     def from_options(cls, options: SandboxOptions) -> MontyConfig:

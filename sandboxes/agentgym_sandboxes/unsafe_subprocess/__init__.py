@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentgym import hookimpl
-from agentgym.hooks import SandboxFactory
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 
 
 @hookimpl
-def sandboxes() -> Mapping[str, SandboxFactory]:
-    return {"unsafe_subprocess": _create}
+def sandboxes() -> Mapping[str, SandboxPlugin]:
+    return {"unsafe_subprocess": SandboxPlugin(create=_create)}
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:

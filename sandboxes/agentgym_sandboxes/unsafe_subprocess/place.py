@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 from agentgym.sandbox import Limits
-from agentgym_sandboxes.local.place import PATH
+from agentgym_sandboxes.local.place import environment
 
 
 class SubprocessPlace:
@@ -21,14 +21,7 @@ class SubprocessPlace:
 
     @property
     def env(self) -> Mapping[str, str]:
-        return {
-            "PATH": PATH,
-            "HOME": self._folder,
-            "TMPDIR": self._folder,
-            "LANG": "C.UTF-8",
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        return environment(self._folder, TMPDIR=self._folder)
 
     @property
     def folder(self) -> str:

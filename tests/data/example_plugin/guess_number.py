@@ -1,17 +1,35 @@
-"""An example of a plugin: the agent finds a number by guessing and being told higher or lower."""
+"""An example of a plugin: the agent finds a number by guesses, each answered with higher or lower."""
 
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 
-from agentgym import Environment, EpisodeContext, Reply, Reward, Task, hookimpl
-from agentgym.hooks import EnvironmentFactory
-from agentgym.types import Episode, Message, Split
+from agentgym import (
+    Environment,
+    Episode,
+    EpisodeContext,
+    Message,
+    Reply,
+    Reward,
+    Split,
+    Task,
+    hookimpl,
+    reward,
+)
 
 
-class GuessNumber(Environment):
-    """Find a number between 1 and `largest`. Recorded in `info`: success (bool), guesses (list of int)."""
+@dataclass
+class Game:
+    """The state of one episode."""
+
+    secret: int
+    guesses: list[int] = field(default_factory=list)
+
+
+class GuessNumber(Environment[Game]):
+    """Find a number between 1 and `largest`. Recorded in `info`: success (bool), guesses (int)."""
 
     name = "guess_number"
     rewards = {"success": 1.0, "few_guesses": 0.1}
@@ -35,38 +53,41 @@ class GuessNumber(Environment):
                 split=split,
             )
 
-    async def start(self, context: EpisodeContext) -> None:
-        context.info.update(success=False, guesses=[])
+    async def start(self, context: EpisodeContext[Game]) -> Game:
+        context.info.update(success=False, guesses=0)
+        return Game(secret=int(str(context.task.answer)))
 
-    async def reply(self, context: EpisodeContext) -> Reply:
+    async def reply(self, context: EpisodeContext[Game]) -> Reply:
+        game = context.state
         found = re.search(r"-?[0-9]{1,9}", context.messages[-1]["content"])
         if found is None:
             return Reply(done=True, invalid=True)
-        guess, secret = int(found[0]), context.task.answer
-        assert isinstance(secret, int)
-        guesses = context.info["guesses"]
-        assert isinstance(guesses, list)
-        guesses.append(guess)
-        if guess == secret:
-            context.info["success"] = True
+        guess = int(found[0])
+        game.guesses.append(guess)
+        context.info.update(success=guess == game.secret, guesses=len(game.guesses))
+        if guess == game.secret:
             return Reply(done=True)
-        hint: Message = {"role": "user", "content": "Higher." if guess < secret else "Lower."}
+        hint: Message = {"role": "user", "content": "Higher." if guess < game.secret else "Lower."}
         return Reply(messages=(hint,))
 
+    @reward
+    def few_guesses(self, episode: Episode) -> float:
+        """1.0 for the first guess, 1/2 for the second, …; 0.0 when the number was not found."""
+        guesses = episode.info["guesses"]
+        return 1.0 / guesses if episode.success and isinstance(guesses, int) else 0.0
 
-def few_guesses(episode: Episode) -> float | None:
-    """1.0 for the first guess, 1/2 for the second, …; 0.0 when the number was not found."""
-    guesses = episode.info.get("guesses")
-    if not isinstance(guesses, list):
-        return None
-    return 1.0 / len(guesses) if episode.success and guesses else 0.0
+
+def polite(episode: Episode) -> float | None:
+    """1.0 when the agent says please in every turn; None when it said nothing."""
+    said = [message["content"] for message in episode.messages if message["role"] == "assistant"]
+    return float(all("please" in text.lower() for text in said)) if said else None
 
 
 @hookimpl
-def environments() -> Mapping[str, EnvironmentFactory]:
+def environments() -> Mapping[str, type[Environment]]:
     return {"guess_number": GuessNumber}
 
 
 @hookimpl
 def rewards() -> Mapping[str, Reward]:
-    return {"few_guesses": Reward(name="few_guesses", function=few_guesses)}
+    return {"polite": Reward(name="polite", function=polite)}

@@ -18,25 +18,9 @@ from fuzz.running import Target
 
 SECRET = b"the secret outside"
 NAMES = [
-    "a",
-    "b",
-    "c",
-    "link",
-    "loop",
-    "up",
-    "out",
-    "fifo",
-    "gone",
-    "..",
-    ".",
-    "",
-    "é",
-    "\ud800",
-    "\x00",
-    "x" * 300,
-    "a\nb",
-    "~",
-]
+    "a", "b", "c", "link", "loop", "up", "out", "fifo", "gone", "..", ".", "", "é", "\ud800", "\x00",
+    "x" * 300, "a\nb", "~",
+]  # fmt: skip
 
 
 class _Place:

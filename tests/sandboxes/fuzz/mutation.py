@@ -9,35 +9,13 @@ from random import Random
 _DEEP = "\x01deep"  # stands for a list of lists: Python's own writer has a limit
 _DEEP_TEXT = re.compile(rb'"\\u0001deep([0-9]+)"')
 INTERESTING = [
-    b"",
-    b"\x00",
-    b"\xff" * 4,
-    b"\r\n",
-    b"\n",
-    b"[",
-    b"]" * 9,
-    b'"',
-    b"{}",
-    b"-1",
-    b"1e999",
-    b"NaN",
+    b"", b"\x00", b"\xff" * 4, b"\r\n", b"\n", b"[", b"]" * 9, b'"', b"{}", b"-1", b"1e999", b"NaN",
     b"\xed\xa0\x80",
-]
+]  # fmt: skip
 INTERESTING_NUMBERS = [
-    0,
-    -1,
-    1,
-    127,
-    255,
-    256,
-    65535,
-    65536,
-    (1 << 27) + 1,
-    (1 << 31) - 1,
-    (1 << 32) - 1,
-    -(1 << 63),
+    0, -1, 1, 127, 255, 256, 65535, 65536, (1 << 27) + 1, (1 << 31) - 1, (1 << 32) - 1, -(1 << 63),
     1 << 64,
-]
+]  # fmt: skip
 
 
 def spoil(random: Random, data: bytes, times: int | None = None) -> bytes:

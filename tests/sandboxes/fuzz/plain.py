@@ -46,6 +46,20 @@ def random_scalar(random: Random) -> object:
     return "".join(random.choice('ab01 é\ud800\udc00😀"\\\x00') for _ in range(random.randint(0, 6)))
 
 
+def random_library(random: Random) -> object:
+    """A value of the standard library's, often at the edge of its range."""
+    number, zone = random.randint(-(10**9), 10**9), datetime.timedelta(minutes=random.randint(-1200, 1200))
+    moment = datetime.datetime.min + datetime.timedelta(
+        seconds=abs(number), microseconds=random.choice((0, 7))
+    )
+    aware = moment.replace(tzinfo=datetime.timezone(zone, "z"), fold=random.choice((0, 1)))
+    return random.choice([
+        *LIBRARY, *LIBRARY, range(number, -number, number or 1), fractions.Fraction(number, random.randint(1, 99)),
+        decimal.Decimal(number).scaleb(random.randint(-99, 99)), moment.date(), moment.time(), aware, aware.timetz(),
+        -zone,
+    ])  # fmt: skip
+
+
 def random_key(random: Random, depth: int = 0) -> object:
     """A value that can stand in a set."""
     if depth < 2 and random.random() < 0.2:
@@ -58,7 +72,7 @@ def random_value(random: Random, *, library: bool = True, depth: int = 0) -> obj
     """A value of the builtin types; library: and of the standard library's that cross."""
     roll = random.random()
     if depth > 3 or roll < 0.4:
-        return random.choice(LIBRARY) if library and random.random() < 0.15 else random_scalar(random)
+        return random_library(random) if library and random.random() < 0.15 else random_scalar(random)
 
     def items(most: int = 4) -> list[object]:
         return [
@@ -197,14 +211,9 @@ def _likenesses(random: Random, value: object) -> list[object]:
     if isinstance(value, dict):
         turned = list(value.items())[::-1]
         return [
-            dict(turned),
-            OrderedDict(value),
-            OrderedDict(turned),
-            defaultdict(int, value),
-            list(value.items()),
-            turned,
-            set(value),
-        ]
+            dict(turned), OrderedDict(value), OrderedDict(turned), defaultdict(int, value),
+            list(value.items()), turned, set(value),
+        ]  # fmt: skip
     try:
         return [str(value), repr(value), value]
     except ArithmeticError:  # a Counter sorts its counts to show itself, and a Decimal nan has no order

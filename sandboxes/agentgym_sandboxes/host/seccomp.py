@@ -32,7 +32,7 @@ def seccomp_text() -> str:
     io_uring, System V and POSIX message IPC (it outlives its process) and more; sockets of few families and
     protocols.
     """
-    text = resources.files("agentgym_sandboxes.docker").joinpath("seccomp.json").read_text(encoding="utf-8")
+    text = resources.files("agentgym_sandboxes.host").joinpath("seccomp.json").read_text(encoding="utf-8")
     profile = json.loads(text)
     profile["syscalls"] += [*_sockets(), *_options(), *_memory(), *_limits()]
     return json.dumps(profile)
@@ -69,15 +69,8 @@ def _memory() -> Iterator[Json]:
 
     Huge pages are a stock of the host's that no limit counts.
     """
-    names = [
-        "sync",
-        "syncfs",
-        "fsync",
-        "fdatasync",
-        "sync_file_range",
-        "sync_file_range2",
-        "arm_sync_file_range",
-    ]
+    ranges = ("sync_file_range", "sync_file_range2", "arm_sync_file_range")
+    names = ["sync", "syncfs", "fsync", "fdatasync", *ranges]
     yield _answer(names, 0, "done: there is nothing to write")
     yield _allow(["msync"], _masked(2, _MS_SYNC, 0))
     yield _answer(["msync"], 0, "as fsync", _masked(2, _MS_SYNC, _MS_SYNC))

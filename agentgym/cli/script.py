@@ -1,0 +1,174 @@
+"""`agentgym.train` and `agentgym.evaluate`: what the commands do, from Python and notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from agentgym.cli.commands.eval import base_recipe, find_model
+from agentgym.cli.jobs import InstalledJobs
+from agentgym.cli.logs import warnings_to
+from agentgym.cli.recipes import check_names, read_recipe
+from agentgym.cli.training import default_name, run_training, with_weights
+from agentgym.commands.stopping import run_until_stopped, stoppable
+from agentgym.env import Environment
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.import_path import import_path_of
+from agentgym.jobs.layers import finish_recipe
+from agentgym.models.resolve import local_folder
+from agentgym.recipe import Recipe
+from agentgym.rewards import RewardFunction
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import PlainReporter, Reporter
+
+if TYPE_CHECKING:
+    from agentgym.evals.play import EvalResult
+    from agentgym.jobs.train import TrainResult
+
+T = TypeVar("T")
+Env: TypeAlias = type[Environment[Any]] | str | Mapping[str, object]
+"""A class, a name or an import path; with options `{"name": GuessNumber, "options": {"largest": 20}}`."""
+Rewards: TypeAlias = Iterable[str | RewardFunction] | Mapping[str | RewardFunction, float]
+"""Names, import paths or functions; in a mapping with their weights."""
+_SHORT = {"env": "name", "model": "path", "sandbox": "name"}  # a section that may be this field alone
+
+
+def train(
+    env: Env | None = None,
+    *,
+    recipe: str | None = None,
+    rewards: Rewards = (),
+    name: str | None = None,
+    reporter: Reporter | None = None,
+    **sections: object,
+) -> TrainResult:
+    """Train in an environment, and return the first and the last checkpoint's measure when it is done.
+
+    recipe: a file. rewards: instead of the environment's own. name: of the run's folder. sections: of the recipe,
+    as in `loop={"steps": 20}`; `model` and `sandbox` can be a name. Progress goes to `reporter`, by default to
+    standard output. Beside a running event loop, as in a notebook, the work is done in a thread; the call
+    returns when it has ended. Raises UserError for a mistake in what was given.
+    """
+    base, where = read_recipe(recipe)
+    settings, sources, registry = _settings(base, where, {"env": env, **sections}, rewards)
+    with RunFolder.create(settings.logging.runs_dir, name or default_name(settings)) as folder:
+        shown = reporter or PlainReporter(sys.stdout)
+        return run_training(settings, sources, folder, registry, shown, InstalledJobs(), run_anywhere)
+
+
+def evaluate(
+    model: str,
+    env: Env | None = None,
+    *,
+    recipe: str | None = None,
+    rewards: Rewards = (),
+    reporter: Reporter | None = None,
+    **sections: object,
+) -> EvalResult:
+    """Measure a policy on held-out tasks: a checkpoint, a run, a Hugging Face folder, a hub name.
+
+    A run's own config counts where nothing else is given; the rest is as in `train`.
+    """
+    path, run_dir = find_model(model)
+    base, where = base_recipe(recipe, run_dir)
+    given = {"env": env, **sections, "model": {"path": path, "random_weights": False}}
+    settings, _, registry = _settings(base, where, given, rewards)
+    shown = reporter or PlainReporter(sys.stdout)
+    with contextlib.closing(shown), warnings_to(shown.note):
+        return run_anywhere(InstalledJobs().evaluate(settings, shown, registry=registry), shown.note)
+
+
+def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
+    """Run a job to its end, whether or not this thread runs an event loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if threading.current_thread() is threading.main_thread():
+            return run_until_stopped(job, say)
+        return asyncio.run(job)
+    return _run_in_thread(job)
+
+
+def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
+    """A signal to the waiting thread cancels the job, and is raised when that has cleaned up."""
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+    ended: Future[T] = Future()
+
+    async def supervise() -> T:
+        begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await job
+
+    def work() -> None:
+        try:
+            ended.set_result(asyncio.run(supervise()))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    thread = threading.Thread(target=work, name="agentgym-job")
+    with stoppable() if is_main else contextlib.nullcontext():
+        try:
+            thread.start()
+            return ended.result()
+        except KeyboardInterrupt:
+            loop, task = begun.result()
+            if task is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
+        finally:
+            thread.join()
+
+
+def _settings(
+    base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards
+) -> tuple[Recipe, dict[str, str], PluginRegistry]:
+    """The finished recipe with every name in it checked, where its fields come from, and the plugins."""
+    sections = {key: _section(key, value) for key, value in given.items() if value is not None}
+    recipe, sources = finish_recipe(_merged(base, sections), base=base, where=where)
+    registry = PluginRegistry.discover(recipe.plugins.disabled)
+    weights = {_path(one): rewards[one] if isinstance(rewards, Mapping) else None for one in rewards}
+    if weights:
+        recipe = with_weights(recipe, weights, registry)
+    check_names(recipe, registry)
+    local_folder(recipe.model.path)  # raises for a path where nothing is
+    return recipe, sources, registry
+
+
+def _section(key: str, value: object) -> object:
+    if isinstance(value, Mapping):
+        inner = dict(value)
+    elif key in _SHORT:
+        inner = {_SHORT[key]: value}
+    else:
+        return value  # not a section: the recipe's builder says so
+    if key == "env" and "name" in inner:
+        inner["name"] = _path(inner["name"])
+    return inner
+
+
+def _path(thing: object) -> str:
+    """A name or an import path, as it is; of a class or a function, its import path."""
+    if isinstance(thing, str):
+        return thing
+    if not hasattr(thing, "__qualname__"):
+        raise UserError(
+            f"{thing!r:.80} is an object; give a name, an import path, a class or a function. "
+            'An environment\'s options go beside its class: env={"name": GuessNumber, "options": {...}}'
+        )
+    return import_path_of(thing)
+
+
+def _merged(base: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    result = dict(base)
+    for key, value in given.items():
+        before = result.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[key] = _merged(before, value) if both else value  # type: ignore[arg-type]
+    return result

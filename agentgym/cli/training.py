@@ -1,0 +1,113 @@
+"""A training run in its folder: what it does, how it went, and its curve are recorded there."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from agentgym.cli.failures import Failure, explain
+from agentgym.cli.logs import warnings_to
+from agentgym.cli.recipes import plan
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
+from agentgym.rollout.scoring import find_reward
+from agentgym.runs.curve import write_png
+from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
+from agentgym.runs.report import Reporter
+
+if TYPE_CHECKING:
+    from agentgym.cli.jobs import Jobs
+    from agentgym.jobs.train import TrainResult
+
+Drive = Callable[[Coroutine[Any, Any, "TrainResult"], Callable[[str], None]], "TrainResult"]
+"""Runs the job's coroutine to its end; it may say something meanwhile."""
+
+
+def default_name(recipe: Recipe) -> str:
+    """Of a run: what the environment is called, date and time."""
+    return f"{recipe.env.name.rpartition(':')[2]}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def run_training(
+    recipe: Recipe,
+    sources: Mapping[str, str],
+    folder: RunFolder,
+    registry: PluginRegistry,
+    reporter: Reporter,
+    jobs: Jobs,
+    drive: Drive,
+    *,
+    before: StatusRecord | None = None,
+) -> TrainResult:
+    """Train; whatever ends it is raised and recorded.
+
+    sources: where the recipe's fields come from. before: the status of the run that is resumed.
+    """
+
+    def warn(text: str) -> None:
+        reporter.note(text)
+        with contextlib.suppress(OSError):  # a full disk may be what it is about
+            folder.event(text)
+
+    resume = before is not None
+    try:
+        with contextlib.closing(reporter), warnings_to(warn):
+            folder.save_config(to_mapping(recipe), sources)
+            folder.set_status(RunStatus.RUNNING)
+            folder.event("resumed" if resume else "started")
+            for line in plan(recipe):
+                reporter.note(line)
+            reporter.note(f"folder       {folder.path}")
+            job = jobs.train(recipe, folder, reporter, resume=resume, registry=registry)
+            result = drive(job, reporter.note)
+            folder.set_status(RunStatus.DONE)
+            folder.event("done")
+            if rows := folder.read_metrics():
+                try:
+                    write_png(rows, folder.path / "curve.png", folder.name)
+                except UserError as error:
+                    reporter.note(f"no picture: {error}")
+        return result
+    except BaseException as error:
+        _record_failure(explain(error), folder, before)
+        raise
+
+
+def with_rewards(recipe: Recipe, given: Iterable[str] | None, registry: PluginRegistry) -> Recipe:
+    """The recipe with the rewards of a command line, each NAME, NAME=WEIGHT or an import path. Raises UserError."""
+    weights: dict[str, float | None] = {}
+    for word in given or ():
+        name, equals, weight = word.partition("=")
+        try:
+            weights[name] = float(weight) if equals else None
+        except ValueError:
+            raise UserError(f"--reward {word}: {weight!r} is not a number; write NAME=WEIGHT") from None
+    return with_weights(recipe, weights, registry) if weights else recipe
+
+
+def with_weights(recipe: Recipe, given: Mapping[str, float | None], registry: PluginRegistry) -> Recipe:
+    """The recipe with these rewards instead of its own; a weight of None is the reward's default."""
+    environment = registry.environment(recipe.env.name)
+    weights = {
+        name: find_reward(name, environment, registry).weight if weight is None else weight
+        for name, weight in given.items()
+    }
+    return replace(recipe, rewards=weights)
+
+
+def _record_failure(failure: Failure, folder: RunFolder, before: StatusRecord | None) -> None:
+    """Leave in the folder what happened. A resume that was refused changes nothing about the run."""
+    if failure.is_users and before is not None and before.status is not RunStatus.RUNNING:
+        status, reason = before.status, before.reason
+        status = RunStatus.FAILED if status is RunStatus.LOST else status
+    else:
+        status = RunStatus.INTERRUPTED if failure.is_interrupt else RunStatus.FAILED
+        reason = failure.message
+    with contextlib.suppress(Exception):  # a full disk may be why we are here
+        folder.set_status(status, reason)
+        folder.event(failure.message)

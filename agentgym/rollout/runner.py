@@ -1,0 +1,150 @@
+"""Drives an environment through one episode: session, start, replies, finish, score, each within its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.errors import InfraError
+from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.sandboxes import leased_session
+from agentgym.rollout.scoring import Scorer
+from agentgym.sandbox import Sandbox
+from agentgym.types import Episode, ErrorRecord, Outcome, Stop
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class EpisodeBroken(Exception):
+    """A part of the system failed in the middle of an episode. retry: it may work when played again."""
+
+    def __init__(self, record: ErrorRecord, *, retry: bool) -> None:
+        super().__init__(f"{record.source}: {record.kind}: {record.message}")
+        self.record = record
+        self.retry = retry
+
+    @classmethod
+    def by(cls, source: str, error: Exception, *, retry: bool) -> EpisodeBroken:
+        message = str(error) or "it took longer than its limit"
+        record = ErrorRecord(source=source, kind=type(error).__name__, message=message[:2000])
+        return cls(record, retry=retry)
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeRunner:
+    """One attempt at an episode. The player hands in the agent's turns; the record is on `episode`.
+
+    Call `lease`, then take the turns inside `started()` until `episode.stop` is set, then `score`. All raise
+    EpisodeBroken for what fails in the environment or the sandbox.
+    """
+
+    environment: Environment[Any]
+    scorer: Scorer
+    config: RolloutConfig
+    sandbox: Sandbox | None
+    episode: Episode
+    context: EpisodeContext[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        task = self.episode.task
+        self.context = EpisodeContext(
+            task=task,
+            messages=list(task.prompt),
+            max_turns=self.config.max_turns or self.environment.max_turns,
+            seed=self.episode.seed,
+            sandbox=self.sandbox if task.sandbox is not None else None,
+            info=self.episode.info,
+        )
+        self.episode.messages = self.context.messages
+
+    async def lease(self, stack: AsyncExitStack) -> None:
+        """Wait for the session that the task asks for; it is closed with the stack."""
+        try:
+            lease = leased_session(self.sandbox, self.episode.task)
+            self.context.session = await stack.enter_async_context(lease)
+        except InfraError as error:
+            raise EpisodeBroken.by("sandbox", error, retry=True) from error
+
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """The environment has started; on the way out it finishes, whatever happened, in `start` too."""
+        try:
+            self.context.state = await self._call("start", self.environment.start)
+            yield
+        except BaseException:
+            try:
+                await self._call("finish", self.environment.finish)
+            except EpisodeBroken as second:  # the first error is the one that ended the episode
+                log.warning("episode %s: %s", self.episode.episode_id, second)
+            raise
+        await self._call("finish", self.environment.finish)
+
+    async def reply(self, text: str, cut: Stop | None = None) -> Reply:
+        """Give the environment the agent's turn. cut: the limit that the turn reached before its end."""
+        episode, context = self.episode, self.context
+        context.turn += 1
+        context.messages.append({"role": "assistant", "content": text})
+        if cut is not None and self.config.cut_turns == "floor":
+            episode.outcome, episode.stop = Outcome.INVALID, cut
+            return Reply()
+        reply = await self._call("reply", self.environment.reply)
+        if not isinstance(reply, Reply):
+            error = TypeError(f"it returned {reply!r:.80}; return a Reply")
+            raise EpisodeBroken.by(self._source("reply"), error, retry=False)
+        context.messages.extend(reply.messages)
+        if reply.invalid:
+            episode.outcome = Outcome.INVALID
+        if cut is not None:
+            episode.stop = cut
+        elif reply.done or reply.invalid:
+            episode.stop = Stop.DONE
+        elif context.turn >= context.max_turns:
+            episode.stop = Stop.MAX_TURNS
+        return reply
+
+    async def score(self) -> None:
+        """Fill the episode's rewards and its outcome."""
+        episode = self.episode
+        if episode.outcome is Outcome.INVALID:
+            episode.reward = self.scorer.floor
+            return
+        began = time.monotonic()
+        await self.scorer.score(episode)
+        episode.timing_s["score_s"] = time.monotonic() - began
+        if episode.outcome is None and episode.reward is None:
+            kind = "unsupported" if episode.info.get("unsupported") else "unscored"
+            message = f"no reward could be given: {episode.rewards}"
+            episode.outcome = Outcome.INFRA_ERROR
+            episode.error = ErrorRecord(source="rewards", kind=kind, message=message)
+        elif episode.outcome is None:
+            episode.outcome = Outcome.SCORED
+
+    async def _call(self, what: str, method: Callable[[EpisodeContext[Any]], Awaitable[Answer]]) -> Answer:
+        limit_s = self.config.env_timeout_s
+        try:
+            return await timed(self.episode, "environment_s", lambda: method(self.context), limit_s)
+        except InfraError as error:
+            raise EpisodeBroken.by("sandbox", error, retry=True) from error
+        except Exception as error:  # plugin code: anything may come
+            raise EpisodeBroken.by(self._source(what), error, retry=False) from error
+
+    def _source(self, what: str) -> str:
+        return f"environment:{self.environment.name}.{what}"
+
+
+async def timed(episode: Episode, key: str, call: Callable[[], Awaitable[Answer]], limit_s: float) -> Answer:
+    """Make a call within a limit, and add its time to the episode's. Raises TimeoutError."""
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(limit_s):
+            return await call()
+    finally:
+        episode.timing_s[key] = episode.timing_s.get(key, 0.0) + time.monotonic() - began
