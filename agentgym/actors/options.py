@@ -55,19 +55,13 @@ class ActorOptions:
         if not self.with_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         elif self.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = self._gpus_of(rank)
+            own = self.gpus if self.share_gpus or self.procs == 1 else self.gpus[rank : rank + 1]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, own))
         if self.environment_by_rank:
             variables.update(self.environment_by_rank[rank])
         return variables
 
     def for_replica(self, index: int) -> ActorOptions:
         """The options of one replica: its share of the GPUs."""
-        if not self.gpus:
-            return replace(self, num_replicas=1)
         share = len(self.gpus) // self.num_replicas
         return replace(self, num_replicas=1, gpus=self.gpus[index * share : (index + 1) * share])
-
-    def _gpus_of(self, rank: int) -> str:
-        if self.share_gpus or self.procs == 1:
-            return ",".join(map(str, self.gpus))
-        return str(self.gpus[rank])

@@ -23,11 +23,9 @@ class Learner(Protocol):
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
         """One optimizer step; returns metrics."""
-        ...
 
     async def publish(self, version: int) -> None:
         """Put the weights into the store under `version`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,12 +90,9 @@ class TitanEngine:
         return metrics
 
     def optimizer_step(self) -> dict[str, float]:
-        """Clip the gradient, step, clear it. Refuses a gradient that is not finite: weights stay as they are."""
-        norm = float(
-            titan.distributed.clip_grad_norm_(
-                list(self._model.parameters()), self._setup.optimizer.max_grad_norm, foreach=True
-            )
-        )
+        """Clip the gradient, step, clear it. Raises RuntimeError when it is not finite, and leaves the weights."""
+        parameters, limit = list(self._model.parameters()), self._setup.optimizer.max_grad_norm
+        norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True))
         if not math.isfinite(norm):
             self.clear_gradients()
             raise RuntimeError(

@@ -104,7 +104,7 @@ def join(config: TrainerConfig) -> Ranks:
         data_parallel_shard_degree=config.data_parallel_shard,
         spmd_backend="partial_dtensor",  # the default fails with more than one process on torch 2.13
     )
-    titan.distributed.set_spmd_backend("partial_dtensor")
+    titan.set_spmd_backend("partial_dtensor")
     dims = titan.ParallelDims.from_config(parallelism, config.procs)
     if sharded:
         dims.build_mesh()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_model import write_model
 
 from agentgym.errors import UserError
 from agentgym.rl.losses.cross_entropy import CrossEntropy
@@ -20,7 +21,6 @@ from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
 
 MakeEngine = Callable[..., TitanEngine]
-MakeModel = Callable[..., str]
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def test_saving_disturbs_nothing_and_leaves_no_partial_folder(
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_loads_an_export_with_equal_logits(
-    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool, make_model: MakeModel
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    path = make_model(tmp_path / "model", tied=tied)
+    path = write_model(tmp_path / "model", tied=tied)
     engine = make_engine(path=path)
     engine.train_step(samples)
     exported = tmp_path / "exported"
@@ -136,8 +136,8 @@ def test_a_damaged_checkpoint_is_refused(
         check(str(saved), model_path)
 
 
-def test_a_checkpoint_of_another_shape_is_refused(saved: Path, tmp_path: Path, make_model: MakeModel) -> None:
-    other = make_model(tmp_path / "other", layers=3)
+def test_a_checkpoint_of_another_shape_is_refused(saved: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other", layers=3)
     with pytest.raises(UserError, match="num_layers is 2, the model's is 3"):
         check(str(saved), other)
 

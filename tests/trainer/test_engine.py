@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_model import draw_samples, write_model
 from torch import Tensor
 from torch.nn import Module
 
@@ -19,8 +20,6 @@ from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
 
 MakeEngine = Callable[..., TitanEngine]
-MakeModel = Callable[..., str]
-MakeSamples = Callable[..., list[Sample]]
 
 
 def transformers_model(path: str) -> Module:
@@ -54,17 +53,17 @@ def assert_logprobs_equal(engine: TitanEngine, path: str, samples: Sequence[Samp
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_logprobs_of_packed_samples_equal_those_of_each_alone(
-    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool, make_model: MakeModel
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool
 ) -> None:
     """Several documents share a row here, so a leak of attention or a shifted position would show."""
-    path = make_model(tmp_path / "model", tied=tied)
+    path = write_model(tmp_path / "model", tied=tied)
     assert_logprobs_equal(make_engine(path=path, logprob_chunk=7), path, samples)
 
 
 def test_one_document_a_row_needs_no_mask_and_gives_the_same(
-    make_engine: MakeEngine, model_path: str, make_samples: MakeSamples
+    make_engine: MakeEngine, model_path: str
 ) -> None:
-    assert_logprobs_equal(make_engine(seq_len=60), model_path, make_samples(2, longest=59))
+    assert_logprobs_equal(make_engine(seq_len=60), model_path, draw_samples(2, longest=59))
 
 
 def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
@@ -86,9 +85,9 @@ def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
     assert metrics["train/tokens"] == sum(len(s.token_ids) for s in samples)
 
 
-def test_microbatches_change_nothing_but_rounding(make_engine: MakeEngine, make_samples: MakeSamples) -> None:
+def test_microbatches_change_nothing_but_rounding(make_engine: MakeEngine) -> None:
     """The gradient is divided by the trained tokens of the whole batch, not averaged over parts."""
-    samples = make_samples(24, seed=3)
+    samples = draw_samples(24, seed=3)
     steps = []
     for rows in (1, 3, 100):
         engine = make_engine(rows_per_microbatch=rows)
@@ -273,13 +272,11 @@ def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model
     assert all(torch.equal(found[name], stored[name]) for name in stored)
 
 
-def test_bfloat16_weights_on_disk_are_trained_in_float32(
-    make_engine: MakeEngine, tmp_path: Path, make_model: MakeModel, make_samples: MakeSamples
-) -> None:
-    path = make_model(tmp_path / "model", dtype=torch.bfloat16)
+def test_bfloat16_weights_on_disk_are_trained_in_float32(make_engine: MakeEngine, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model", dtype=torch.bfloat16)
     engine = make_engine(path=path)
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
-    assert_logprobs_equal(engine, path, make_samples(3))
+    assert_logprobs_equal(engine, path, draw_samples(3))
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
