@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
@@ -20,33 +20,8 @@ if TYPE_CHECKING:
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
 
 
-class Jobs(Protocol):
+class Jobs:
     """Whether a job returns or raises, everything it started is gone by then."""
-
-    async def train(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        reporter: Reporter,
-        *,
-        resume: bool,
-        registry: PluginRegistry,
-    ) -> TrainResult: ...
-
-    async def evaluate(
-        self, recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry
-    ) -> EvalResult: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobShell(Shell):
-    """A shell whose commands can start jobs. jobs: replaced in tests."""
-
-    jobs: Callable[[], Jobs]
-
-
-class InstalledJobs:
-    """The real ones."""
 
     async def train(
         self,
@@ -71,6 +46,13 @@ class InstalledJobs:
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         return await evaluate(recipe, reporter, registry=registry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShell(Shell):
+    """A shell whose commands can start jobs. jobs: replaced in tests."""
+
+    jobs: Callable[[], Jobs]
 
 
 def explain_missing(error: ModuleNotFoundError) -> Exception:
