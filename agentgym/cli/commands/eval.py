@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from dataclasses import asdict
 from pathlib import Path
 
-from agentgym.cli.jobs import JobShell
+from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import add_recipe_arguments, finish, read_recipe, recipe_help
-from agentgym.cli.reporters import choose_reporter
-from agentgym.cli.results import HEADER, eval_json, eval_row
+from agentgym.cli.results import HEADER, eval_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         job = shell.jobs().evaluate(recipe, reporter, registry=registry)
         result = run_until_stopped(job, reporter.note)
         if arguments.json:
-            shell.say_json(eval_json(result))
+            shell.say_json(asdict(result))
         else:
             reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
             if result.sandbox:

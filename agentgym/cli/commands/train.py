@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell
+from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import (
     Finished,
     add_recipe_arguments,
@@ -20,7 +20,6 @@ from agentgym.cli.recipes import (
     recipe_help,
     source_lines,
 )
-from agentgym.cli.reporters import choose_reporter
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.parser import Parser
