@@ -25,6 +25,7 @@ from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
 Result = TypeVar("Result")
 Info = dict[str, Any]  # as gymnasium has it
 
+_SEEDS: Final = 2**31  # that an episode's is drawn from
 _SAMPLED_CHARS: Final = string.ascii_letters + string.digits + string.punctuation + " \n"
 
 
@@ -164,7 +165,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         super().reset(seed=seed)
         (episode,) = self._game.episodes
-        text, info = _LOOP.run(episode.reset(_draw(self.np_random)))
+        text, info = _LOOP.run(episode.reset(int(self.np_random.integers(_SEEDS))))
         self._transcript = text
         return text, info
 
@@ -212,10 +213,10 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         seeds = range(seed, seed + count) if isinstance(seed, int) else seed or [None] * count
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         chosen = [int(i) for i in np.flatnonzero(mask)]
-        drawn = [
-            _draw(self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])) for i in chosen
-        ]
-        calls = [self._game.episodes[i].reset(seed) for i, seed in zip(chosen, drawn, strict=True)]
+        calls = []
+        for i in chosen:
+            random = self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])
+            calls.append(self._game.episodes[i].reset(int(random.integers(_SEEDS))))
         infos: Info = {}
         for i, (text, info) in zip(chosen, _LOOP.run(_together(calls)), strict=True):
             self._texts[i], self._over[i] = text, False
@@ -251,11 +252,6 @@ async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-def _draw(random: np.random.Generator) -> int:
-    """The core's seed."""
-    return int(random.integers(2**31))
 
 
 register_gymnasium()

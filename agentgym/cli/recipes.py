@@ -154,10 +154,11 @@ def plan(recipe: Recipe) -> list[str]:
     mode = (
         "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
     )
+    weights = ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
     lines = [
         f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),
         f"environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""),
-        "rewards      " + (_weights(recipe) or "the environment's own"),
+        "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
         f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
@@ -175,10 +176,6 @@ def plan(recipe: Recipe) -> list[str]:
             f"{recipe.eval.samples_per_task} times each"
         )
     return lines
-
-
-def _weights(recipe: Recipe) -> str:
-    return ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
 
 
 def _place(device: str, gpus: tuple[int, ...]) -> str:
