@@ -84,12 +84,8 @@ def to_mapping(config: object) -> dict[str, object]:
     return mapping
 
 
-def describe(cls: type) -> list[FieldInfo]:
+def describe(cls: type, prefix: str = "") -> Iterator[FieldInfo]:
     """Every setting of a config dataclass and of those inside it, in the order of their definition."""
-    return list(_describe(cls, ""))
-
-
-def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
     hints = field_types(cls)
     for field in dataclasses.fields(cls):
         hint, key, kind = hints[field.name], f"{prefix}{field.name}", kind_of(field)
@@ -97,9 +93,9 @@ def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
             default, names = _default_of(field), ", ".join(SEAMS[kind].builtin)
             type_name = f"one of {names}, or package.module:Name"
             yield FieldInfo(key=f"{key}.name", type_name=type_name, default=name_of(kind, default))
-            yield from _describe(type(default), f"{key}.")
+            yield from describe(type(default), f"{key}.")
         elif dataclasses.is_dataclass(hint):
-            yield from _describe(typing.cast(type, hint), f"{key}.")
+            yield from describe(typing.cast(type, hint), f"{key}.")
         else:
             default = _default_of(field)
             text = "(required)" if default is dataclasses.MISSING else dump_inline(_plain(default))

@@ -59,6 +59,20 @@ def import_object(
     raise UserError(f"{problem}.{nearest(name, others)}")
 
 
+def import_class(path: str, wanted: str, base: type, *, local: bool = False) -> type:
+    """A subclass of `base` that defines all that it must. wanted: what that is, in words; the rest: `import_object`."""
+
+    def fits(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, base) and value is not base
+
+    found = import_object(path, wanted, fits, local=local)
+    assert isinstance(found, type)
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        must = f"as a subclass of {base.__module__}.{base.__qualname__} must"
+        raise UserError(f"{path!r} does not define {', '.join(missing)}, {must}")
+    return found
+
+
 def import_path_of(thing: Any) -> str:
     """The path by which `import_object` finds a class or a function. Raises UserError where there is none."""
     module, name = thing.__module__, thing.__qualname__

@@ -218,10 +218,10 @@ async def test_an_environment_that_runs_code_gets_the_sandbox_that_is_named() ->
     game = await TextGame.start(registry, TextGameConfig(name="code_exec", sandbox="passing"))
     episode = TextEpisode(game)
     _, info = await episode.reset(seed=0)
-    entry = str(game.task(0).answer["entry"])  # type: ignore[index,call-overload]
+    entry = str(episode.task.answer["entry"])  # type: ignore[index,call-overload]
     after = await episode.step(f"```python\ndef {entry}(*given):\n    return 0\n```")
     assert after.terminated and after.reward == 1.0 and after.info["success"] is True
-    assert info["task_id"] == game.task(0).task_id
+    assert info["task_id"] == game.tasks[0].task_id
     await game.close()
     assert sandbox.log == ["probe", "start", "close"]
 

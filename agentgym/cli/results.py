@@ -44,10 +44,6 @@ def difference_line(difference: PairedDifference) -> str:
     )
 
 
-def eval_json(result: EvalResult) -> dict[str, object]:
-    return asdict(result)
-
-
 def train_json(result: TrainResult) -> dict[str, object]:
     return {
         "event": "result",

@@ -11,7 +11,7 @@ from typing import cast
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
-from agentgym.env import Environment, default_weights
+from agentgym.env import default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
             shell.say(json.dumps(_task_json(task, arguments.answers), default=repr))
         return 0
     shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(environment)}")
-    shell.say(f"at most {environment.max_turns} turn(s); rewards: {_rewards(environment)}")
+    rewards = ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
+    shell.say(f"at most {environment.max_turns} turn(s); rewards: {rewards}")
     for task in tasks:
         _show_task(task, arguments.answers, shell)
     return 0
@@ -119,10 +120,6 @@ def _task_json(task: Task, with_answer: bool) -> dict[str, object]:
         "prompt": list(task.prompt),
     }
     return {**shown, "answer": task.answer} if with_answer else shown
-
-
-def _rewards(environment: Environment) -> str:
-    return ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
 
 
 def _first_line(thing: object) -> str:
