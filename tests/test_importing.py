@@ -84,8 +84,8 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("my_env.py:Gues", "my_env.py has no 'Gues'. Did you mean 'Guess'? There is: Guess, Inner, LIMIT, "),
-        ("my_env.py", "'my_env.py' names nothing in it; write my_env.py:NAME. There is: Guess"),
+        ("my_env.py:Gues", "my_env.py has no 'Gues'. Did you mean 'Guess'? Available: Guess, Inner, LIMIT, "),
+        ("my_env.py", "'my_env.py' names nothing in it; write my_env.py:NAME. Available: Guess"),
         ("my_emv.py:Guess", "no file 'my_emv.py'. Did you mean 'my_env.py'?"),
         ("broken.py:X", "broken.py, line 2: y = x / 0)"),
         ("broken:X", "'broken' could not be imported: ZeroDivisionError: division by zero"),
@@ -96,7 +96,7 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
         ),
         ("__main__:Guess", "A script's or notebook's own names are gone when it ends"),
         ("my_env.py:LIMIT", "is of type int, not a subclass of agentgym.Environment"),
-        ("my_env.py:Inner", "not a subclass of agentgym.Environment. There is: Guess, Unfinished."),
+        ("my_env.py:Inner", "not a subclass of agentgym.Environment. Available: Guess, Unfinished."),
         ("my_env.py:Unfinished", "'my_env.py:Unfinished' does not define tasks"),
         (":Guess", "could not be imported"),
     ],
