@@ -21,8 +21,8 @@ import pluggy
 from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
-from agentgym.importing import is_import_path, load_environment_class, load_reward
-from agentgym.rewards import Reward
+from agentgym.import_path import import_object, is_import_path
+from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.types import Json
 
@@ -201,13 +201,13 @@ class PluginRegistry:
     def environment(self, name: str) -> EnvironmentFactory:
         """By name, or by import path: `my_env.py:GuessNumber`."""
         if is_import_path(name):
-            return load_environment_class(name)
+            return _environment_at(name)
         return cast(EnvironmentFactory, self._get("environments", name))
 
     def reward(self, name: str) -> Reward:
         """By name, or by import path: `my_rewards.py:short`."""
         if is_import_path(name):
-            return load_reward(name)
+            return _reward_at(name)
         return cast(Reward, self._get("rewards", name))
 
     def sandbox(self, name: str) -> SandboxFactory:
@@ -345,6 +345,29 @@ class PluginRegistry:
             record.status = PluginStatus.DUPLICATE
             record.error = f"{len(records)} distributions give the plugin {name!r}: {origins}; {ONE_TOO_MANY}"
         self._entry_points.pop(name, None)
+
+
+def _environment_at(path: str) -> type[Environment]:
+    found = import_object(path, "a subclass of agentgym.Environment", _is_environment, local=True)
+    assert isinstance(found, type)
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UserError(f"the environment {path!r} does not define {', '.join(missing)}")
+    return found
+
+
+def _is_environment(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Environment) and thing is not Environment
+
+
+def _reward_at(path: str) -> Reward:
+    found = import_object(path, "a function that takes an episode", _is_reward, local=True)
+    if isinstance(found, Reward):
+        return found
+    return marked_reward(found) or Reward(name=path.rpartition(":")[2], function=cast(RewardFunction, found))
+
+
+def _is_reward(thing: object) -> bool:
+    return isinstance(thing, Reward) or inspect.isroutine(thing)
 
 
 def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:

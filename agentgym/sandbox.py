@@ -14,7 +14,7 @@ from agentgym.types import Json, SandboxSpec
 
 
 class SandboxUnavailable(InfraError):
-    """No sandbox can be had: the message says what was tried and what to do."""
+    """No sandbox is available: the message says what was tried and what to do."""
 
 
 class SandboxLost(InfraError):
@@ -109,7 +109,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCase:
-    """Call the entry function and compare what it returns. Raises UserError when args is no tuple or list.
+    """Call the entry function and compare what it returns. Raises UserError when args is not a tuple or list.
 
     args, kwargs, expected: plain builtin values (None, bool, int, float, str, bytes, list, tuple, set, dict).
     Types count: True is not 1, (1,) is not [1]. tolerance: for floats, relative and absolute; 0 is exact.
@@ -136,7 +136,7 @@ class CallCase:
 class AssertCase:
     """Python source that raises when the solution is wrong; it sees the entry's name and `candidate`.
 
-    Arguments that the solution changed in place are changed here too. What it returns that is no plain value
+    Arguments that the solution changed in place are changed here too. What it returns that is not a plain value
     (a generator, an instance of its own class) is used through a proxy.
     """
 

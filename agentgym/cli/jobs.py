@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentgym.commands.shell import Shell
@@ -16,28 +15,9 @@ from agentgym.runs.report import Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
-    from agentgym.evals.statistics import PairedDifference
+    from agentgym.jobs.train import TrainResult
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
-
-
-class TrainResult(Protocol):
-    """first, last: the same held-out tasks with the same seeds; None when they were not measured."""
-
-    @property
-    def run_dir(self) -> Path: ...
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def first(self) -> EvalResult | None: ...
-
-    @property
-    def last(self) -> EvalResult | None: ...
-
-    @property
-    def difference(self) -> PairedDifference | None: ...
 
 
 class Jobs(Protocol):

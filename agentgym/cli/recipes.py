@@ -75,7 +75,7 @@ def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
     """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
     environment = registry.environment(recipe.env.name)
-    if isinstance(environment, type):  # others show their rewards when they are built
+    if isinstance(environment, type):  # the rewards of others are known when they are built
         for name in recipe.rewards:
             find_reward(name, environment, registry)
     check_sandbox(recipe.sandbox.name, recipe.sandbox.options, registry)

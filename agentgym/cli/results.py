@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentgym.cli.jobs import TrainResult
     from agentgym.evals.play import EvalResult
     from agentgym.evals.statistics import PairedDifference
+    from agentgym.jobs.train import TrainResult
 
 HEADER = (
     "checkpoint",

@@ -19,7 +19,7 @@ from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.importing import import_path_of
+from agentgym.import_path import import_path_of
 from agentgym.jobs.layers import finish_recipe
 from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
@@ -28,8 +28,8 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
-    from agentgym.cli.jobs import TrainResult
     from agentgym.evals.play import EvalResult
+    from agentgym.jobs.train import TrainResult
 
 T = TypeVar("T")
 Env: TypeAlias = type[Environment[Any]] | str | Mapping[str, object]
@@ -113,8 +113,8 @@ def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
     is_main = threading.current_thread() is threading.main_thread()
     thread = threading.Thread(target=work, name="agentgym-job")
     with stoppable() if is_main else contextlib.nullcontext():
-        thread.start()
         try:
+            thread.start()
             return ended.result()
         except KeyboardInterrupt:
             loop, task = begun.result()

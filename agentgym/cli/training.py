@@ -21,7 +21,8 @@ from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 
 if TYPE_CHECKING:
-    from agentgym.cli.jobs import Jobs, TrainResult
+    from agentgym.cli.jobs import Jobs
+    from agentgym.jobs.train import TrainResult
 
 Drive = Callable[[Coroutine[Any, Any, "TrainResult"], Callable[[str], None]], "TrainResult"]
 """Runs the job's coroutine to its end; it may say something meanwhile."""

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeAlias
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
+from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
-
-EngineFactory: TypeAlias = Callable[[], GeneratorEngine]
-"""Picklable; called in the actor's process."""
 
 
 class Generator(ServiceActor):
     """Requests run concurrently, and continue while new weights are loaded."""
 
-    def __init__(self, factory: EngineFactory, store: WeightStore) -> None:
-        self._factory = factory
+    def __init__(self, config: GeneratorConfig, model_path: str, store: WeightStore) -> None:
+        self._config = config
+        self._model_path = model_path
         self._store = store
         self._engine: GeneratorEngine | None = None
         self._updating = asyncio.Lock()
         self._calls: dict[str, asyncio.Task[object]] = {}
 
     async def on_start(self) -> None:
-        self._engine = self._factory()
+        self._engine = self._config.engine.build(self._config, self._model_path)
         await self._engine.start()
 
     async def on_stop(self) -> None:

@@ -58,10 +58,5 @@ class AutoEngine(EngineConfig):
         return self.choose(generator).build(generator, model_path)
 
 
-def build_engine(generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
-    """The engine that the config chooses; picklable with its arguments, as a replica's factory is."""
-    return generator.engine.build(generator, model_path)
-
-
 def vllm_is_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from functools import partial
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -13,12 +12,10 @@ from agentgym.actors.replica import ReplicaState
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.service import Service
 from agentgym.actors.settings import ServiceSettings
-from agentgym.errors import InfraError, UserError
-from agentgym.generators.actor import EngineFactory, Generator
+from agentgym.errors import InfraError
+from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import build_engine
 from agentgym.types import Completion, GenerateRequest
-from agentgym.weights.select import process_imports
 from agentgym.weights.store import WeightStore
 
 log = logging.getLogger(__name__)
@@ -36,19 +33,14 @@ class GeneratorService:
         *,
         config: GeneratorConfig,
         store: WeightStore,
-        model_path: str | None = None,
-        factory: EngineFactory | None = None,
+        model_path: str,
         runtime: Runtime | None = None,
         settings: ServiceSettings | None = None,
     ) -> None:
-        """Give model_path, or the factory of another engine. settings: overrides what follows from config."""
-        if factory is None:
-            if model_path is None:
-                raise UserError("a GeneratorService needs a model_path, or a factory that builds its engine")
-            factory = partial(build_engine, config, model_path)
+        """model_path: a Hugging Face folder. settings: overrides what follows from config."""
         self._config = config
         self._store = store
-        self._factory = factory
+        self._model_path = model_path
         self._runtime = runtime or current_runtime()
         self._settings = settings or service_settings(config)
         self._options = ActorOptions(
@@ -56,7 +48,7 @@ class GeneratorService:
             with_gpus=config.device != "cpu",
             gpus=config.gpus,
             threads=config.threads,
-            imports=process_imports(store),
+            imports=store.process_imports,
         )
         self._current = CurrentWeights(config.update_timeout_s)
         self._service: Service[Generator] | None = None
@@ -146,7 +138,8 @@ class GeneratorService:
 
     def _launch(self, index: int, name: str) -> ProcessGroup[Generator]:
         options = self._options.for_replica(index)
-        return Generator.launch(name, self._factory, self._store, options=options, runtime=self._runtime)
+        arguments = (self._config, self._model_path, self._store)
+        return Generator.launch(name, *arguments, options=options, runtime=self._runtime)
 
     async def _update_one(self, group: ProcessGroup[Generator]) -> None:
         try:

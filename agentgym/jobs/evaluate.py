@@ -16,7 +16,6 @@ from agentgym.jobs.metrics import counts_since
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.runs.report import Reporter
-from agentgym.weights.select import build_store
 
 
 async def evaluate(
@@ -30,7 +29,7 @@ async def evaluate(
         gym = await Gym.open(recipe, model_path, found, reporter)
         stack.push_async_callback(gym.close)
         runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs"))
-        store = await build_store(recipe.weights, runtime=runtime, run="eval")
+        store = await recipe.weights.open("eval", runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(

@@ -14,7 +14,7 @@ from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
@@ -66,7 +66,7 @@ class Gym:
         )
 
     def player(self, generator: Generator) -> EpisodePlayer:
-        sandbox = WatchedSandbox(self.backend, self.activity) if self.backend is not None else None
+        sandbox = watched(self.backend, self.activity) if self.backend is not None else None
         return EpisodePlayer(
             environment=self.environment,
             renderer=self.renderer,

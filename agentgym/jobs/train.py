@@ -35,7 +35,6 @@ from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
-from agentgym.weights.select import build_store
 from agentgym.weights.store import WeightStore
 
 
@@ -135,7 +134,7 @@ class TrainJob:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
-        store = await build_store(recipe.weights, runtime=runtime, run=self.folder.name)
+        store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)

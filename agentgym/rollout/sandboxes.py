@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.activity import Activity
 from agentgym.sandbox import (
-    FileInfo,
-    GradeRequest,
-    Limits,
-    RunResult,
     Sandbox,
     SandboxBackend,
     SandboxOptions,
     SandboxPlugin,
     SandboxUnavailable,
     Session,
-    Verdict,
 )
 from agentgym.types import SandboxSpec, Task
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LIMITS = Limits()
 ASK_DOCTOR = "`agentgym sandbox doctor` reports what each sandbox lacks."
 
 
@@ -168,76 +163,28 @@ async def leased_session(sandbox: Sandbox | None, task: Task) -> AsyncIterator[S
         yield session
 
 
-class WatchedSandbox:
-    """A sandbox whose calls are counted as activity of the kind `sandbox`."""
+def watched(sandbox: Sandbox, activity: Activity) -> Sandbox:
+    """The sandbox; its calls, and those of its sessions, count as activity of the kind `sandbox`."""
+    return cast(Sandbox, _Watched(sandbox, activity))
 
-    def __init__(self, inner: Sandbox, activity: Activity) -> None:
+
+class _Watched:
+    """A sandbox or a session: every method but `session` is awaited as an activity."""
+
+    def __init__(self, inner: Any, activity: Activity) -> None:
         self._inner = inner
         self._activity = activity
 
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
 
-    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
-        with self._activity.doing("sandbox"):
-            return await self._inner.run(code, stdin=stdin, limits=limits)
+        async def call(*args: object, **kwargs: object) -> object:
+            with self._activity.doing("sandbox"):
+                return await value(*args, **kwargs)
 
-    async def grade(self, request: GradeRequest) -> Verdict:
-        with self._activity.doing("sandbox"):
-            return await self._inner.grade(request)
-
-    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
-        return self._watched_session(network)
+        return call if callable(value) else value
 
     @asynccontextmanager
-    async def _watched_session(self, network: tuple[str, ...]) -> AsyncIterator[Session]:
+    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[Session]:
         async with self._inner.session(network=network) as session:
-            yield WatchedSession(session, self._activity)
-
-
-class WatchedSession:
-    """A session whose calls are counted as activity of the kind `sandbox`."""
-
-    def __init__(self, inner: Session, activity: Activity) -> None:
-        self._inner = inner
-        self._activity = activity
-
-    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
-        with self._activity.doing("sandbox"):
-            return await self._inner.run(code, stdin=stdin, limits=limits)
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: str = "",
-        folder: str = ".",
-        limits: Limits = DEFAULT_LIMITS,
-    ) -> RunResult:
-        with self._activity.doing("sandbox"):
-            return await self._inner.exec(command, stdin=stdin, folder=folder, limits=limits)
-
-    async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
-        with self._activity.doing("sandbox"):
-            return await self._inner.read(path, max_bytes=max_bytes)
-
-    async def write(self, path: str, data: bytes) -> None:
-        with self._activity.doing("sandbox"):
-            await self._inner.write(path, data)
-
-    async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
-        with self._activity.doing("sandbox"):
-            return await self._inner.files(path)
-
-    async def reset(self) -> None:
-        with self._activity.doing("sandbox"):
-            await self._inner.reset()
-
-    async def snapshot(self) -> bytes:
-        with self._activity.doing("sandbox"):
-            return await self._inner.snapshot()
-
-    async def restore(self, snapshot: bytes) -> None:
-        with self._activity.doing("sandbox"):
-            await self._inner.restore(snapshot)
+            yield cast(Session, _Watched(session, self._activity))

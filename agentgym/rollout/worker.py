@@ -21,7 +21,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agentgym.importing import load_file
+from agentgym.import_path import load_file
 from agentgym.rewards import RewardFunction, Score
 from agentgym.types import Episode
 

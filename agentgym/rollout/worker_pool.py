@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from agentgym.errors import InfraError
-from agentgym.importing import loaded_files
+from agentgym.import_path import loaded_files
 from agentgym.rollout.worker import LENGTH, READY, Answer, Setup, Work
 
 log = logging.getLogger(__name__)

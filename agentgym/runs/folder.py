@@ -40,7 +40,7 @@ from agentgym.runs.files import (
     write_whole,
     writing,
 )
-from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group, encode_saved
+from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
 from agentgym.yaml import dump_yaml, read_yaml
@@ -258,19 +258,10 @@ class RunFolder:
     def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> Path:
         """The episodes of an evaluation of the weights after `step`, one row for each task."""
         records = [
-            encode_saved(
-                SavedEpisode(
-                    step=step,
-                    group_id=number,
-                    index=index,
-                    start_version=step,
-                    advantage=None,
-                    trained=False,
-                    episode=episode,
-                )
-            )
+            record
             for number, row in enumerate(episodes)
-            for index, episode in enumerate(row)
+            for group in (Group(group_id=number, task=row[0].task, start_version=step, episodes=[*row]),)
+            for record in encode_group(group, step=step, trained=False)
         ]
         path = self.path / "evals" / f"step-{step:06d}.jsonl.gz"
         write_json_lines(path, records)

@@ -8,8 +8,8 @@ a plugin must not end a run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypedDict, cast
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
 
 from agentgym.types import (
     Episode,
@@ -20,76 +20,16 @@ from agentgym.types import (
     Message,
     Outcome,
     SandboxSpec,
-    Split,
     Stop,
     Task,
     Turn,
     VersionSpan,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _MARKS = ("$tuple", "$repr", "$dict")
-
-
-class SandboxRecord(TypedDict):
-    image: str | None
-    allow_interpreters: list[str]
-    network: list[str]
-    memory_mib: int
-    session: bool
-
-
-class TaskRecord(TypedDict):
-    task_id: str
-    prompt: Json
-    answer: Json
-    sandbox: SandboxRecord | None
-    split: Split
-    difficulty: int
-
-
-class TurnRecord(TypedDict):
-    """versions: [version, start, end] of each span."""
-
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    logprobs: list[float]
-    versions: list[tuple[int, int, int]]
-    finish_reason: str
-
-
-class ErrorMapping(TypedDict):
-    source: str
-    kind: str
-    message: str
-
-
-class EpisodeRecord(TypedDict):
-    episode_id: str
-    task: TaskRecord
-    seed: int
-    messages: Json
-    turns: list[TurnRecord]
-    info: Json
-    stop: str | None
-    rewards: dict[str, float | None]
-    reward: float | None
-    outcome: str | None
-    error: ErrorMapping | None
-    retries: int
-    timing_s: dict[str, float]
-
-
-class LineRecord(TypedDict):
-    """One line of an episode file."""
-
-    format: int
-    step: int
-    group_id: int
-    index: int
-    start_version: int
-    advantage: float | None
-    trained: bool
-    episode: EpisodeRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,31 +50,14 @@ class SavedEpisode:
 
 
 def encode_saved(saved: SavedEpisode) -> dict[str, Json]:
-    record = LineRecord(
-        format=1,
-        step=saved.step,
-        group_id=saved.group_id,
-        index=saved.index,
-        start_version=saved.start_version,
-        advantage=saved.advantage,
-        trained=saved.trained,
-        episode=encode_episode(saved.episode),
-    )
-    return cast(dict[str, Json], record)
+    """One line of an episode file."""
+    return {"format": 1, **_fields(saved), "episode": encode_episode(saved.episode)}
 
 
-def decode_saved(record: Mapping[str, Json]) -> SavedEpisode:
-    """Raises KeyError or ValueError when the record has another format."""
-    line = cast(LineRecord, record)
-    return SavedEpisode(
-        step=line["step"],
-        group_id=line["group_id"],
-        index=line["index"],
-        start_version=line["start_version"],
-        advantage=line["advantage"],
-        trained=line["trained"],
-        episode=decode_episode(line["episode"]),
-    )
+def decode_saved(record: Mapping[str, Any]) -> SavedEpisode:
+    """Raises KeyError, TypeError or ValueError when the record has another format."""
+    values = {key: value for key, value in record.items() if key != "format"}
+    return SavedEpisode(**{**values, "episode": decode_episode(values["episode"])})
 
 
 def encode_group(group: Group, *, step: int, trained: bool) -> list[dict[str, Json]]:
@@ -169,106 +92,63 @@ def decode_groups(saved: Sequence[SavedEpisode]) -> list[Group]:
     return list(groups.values())
 
 
-def encode_episode(episode: Episode) -> EpisodeRecord:
-    error = episode.error
-    return EpisodeRecord(
-        episode_id=episode.episode_id,
-        task=_encode_task(episode.task),
-        seed=episode.seed,
-        messages=pack(episode.messages),
-        turns=[_encode_turn(turn) for turn in episode.turns],
-        info=pack(episode.info),
-        stop=episode.stop.value if episode.stop else None,
-        rewards=dict(episode.rewards),
-        reward=episode.reward,
-        outcome=episode.outcome.value if episode.outcome else None,
-        error=ErrorMapping(source=error.source, kind=error.kind, message=error.message) if error else None,
-        retries=episode.retries,
-        timing_s=dict(episode.timing_s),
-    )
+def encode_episode(episode: Episode) -> dict[str, Json]:
+    """Enumerations are strings already; spans of versions are written as [version, start, end]."""
+    task = episode.task
+    return {
+        **_fields(episode),
+        "task": {
+            **_fields(task),
+            "prompt": pack(list(task.prompt)),
+            "answer": pack(task.answer),
+            "sandbox": _fields(task.sandbox) if task.sandbox else None,
+        },
+        "messages": pack(episode.messages),
+        "turns": [
+            {**_fields(turn), "versions": [(span.version, span.start, span.end) for span in turn.versions]}
+            for turn in episode.turns
+        ],
+        "info": pack(episode.info),
+        "error": _fields(episode.error) if episode.error else None,
+    }
 
 
-def decode_episode(record: EpisodeRecord) -> Episode:
-    error, stop, outcome = record["error"], record["stop"], record["outcome"]
-    return Episode(
-        episode_id=record["episode_id"],
-        task=_decode_task(record["task"]),
-        seed=record["seed"],
-        messages=cast(list[Message], unpack(record["messages"])),
-        turns=[_decode_turn(turn) for turn in record["turns"]],
-        info=cast(dict[str, Json], unpack(record["info"])),
-        stop=Stop(stop) if stop else None,
-        rewards=record["rewards"],
-        reward=record["reward"],
-        outcome=Outcome(outcome) if outcome else None,
-        error=ErrorRecord(**error) if error else None,
-        retries=record["retries"],
-        timing_s=record["timing_s"],
-    )
+def decode_episode(record: Mapping[str, Any]) -> Episode:
+    task, spec = record["task"], record["task"]["sandbox"]
+    of_task: dict[str, Any] = {
+        "prompt": tuple(cast(list[Message], unpack(task["prompt"]))),
+        "answer": unpack(task["answer"]),
+        "sandbox": SandboxSpec(**_with_tuples(spec)) if spec else None,
+    }
+    of_episode: dict[str, Any] = {
+        "task": Task(**{**task, **of_task}),
+        "messages": unpack(record["messages"]),
+        "turns": [_decode_turn(turn) for turn in record["turns"]],
+        "info": unpack(record["info"]),
+        "stop": Stop(record["stop"]) if record["stop"] else None,
+        "outcome": Outcome(record["outcome"]) if record["outcome"] else None,
+        "error": ErrorRecord(**record["error"]) if record["error"] else None,
+    }
+    return Episode(**{**record, **of_episode})
 
 
-def _encode_task(task: Task) -> TaskRecord:
-    spec = task.sandbox
-    sandbox: SandboxRecord | None = None
-    if spec is not None:
-        sandbox = SandboxRecord(
-            image=spec.image,
-            allow_interpreters=list(spec.allow_interpreters),
-            network=list(spec.network),
-            session=spec.session,
-            memory_mib=spec.memory_mib,
-        )
-    return TaskRecord(
-        task_id=task.task_id,
-        prompt=pack(list(task.prompt)),
-        answer=pack(task.answer),
-        sandbox=sandbox,
-        split=task.split,
-        difficulty=task.difficulty,
-    )
-
-
-def _decode_task(record: TaskRecord) -> Task:
-    spec = record["sandbox"]
-    sandbox: SandboxSpec | None = None
-    if spec is not None:
-        sandbox = SandboxSpec(
-            image=spec["image"],
-            allow_interpreters=tuple(spec["allow_interpreters"]),
-            network=tuple(spec["network"]),
-            session=spec["session"],
-            memory_mib=spec["memory_mib"],
-        )
-    return Task(
-        task_id=record["task_id"],
-        prompt=tuple(cast(list[Message], unpack(record["prompt"]))),
-        answer=unpack(record["answer"]),
-        sandbox=sandbox,
-        split=record["split"],
-        difficulty=record["difficulty"],
-    )
-
-
-def _encode_turn(turn: Turn) -> TurnRecord:
-    return TurnRecord(
-        prompt_ids=list(turn.prompt_ids),
-        completion_ids=list(turn.completion_ids),
-        logprobs=list(turn.logprobs),
-        versions=[(span.version, span.start, span.end) for span in turn.versions],
-        finish_reason=turn.finish_reason.value,
-    )
-
-
-def _decode_turn(record: TurnRecord) -> Turn:
-    return Turn(
-        prompt_ids=tuple(record["prompt_ids"]),
-        completion_ids=tuple(record["completion_ids"]),
-        logprobs=tuple(record["logprobs"]),
-        versions=tuple(
-            VersionSpan(version=version, start=start, end=end) for version, start, end in record["versions"]
+def _decode_turn(record: Mapping[str, Any]) -> Turn:
+    read: dict[str, Any] = {
+        "versions": tuple(
+            VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]
         ),
-        finish_reason=FinishReason(record["finish_reason"]),
-    )
+        "finish_reason": FinishReason(record["finish_reason"]),
+    }
+    return Turn(**{**_with_tuples(record), **read})
+
+
+def _fields(value: DataclassInstance) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists where our data has tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
 def pack(value: object) -> Json:

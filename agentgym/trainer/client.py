@@ -13,7 +13,6 @@ from agentgym.errors import InfraError
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
-from agentgym.weights.select import process_imports
 from agentgym.weights.store import WeightStore
 
 HOST = "127.0.0.1"
@@ -90,7 +89,7 @@ def trainer_options(config: TrainerConfig, store: WeightStore | None) -> ActorOp
         share_gpus=True,
         threads=config.threads,
         environment_by_rank=tuple(_rank_variables(rank, config.procs, port) for rank in range(config.procs)),
-        imports=() if store is None else process_imports(store),
+        imports=() if store is None else store.process_imports,
     )
 
 

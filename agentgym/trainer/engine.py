@@ -47,8 +47,7 @@ class TitanEngine:
         try:
             self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
-            if not setup.random_weights:
-                load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
+            load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
         except BaseException:
             self._ranks.leave()
             raise

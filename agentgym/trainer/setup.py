@@ -12,8 +12,7 @@ from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 class TrainerSetup:
     """model_path: a Hugging Face folder. total_steps: of the learning-rate schedule. folder: for torchtitan's files.
 
-    random_weights: draw them from trainer.seed instead of loading model_path's. temperature: the sampler's, so
-    that log-probabilities are those of the distribution that was sampled from.
+    temperature: the sampler's, so that log-probabilities are those of the distribution that was sampled from.
     """
 
     model_path: str
@@ -22,5 +21,4 @@ class TrainerSetup:
     loss: Loss
     total_steps: int
     folder: str
-    random_weights: bool = False
     temperature: float = 1.0

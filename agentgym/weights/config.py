@@ -37,3 +37,7 @@ class WeightsConfig:
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError(f"weights.keep is {self.keep}; give at least 1")
+
+    async def open(self, run: str, *, runtime: Runtime | None = None) -> WeightStore:
+        """The chosen store; see `StoreConfig.open`."""
+        return await self.store.open(run, keep=self.keep, runtime=runtime)

@@ -1,11 +1,11 @@
-"""The weight stores of ours, and the one that a recipe chooses."""
+"""The weight stores of ours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentgym.weights.config import StoreConfig, WeightsConfig
+from agentgym.weights.config import StoreConfig
 from agentgym.weights.store import WeightStore
 
 if TYPE_CHECKING:
@@ -31,13 +31,3 @@ class TorchStoreConfig(StoreConfig):
         from agentgym.weights.torchstore_store import TorchStoreStore
 
         return await TorchStoreStore.open(run, keep=keep, runtime=runtime or current_runtime())
-
-
-async def build_store(config: WeightsConfig, run: str, *, runtime: Runtime | None = None) -> WeightStore:
-    """The store that the config chooses; see `StoreConfig.open`."""
-    return await config.store.open(run, keep=config.keep, runtime=runtime)
-
-
-def process_imports(store: WeightStore) -> tuple[str, ...]:
-    """Modules that a process which gets a copy of the store imports before its first actor."""
-    return store.process_imports

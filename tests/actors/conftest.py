@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,6 @@ import torch
 from agentgym.actors.runtime import Runtime
 from agentgym.actors.settings import ServiceSettings
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.scripted import (
-    ScriptedSettings,
-    build_scripted,
-    fingerprint,
-    scripted_tokens,
-)
 from agentgym.generators.service import GeneratorService, service_settings
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 from agentgym.weights.shared_memory import SharedMemoryStore
@@ -30,6 +24,8 @@ from agentgym.weights.shared_memory import SharedMemoryStore
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
+
+from scripted import Scripted, fingerprint, scripted_tokens  # noqa: E402
 
 
 class Fleet:
@@ -72,18 +68,18 @@ class Fleet:
 def fleet(tmp_path: Path) -> Iterator[Callable[..., object]]:
     @asynccontextmanager
     async def make(
-        engine: ScriptedSettings | None = None,
+        engine: Scripted | None = None,
         config: GeneratorConfig | None = None,
         settings: ServiceSettings | None = None,
     ) -> AsyncIterator[Fleet]:
-        engine = engine or ScriptedSettings()
-        config = config or GeneratorConfig(probe_every_s=0.3, probe_timeout_s=30)
+        engine = engine or Scripted()
+        config = replace(config or GeneratorConfig(probe_every_s=0.3, probe_timeout_s=30), engine=engine)
         async with Runtime(log_dir=tmp_path / "logs") as runtime:
             store = SharedMemoryStore("test", root=tmp_path)
             generators = GeneratorService(
                 config=config,
                 store=store,
-                factory=partial(build_scripted, engine),
+                model_path="",
                 runtime=runtime,
                 settings=settings or service_settings(config),
             )

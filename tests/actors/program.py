@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from functools import partial
 from pathlib import Path
+
+from scripted import Scripted
 
 from agentgym.actors.runtime import Runtime, cancelled_by_sigterm
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.scripted import ScriptedSettings, build_scripted
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.shared_memory import SharedMemoryStore
@@ -20,10 +20,7 @@ async def main(ending: str, logs: Path) -> None:
         async with Runtime(log_dir=logs) as runtime:
             store = SharedMemoryStore("program")
             generators = GeneratorService(
-                config=GeneratorConfig(),
-                store=store,
-                factory=partial(build_scripted, ScriptedSettings()),
-                runtime=runtime,
+                config=GeneratorConfig(engine=Scripted()), store=store, model_path="", runtime=runtime
             )
             try:
                 await generators.start()

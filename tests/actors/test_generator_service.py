@@ -6,21 +6,19 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+from scripted import Scripted
 from waiting import no_child_left, until
 
 from agentgym.actors.settings import ServiceSettings
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.scripted import ScriptedSettings, build_scripted
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
-from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import TorchStoreConfig, build_store
+from agentgym.weights.select import TorchStoreConfig
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +32,7 @@ def hold(tmp_path: Path) -> Path:
 
 
 async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current_weights(fleet, hold) -> None:
-    async with fleet(ScriptedSettings(held_by=hold)) as f:
+    async with fleet(Scripted(held_by=hold)) as f:
         await f.publish(1)
         before = set(f.generators.pids())
         victim = f.generators.pids()[0]
@@ -123,7 +121,7 @@ async def test_a_ctrl_c_that_reaches_the_replicas_does_not_stop_them(fleet) -> N
 
 
 async def test_an_update_during_requests_is_seen_in_their_spans_and_by_all_that_follow(fleet, hold) -> None:
-    async with fleet(ScriptedSettings(held_by=hold)) as f:
+    async with fleet(Scripted(held_by=hold)) as f:
         await f.publish(1)
         calls = [asyncio.create_task(f.generators.generate(f.request(n))) for n in range(20)]
         await f.running(20)
@@ -172,7 +170,7 @@ async def test_a_replica_that_always_dies_ends_the_service_with_the_reason(fleet
 
 async def test_a_request_that_kills_its_replica_fails_before_it_has_killed_all(fleet) -> None:
     settings = ServiceSettings(max_attempts=2, max_respawns=5, backoff_s=0.05)
-    async with fleet(ScriptedSettings(poison_token=7), settings=settings) as f:
+    async with fleet(Scripted(poison_token=7), settings=settings) as f:
         poison = GenerateRequest(prompt_ids=(7, 1), sampling=SamplingParams(max_tokens=1))
         with pytest.raises(InfraError, match="generate lost 2 replicas in a row; does it kill them"):
             await f.generators.generate(poison)
@@ -180,7 +178,7 @@ async def test_a_request_that_kills_its_replica_fails_before_it_has_killed_all(f
 
 
 async def test_a_cancelled_call_frees_its_place_in_the_engine(fleet) -> None:
-    async with fleet(ScriptedSettings(token_s=0.5)) as f:
+    async with fleet(Scripted(token_s=0.5)) as f:
         call = asyncio.create_task(f.generators.generate(f.request(1, max_tokens=1000)))
         await f.running(1)
         call.cancel()
@@ -191,7 +189,7 @@ async def test_a_cancelled_call_frees_its_place_in_the_engine(fleet) -> None:
 async def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(fleet) -> None:
     async with no_child_left():
         with pytest.raises(ValueError, match="no such model"):
-            async with fleet(ScriptedSettings(start_error="no such model")):
+            async with fleet(Scripted(start_error="no such model")):
                 pass
 
 
@@ -206,19 +204,12 @@ async def test_totals_survive_the_replica_that_earned_them(fleet) -> None:
         assert metrics["generator/tokens_total"] == 200 and metrics["generator/route_p50_s"] > 0
 
 
-def test_a_service_without_a_model_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="needs a model_path"):
-        GeneratorService(config=GeneratorConfig(), store=None, runtime=None)
-
-
 async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
     pytest.importorskip("torchstore")
     async with fleet() as f:
-        theirs = await build_store(WeightsConfig(store=TorchStoreConfig()), "generators")
+        theirs = await TorchStoreConfig().open("generators", keep=2, runtime=None)
         generators = GeneratorService(
-            config=GeneratorConfig(replicas=1),
-            store=theirs,
-            factory=partial(build_scripted, ScriptedSettings()),
+            config=GeneratorConfig(replicas=1, engine=Scripted()), store=theirs, model_path=""
         )
         await generators.start()
         await theirs.put(1, f.weights(1))

@@ -23,7 +23,7 @@ from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import TorchStoreConfig, build_store
+from agentgym.weights.select import TorchStoreConfig
 from agentgym.weights.shared_memory import SharedMemoryStore
 
 
@@ -164,7 +164,7 @@ async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> N
 async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path: Path) -> None:
     pytest.importorskip("torchstore")
     async with Runtime(log_dir=tmp_path / "logs") as runtime:
-        store = await build_store(WeightsConfig(store=TorchStoreConfig()), "trainer-test", runtime=runtime)
+        store = await WeightsConfig(store=TorchStoreConfig()).open("trainer-test", runtime=runtime)
         trainer = TrainerClient(setup(policy, tmp_path / "titan"), store=store)
         await trainer.start()
         await trainer.call(TitanTrainer.push_weights, 4)

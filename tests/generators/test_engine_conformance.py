@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from agentgym.errors import InfraError
-from agentgym.generators.select import build_engine
 from agentgym.types import FinishReason, GenerateRequest, SamplingParams, VersionSpan
 
 TOLERANCE = 1e-5  # natural log, float32
@@ -22,7 +21,7 @@ versions = itertools.count(1)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def started(any_config, old_model):
-    engine = build_engine(any_config, str(old_model.folder))
+    engine = any_config.engine.build(any_config, str(old_model.folder))
     await engine.start()
     yield engine
     await engine.close()
@@ -244,7 +243,7 @@ async def test_metrics_count_tokens_and_time(engine):
 
 @pytest.mark.slow
 async def test_a_failed_update_ends_what_runs_and_refuses_what_comes(any_config, old_model, new_model):
-    engine = build_engine(any_config, str(old_model.folder))
+    engine = any_config.engine.build(any_config, str(old_model.folder))
     await engine.start()
     try:
         completions = []

@@ -12,7 +12,6 @@ import pytest
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry, hookimpl
-from agentgym.importing import load_environment_class
 from agentgym.rewards import Reward
 from agentgym.rollout.scoring import Scorer
 from agentgym.types import Episode, Task
@@ -52,7 +51,7 @@ async def scored(scorer: Scorer) -> Episode:
 @pytest.fixture
 def own(tmp_path: Path) -> Environment:
     (tmp_path / "own.py").write_text(ENVIRONMENT_SOURCE)
-    return load_environment_class(f"{tmp_path}/own.py:Own")(share=0.75)
+    return PluginRegistry([]).environment(f"{tmp_path}/own.py:Own")(share=0.75)
 
 
 async def test_marked_methods_and_functions_of_the_environments_file_are_its_rewards(

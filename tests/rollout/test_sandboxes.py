@@ -17,7 +17,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.sandboxes import WatchedSandbox, choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Capabilities, SandboxOptions, SandboxPlugin, SandboxUnavailable
 from agentgym.types import Outcome, SandboxSpec, Task
@@ -235,7 +235,7 @@ def play(tokenizer, speaking):
             generator=speaking(says),
             scorer=Scorer([Reward(name="said", function=lambda episode: 1.0, inline=True)], {"said": 1.0}),
             config=RolloutConfig(max_retries=1),
-            sandbox=WatchedSandbox(sandbox, activity),
+            sandbox=watched(sandbox, activity),
             activity=activity,
         )
         episode = await player.play(some_task, episode_id="e", seed=0)

@@ -217,7 +217,7 @@ class Carrier:
 
     def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
 
-    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
+    def notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
         self.written.append(op)
 
 

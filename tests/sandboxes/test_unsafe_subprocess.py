@@ -44,7 +44,7 @@ async def test_a_start_is_warned_about(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING):
         async with UnsafeSubprocessBackend(UnsafeSubprocessConfig(allow_unsafe=True, spares=0)):
             pass
-    assert any("is no sandbox: code runs as you" in message for message in caplog.messages)
+    assert any("is not a sandbox: code runs as you" in message for message in caplog.messages)
 
 
 async def test_it_runs_in_a_folder_of_its_own_that_goes_with_the_call(

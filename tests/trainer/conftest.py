@@ -94,7 +94,6 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         loss: Loss | None = None,
         lr: float = 1e-2,
         optimizer: OptimizerConfig | None = None,
-        random_weights: bool = False,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -105,7 +104,6 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             loss=loss or Grpo(),
             total_steps=20,
             folder=str(tmp_path / "titan"),
-            random_weights=random_weights,
         )
         engine = TitanEngine(setup)
         engines.append(engine)

@@ -10,7 +10,7 @@ import torch
 from agentgym.actors.endpoint import endpoint
 from agentgym.actors.runtime import Actor, Runtime
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import TorchStoreConfig, build_store, process_imports
+from agentgym.weights.select import TorchStoreConfig
 from agentgym.weights.shared_memory import SharedMemoryStore
 
 pytest.importorskip("torchstore")
@@ -52,9 +52,9 @@ async def test_both_stores_give_bit_equal_weights_and_the_same_errors(tmp_path: 
         "scalar": torch.tensor(2.0),
     }
     async with Runtime(log_dir=tmp_path) as runtime:
-        theirs = await build_store(WeightsConfig(store=TorchStoreConfig()), "a run", runtime=runtime)
-        ours = await build_store(WeightsConfig(), "a run", runtime=runtime)
-        assert isinstance(ours, SharedMemoryStore) and process_imports(ours) == () != process_imports(theirs)
+        theirs = await WeightsConfig(store=TorchStoreConfig()).open("a run", runtime=runtime)
+        ours = await WeightsConfig().open("a run", runtime=runtime)
+        assert isinstance(ours, SharedMemoryStore) and ours.process_imports == () != theirs.process_imports
         try:
             for store in (ours, theirs):
                 for version in range(4):

@@ -7,9 +7,10 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell, TrainResult
+from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import (
     add_recipe_arguments,
     check_names,
@@ -33,6 +34,9 @@ from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.folder import RunFolder, StatusRecord
 from agentgym.yaml import dump_yaml
 
+if TYPE_CHECKING:
+    from agentgym.jobs.train import TrainResult
+
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
 every episode, checkpoints. At the end the first and the last checkpoint play the same held-out tasks with
@@ -43,7 +47,7 @@ Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume con
 """
 EXAMPLES = """
 agentgym train --env code_exec
-agentgym train --env my_env.py:GuessNumber --reward success --reward my_env.py:short=0.1
+agentgym train --env brief.py:Brief --reward success --reward brevity=0.1
 agentgym train --env math --seed 1 --name math-1
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run

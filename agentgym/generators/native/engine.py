@@ -9,9 +9,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,32 +32,6 @@ log = logging.getLogger(__name__)
 Argument = TypeVar("Argument")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Submit:
-    ticket: int
-    request: GenerateRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cancel:
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Swap:
-    version: int
-    weights: Qwen3Weights
-    done: asyncio.Future[None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Close:
-    pass
-
-
-_Command: TypeAlias = _Submit | _Cancel | _Swap | _Close
-
-
 class NativeEngine:
     """Dense Qwen3 from a local Hugging Face folder; implements `GeneratorEngine`."""
 
@@ -72,7 +46,7 @@ class NativeEngine:
             )
         self._device = torch.device(pick_device(config))
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
-        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None: end
         self._futures: dict[int, asyncio.Future[Completion]] = {}
         self._tickets = itertools.count()
         self._updating = asyncio.Lock()
@@ -105,13 +79,13 @@ class NativeEngine:
         ticket = next(self._tickets)
         future: asyncio.Future[Completion] = self._loop.create_future()
         self._futures[ticket] = future
-        self._commands.put(_Submit(ticket=ticket, request=request))
+        self._commands.put(partial(self._scheduler.submit, ticket, request))
         try:
             return await future
         finally:
             del self._futures[ticket]
             if future.cancelled():
-                self._commands.put(_Cancel(ticket=ticket))
+                self._commands.put(partial(self._scheduler.cancel, ticket))
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         """See `GeneratorEngine.update_weights`. Copies while generation continues; swaps between two steps."""
@@ -126,7 +100,7 @@ class NativeEngine:
                 raise
             self._refuse_after_failure()
             done = self._swapping = self._loop.create_future()
-            self._commands.put(_Swap(version=version, weights=fused, done=done))
+            self._commands.put(partial(self._swap, version, fused, done))
             await done
             self._num_updates += 1
 
@@ -151,7 +125,7 @@ class NativeEngine:
         """Stop the thread; requests still running get an InfraError."""
         if self._thread is None:
             return
-        self._commands.put(_Close())
+        self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
         self._fail(self._failure or "it is closed")
 
@@ -197,20 +171,17 @@ class NativeEngine:
             self._on_loop(self._fail, f"{type(error).__name__}: {error}")
 
     def _handle_commands(self) -> bool:
-        """Handle what is queued; wait for a command when there is no work. False: end the thread."""
+        """Run what is queued; wait for a command when there is no work. False: end the thread."""
         while self._scheduler.idle or not self._commands.empty():
             command = self._commands.get()
-            match command:
-                case _Submit():
-                    self._scheduler.submit(command.ticket, command.request)
-                case _Cancel():
-                    self._scheduler.cancel(command.ticket)
-                case _Swap():
-                    self._scheduler.set_weights(command.version, command.weights)
-                    self._on_loop(_settle, command.done)
-                case _Close():
-                    return False
+            if command is None:
+                return False
+            command()
         return True
+
+    def _swap(self, version: int, weights: Qwen3Weights, done: asyncio.Future[None]) -> None:
+        self._scheduler.set_weights(version, weights)
+        self._on_loop(_settle, done)
 
     def _answer(self, ended: list[tuple[int, Completion]]) -> None:
         for ticket, completion in ended:

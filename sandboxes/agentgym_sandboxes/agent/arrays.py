@@ -28,7 +28,7 @@ def array_parts(value: object) -> list[Any] | None:
 
 
 def build_array(kind: object, shape: object, data: object) -> object:
-    """The counterpart of `array_parts`. Raises ValueError for what is none, or where there is no numpy."""
+    """The counterpart of `array_parts`. Raises ValueError for what is not an array, or where numpy is not installed."""
     if not (type(kind) is str and _TYPES.fullmatch(kind) and type(data) is str):
         raise ValueError("no array")
     sizes = shape if type(shape) is list else []

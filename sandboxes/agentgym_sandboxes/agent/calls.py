@@ -137,7 +137,7 @@ class Calls:
         return False
 
     def _had_used_less(self, job: Job) -> bool:
-        """Whether a call that was killed for memory had used less than it may, as far as its processes tell."""
+        """Whether a call that was killed for memory had used less than it may, as far as its processes show."""
         living = sum(p.memory_mib for uid in job.uids for p in processes_of(uid).values())
         return living + job.memory_kib / 1024 < CROWDED_BELOW * job.limits.memory_mib
 
@@ -184,7 +184,7 @@ class Calls:
             self._end(job, job.reason)
 
     def _end(self, job: Job, reason: str | None) -> None:
-        """Start to end a call; the first reason stands."""
+        """Start to end a call; the first reason is kept."""
         job.reason = job.reason or reason
         if job.reason is not None and job.hit is None:
             job.hit = hit_of(job, job.reason)

@@ -1,4 +1,4 @@
-"""A conversation in lines of JSON over a descriptor, of any length but for a limit on what is heard."""
+"""A conversation in lines of JSON over a descriptor, of any length, with a limit on what is received."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TooMuch(Exception):
 
 
 class Channel:
-    """max_bytes: of all that is heard."""
+    """max_bytes: of all that is received."""
 
     def __init__(self, fd: int, max_bytes: int) -> None:
         self._fd = fd

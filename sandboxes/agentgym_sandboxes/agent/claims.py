@@ -1,4 +1,4 @@
-"""The limit that a failed call says it ran into: untrusted code says so, so it only tells failures apart."""
+"""The limit that a failed call says it ran into: untrusted code says so, so it only distinguishes failures."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def hit_of(job: Job, reason: str, *, claimed: str | None = None) -> Hit | None:
 def reason_of_failure(
     exit_status: int, claimed: str | None, stderr: bytes = b"", *, alone: bool
 ) -> tuple[str | None, str | None]:
-    """The limit's reason that a failed call ended by itself for, if any, and the claim that tells its resource.
+    """The limit's reason that a failed call ended by itself for, if any, and the claim that names its resource.
 
     alone: nothing else uses the container, so that a full disk is the call's doing. stderr: of a command, which
     has no other way to say what failed.
@@ -103,7 +103,7 @@ def others_fill_disk(num_calls: int) -> bool:
 
 
 def memory_left_mib() -> float:
-    """What a call may still take of the container's memory; without a bound where the kernel does not tell."""
+    """What a call may still take of the container's memory; unbounded where the kernel does not report it."""
     for folder, current, most in (
         ("", "memory.current", "memory.max"),
         ("memory/", "memory.usage_in_bytes", "memory.limit_in_bytes"),

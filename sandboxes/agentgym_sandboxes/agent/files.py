@@ -170,7 +170,7 @@ def write_content(fd: int, data: bytes, mode: int) -> None:
 
 
 def entries(root: int, names: Sequence[str]) -> list[Entry]:
-    """All folders and regular files below a folder, by path; other things, and names that are no text, are
+    """All folders and regular files below a folder, by path; other things, and names that are not text, are
     left out. A folder whose mode closes it to its owner is there without what it holds."""
     os.close(open_folder(root, names))
     found: list[Entry] = []

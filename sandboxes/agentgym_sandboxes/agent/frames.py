@@ -35,7 +35,7 @@ class FrameError(ValueError):
 
 
 def prefix(header: Header, blobs: Sequence[Blob] = ()) -> bytes:
-    """What stands before the blobs of a frame."""
+    """The bytes before the blobs of a frame."""
     sizes = [len(blob) for blob in blobs]
     head = json.dumps({**header, "sizes": sizes}).encode()
     return _LENGTHS.pack(len(head), sum(sizes)) + head
@@ -55,7 +55,7 @@ class FrameReader:
         self._lengths: tuple[int, int] | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes. Raises FrameError when the stream is none of ours."""
+        """The frames that `data` completes. Raises FrameError when the stream does not hold frames."""
         self._pieces.append(memoryview(data))
         self._num_held += len(data)
         found: list[Frame] = []

@@ -11,7 +11,7 @@ import os
 import struct
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every machine
-_VERSION = 1  # flag: only tell the version
+_VERSION = 1  # flag: only return the version
 _WRITE_FILE, _REFER = 1 << 1, 1 << 13
 _SCOPE_ABSTRACT_SOCKETS = 1
 _BENEATH = 1

@@ -42,7 +42,7 @@ class ChildLimits(NamedTuple):
 
     @property
     def answer_bytes(self) -> int:
-        """What a child may say in a pipe that is no output: the call is killed beyond."""
+        """What a child may write into a pipe other than its output: the call is killed beyond that."""
         return self.answer_mib * MIB
 
 

@@ -52,7 +52,7 @@ class Link:
     def hold(self, value: object, may: frozenset[str] = _EVERYTHING) -> int:
         """The place of an object, which stays the same."""
         key: object = id(value)
-        if type(value) is MethodType:  # made anew at every look-up
+        if type(value) is MethodType:  # a new object at every look-up
             key = (id(value.__self__), id(value.__func__))
         place = self._places.get(key)
         if place is None:
@@ -62,14 +62,14 @@ class Link:
         return place
 
     def proxy(self, place: int, kind: str, *, is_class: bool = False, base: type | None = None) -> Proxy:
-        """What stands for the other side's object, always the same."""
+        """The proxy of the other side's object, always the same."""
         found = self._proxies.get(place)
         if found is None:
             found = self._proxies[place] = Proxy(self, place, kind, is_class=is_class, base=base)
         return found
 
     def _returned(self, place: int, kind: str, base: type | None) -> Proxy:
-        """What stands for an object that was handed over: of one that the tests made, another proxy, not theirs."""
+        """The proxy of an object that was handed over: of one that the tests made, another proxy, not theirs."""
         found = self.proxy(place, kind, base=base)
         if found._own:
             found = self._again.setdefault(place, Proxy(self, place, kind, base=base))
@@ -209,7 +209,7 @@ class Link:
         return ["e", self.hold(kind), kind.__name__, *bases]
 
     def _give(self, value: object) -> Tree:
-        """The tree of what is no plain value."""
+        """The tree of what is not a plain value."""
         kind = type(value)
         if kind is Proxy and value._link is self:  # type: ignore[attr-defined]
             return ["o", value._place]  # type: ignore[attr-defined]

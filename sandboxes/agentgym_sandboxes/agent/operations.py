@@ -17,7 +17,7 @@ UNARY: dict[str, Callable[..., object]] = {
 TELLING = frozenset(
     ("iter", "len", "bool", "int", "float", "complex", "index", "abs", "neg", "pos", "invert", "round")
 )
-"""Operations that tell how far a difference is from nothing."""
+"""Operations that reveal how far a difference is from zero."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor",
@@ -33,7 +33,7 @@ PREDICATES = frozenset((
     "almost_equal", "array_equal", "array_equiv", "approx", "union", "intersection", "difference",
     "symmetric_difference", "compare", "compare_total", "removeprefix", "removesuffix",
 ))  # fmt: skip
-"""Methods that are handed what is expected and tell how it differs: a returned object could say that it does not."""
+"""Methods that receive what is expected and report how it differs: a returned object could say that it does not."""
 
 
 def _run(awaitable: Any) -> object:
@@ -46,7 +46,7 @@ def _run(awaitable: Any) -> object:
 
 
 def _exit(held: Any, kind: type[BaseException] | None, message: str) -> object:
-    """Leave a context manager; what is under way in the other process is raised anew for it."""
+    """Leave a context manager; what is under way in the other process is raised again for it."""
     if kind is None:
         return type(held).__exit__(held, None, None, None)
     error = kind(message)

@@ -49,7 +49,7 @@ def _num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def seed_anew() -> None:
+def reseed() -> None:
     """In a fork: else all calls would draw the same numbers, and a solution would know what its tests draw."""
     for name in _GENERATORS:
         if name in sys.modules:

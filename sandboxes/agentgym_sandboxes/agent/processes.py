@@ -38,7 +38,7 @@ def _all(uid: int) -> Iterator[Process]:
 
 
 def read_process(pid: int) -> Process | None:
-    """None when there is none, or only its zombie."""
+    """None when it does not exist, or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()

@@ -1,4 +1,4 @@
-"""Exceptions that cross between processes: of builtin classes, or of classes made anew under their names."""
+"""Exceptions that cross between processes: of builtin classes, or of classes created again under their names."""
 
 from __future__ import annotations
 

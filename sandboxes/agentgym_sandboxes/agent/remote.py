@@ -1,6 +1,6 @@
-"""What stands for an object that the other process holds.
+"""A proxy of an object that the other process holds.
 
-A comparison with anything that is no proxy is never passed on: `==` is False, `<` raises. So an object that says
+A comparison with anything that is not a proxy is never passed on: `==` is False, `<` raises. So an object that says
 it equals everything gains nothing, and what a test expects never reaches the solution that way. An object of a
 subclass of a builtin type is asked for the builtin value that it is, and that is compared here.
 """

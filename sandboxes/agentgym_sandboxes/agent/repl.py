@@ -2,7 +2,7 @@
 
 It speaks over a socket of packets: an order with the descriptors of code, stdin, stdout and stderr comes in,
 how the snippet ended goes out. Foreign code shares the process and may say anything there; so what is said
-only ever tells one kind of the snippet's own end from another.
+only ever distinguishes kinds of the snippet's own end.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def send(control: socket.socket, order: dict[str, object], fds: list[int]) -> No
 
 
 def _limit(limits: dict[str, int]) -> None:
-    """This run's share of what the session may use; the hard limits stand whatever happens here."""
+    """This run's share of what the session may use; the hard limits hold whatever happens here."""
     for kind, amount in (
         (resource.RLIMIT_AS, limit_mib(limits["memory_mib"]) * MIB),
         (resource.RLIMIT_FSIZE, limits["file_mib"] * MIB),

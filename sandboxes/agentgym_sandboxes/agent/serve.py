@@ -17,7 +17,7 @@ from .source import describe, execute
 
 FILENAME = "<solution>"
 MAX_HEARD_BYTES = 1 << 30  # of the tests, which are trusted
-NO_MEMORY = 79  # the exit code when not even that could be told
+NO_MEMORY = 79  # the exit code when not even that could be reported
 
 Entry = Callable[..., object]
 
@@ -49,7 +49,7 @@ def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
 
 
 def find_entry(namespace: dict[str, object], entry: str) -> tuple[Entry, object]:
-    """The callable under test, and the object that the first part of a dotted name stands for.
+    """The callable under test, and the object that the first part of a dotted name refers to.
 
     `Solution.method` makes an instance for every call. Raises NameError or AttributeError.
     """
@@ -71,7 +71,7 @@ def find_entry(namespace: dict[str, object], entry: str) -> tuple[Entry, object]
 
 
 def answer(entry: Entry, question: list[Any]) -> list[Any]:
-    """Call the entry with [args, kwargs, whether to read an iterator, whether to tell how the arguments ended].
+    """Call the entry with [args, kwargs, whether to read an iterator, whether to report the arguments after the call].
 
     The answer is what it returned, raised, or returned that does not cross; then the arguments, when asked for.
     """

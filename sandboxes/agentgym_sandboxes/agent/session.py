@@ -220,11 +220,11 @@ class Session:
         request = json.dumps({"work": HOME, "env": self._env}).encode()
         fds = [memory_file(request), theirs.detach()]
         self._spawn("repl", self._uid, limits, fds, functools.partial(self._interpreter_ended, interpreter))
-        self._reactor.watch(ours.fileno(), functools.partial(self._hear, interpreter))
+        self._reactor.watch(ours.fileno(), functools.partial(self._on_report, interpreter))
         return interpreter
 
-    def _hear(self, interpreter: Interpreter) -> None:
-        """A snippet ended; or foreign code says so, which is as good as its end."""
+    def _on_report(self, interpreter: Interpreter) -> None:
+        """A snippet ended; or untrusted code says so, which counts as its end."""
         control = interpreter.control
         if control is None:
             return

@@ -1,4 +1,4 @@
-"""One call and no more: waits with its Python warm, forks the call when its order comes, tells how it ended.
+"""One call and no more: waits with its Python warm, forks the call when its order comes, reports how it ended.
 
 For sandboxes that are used once. As PID 1 of one it can't be killed from inside, and its end is everyone's.
 """
@@ -79,7 +79,7 @@ def _limit_processes(most: int) -> None:
 
 
 def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
-    """Report the call's end, then take all that it started along. Bury every orphan until then."""
+    """Report the call's end, then end all that it started. Reaps every orphan until then."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wake_read, select.POLLIN)
@@ -103,7 +103,7 @@ def _wait(control: socket.socket, call: int, wake_read: int) -> NoReturn:
 
 
 def _disk() -> object:
-    """The limit that is at hand when the call says that there was no room for a file."""
+    """The limit to report when the call says that there was no room for a file."""
     return (full_disk() or disk_size()) if os.path.ismount(WORK) else None
 
 
@@ -115,7 +115,7 @@ def _end() -> NoReturn:
 
 
 def _silence_errors() -> None:
-    """What is said on standard error from now on is nobody's: until here it told why a start failed."""
+    """Nobody reads standard error from now on: until here it showed why a start failed."""
     null = os.open("/dev/null", os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)

@@ -30,14 +30,14 @@ UNCHANGING = frozenset((int, float, complex, str, bytes, tuple, frozenset))
 
 
 def base_type(kind: type) -> type | None:
-    """Of which builtin type a type is a subclass; None for that type itself, or when there is none."""
+    """Of which builtin type a type is a subclass; None for that type itself, and for all others."""
     if kind in _COPIES:
         return None
     return next((base for base in kind.__mro__ if base in _COPIES), None)
 
 
 def base_value(value: object) -> object:
-    """The builtin value that it is. Raises TypeError when it is none."""
+    """The builtin value that it is. Raises TypeError when there is none."""
     base = base_type(type(value))
     if base is None:
         raise TypeError(f"a {type(value).__name__} is no builtin value")

@@ -30,7 +30,7 @@ class Supervisor:
         self._reactor = reactor
         self._unregistered = dict(FAMILIES)
         self._frames = frames.FrameReader()
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         self._calls = Calls(reactor)
         self._operations: dict[str, frames.OnFrame] = {"ping": self._pong, "cancel": self._calls.cancel}
         for op in ("program", "grade"):
@@ -41,7 +41,7 @@ class Supervisor:
         """The loop. Ends the process, and so the container, when the host or the zygote is gone."""
         while True:
             self._calls.advance()
-            idle_at_s = self._heard_s + IDLE_S
+            idle_at_s = self._received_s + IDLE_S
             if not self._calls.jobs and time.monotonic() > idle_at_s:
                 os._exit(0)
             self._reactor.step(min(idle_at_s, self._calls.next_s))
@@ -50,7 +50,7 @@ class Supervisor:
         data = os.read(STDIN_FD, 1 << 16)
         if not data:
             os._exit(0)
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         try:
             complete = self._frames.feed(data)
         except frames.FrameError as error:

@@ -74,7 +74,7 @@ class Sweeper:
         """Remove the files of `uid`; whether nothing is left. Its processes must be gone.
 
         neighbours: uids that may still run. What one of them left in a folder of `uid` stays, closed to it, and is
-        told by `Held`. What others left there is removed as well.
+        reported by `Held`. What others left there is removed as well.
         """
         held = False
         try:

@@ -76,7 +76,7 @@ class Turn:
             self.stop(self.job.reason)
 
     def stop(self, reason: str) -> None:
-        """Interrupt it, and kill it if that does not end it. The first reason stands."""
+        """Interrupt it, and kill it if that does not end it. The first reason is kept."""
         if self.reason is not None or self.ended:
             return
         self.reason = reason

@@ -17,7 +17,7 @@ def makes_objects(sources: Iterable[str], names: set[str]) -> bool:
         try:
             nodes += ast.walk(ast.parse(source))
         except SyntaxError:
-            continue  # told where it is run
+            continue  # reported where it is run
     held = {
         target.id
         for node in nodes

@@ -1,6 +1,6 @@
 """Plain values as JSON trees, with a tag for every type, so that what crosses a process keeps its type.
 
-None, bool, float, ints of 63 bits and strings of whole characters stand for themselves; all else is a list that
+None, bool, float, ints of 63 bits and strings of whole characters are themselves; all else is a list that
 begins with a tag. There are no JSON objects: reading a tree hashes nothing that the other side chose.
 """
 
@@ -41,7 +41,7 @@ class Writer:
 
     lower: an object of a subclass is written as the builtin value that it is. Only for what is read as data.
 
-    shared: None, or a list of the containers that both sides know: one that stands in it is written as its place
+    shared: None, or a list of the containers that both sides know: one that is in it is written as its place
     in it, and one that is new is added. So the same list twice stays one list. foreign: makes the tree of a value
     of another type; without it such a value is refused.
     """
@@ -145,14 +145,14 @@ class Reader:
         self._foreign = foreign
 
     def read(self, tree: Tree) -> object:
-        """The value of a tree. Raises ValueError for what is no tree."""
+        """The value of a tree. Raises ValueError for what is not a tree."""
         try:
             return self.value(tree)
         except (TypeError, LookupError, ArithmeticError, RecursionError) as error:
             raise ValueError("no tree") from error
 
     def value(self, tree: Tree) -> object:
-        """As `read`, but what is no tree raises as it happens to."""
+        """As `read`, but what is not a tree raises whatever it happens to."""
         if type(tree) is not list:
             return tree
         if not tree or type(tree[0]) is not str:
@@ -211,7 +211,7 @@ def encode(value: object) -> Tree:
 
 
 def decode(tree: Tree) -> object:
-    """The value of a tree. Raises ValueError for what is no tree."""
+    """The value of a tree. Raises ValueError for what is not a tree."""
     return Reader().read(tree)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, NoReturn
 from .judge import judge
 from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights, make_home
-from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, seed_anew
+from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, reseed
 from .program import run_program
 from .serve import NO_MEMORY, serve
 
@@ -104,7 +104,7 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
 
 
 def _confine(order: dict[str, Any], limits: ChildLimits) -> None:
-    seed_anew()
+    reseed()
     if "keeper" in order:
         from .session_child import confine_session
 

@@ -75,7 +75,7 @@ class Group:
             with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
                 _write(memory / "memory.swap.max", 0)
             return
-        with contextlib.suppress(FileNotFoundError):  # version 1 counts what sockets hold only when told to
+        with contextlib.suppress(FileNotFoundError):  # version 1 counts what sockets hold only with a limit
             _write(memory / "memory.kmem.tcp.limit_in_bytes", SOCKETS_MIB * MIB)
         limits = [memory / "memory.limit_in_bytes", memory / "memory.memsw.limit_in_bytes"]
         if memory_mib * MIB > int(limits[0].read_text()):
@@ -89,7 +89,7 @@ class Group:
         return _counted(self._parent.memory / self._name / name, "oom_kill")
 
     def memory_mib(self) -> tuple[float, float] | None:
-        """The most it has used, and what it may; None when the kernel does not tell."""
+        """The most it has used, and what it may; None when the kernel does not report it."""
         memory = self._parent.memory / self._name
         names = ("memory.peak", "memory.max")
         if self._parent.version == 1:

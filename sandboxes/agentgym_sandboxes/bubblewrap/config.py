@@ -15,7 +15,7 @@ class BubblewrapConfig:
 
     bwrap: its command; None looks in PATH. python: the interpreter that runs the code; None is the system's,
     else ours. cgroup: the control group to make others in, as `/agentgym`, relative to where they are mounted;
-    None is the one we are in. slots: calls at a time; 0 is two a core. spares: sandboxes that stand ready.
+    None is the one we are in. slots: calls at a time; 0 is two a core. spares: sandboxes that are ready.
     memory_mib: what one call may use; its files (work_mib, tmp_mib) come on top.
     """
 

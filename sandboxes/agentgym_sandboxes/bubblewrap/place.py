@@ -173,7 +173,7 @@ def _system(folders: Iterable[str]) -> list[str]:
 
 
 def _proc() -> list[str]:
-    """A view of our own processes only, without what tells of the host."""
+    """A view of our own processes only, without what shows the host."""
     arguments = ["--proc", "/proc"]
     for name in MASKED:
         if Path("/proc", name).exists():

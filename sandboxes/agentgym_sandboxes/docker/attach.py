@@ -38,15 +38,15 @@ async def ping(endpoint: Endpoint) -> None:
 
 
 async def removed(endpoint: Endpoint, version: str, container: str) -> None:
-    """Return when a container is no more, whoever removes it; like `ping`, without a thread.
+    """Return when a container is gone, whoever removes it; like `ping`, without a thread.
 
-    Raises RequestRefused, as when there is none, and OSError.
+    Raises RequestRefused, also when it does not exist, and OSError.
     """
     path = f"/v{version}/containers/{quote(container, safe='')}/wait?condition=removed"
-    told = _Told()
-    transport = await _request(endpoint, "POST", path, "Connection: close\r\n", lambda: told)
+    removal = _Removal()
+    transport = await _request(endpoint, "POST", path, "Connection: close\r\n", lambda: removal)
     try:
-        await told.done
+        await removal.done
     finally:
         transport.abort()
 
@@ -67,8 +67,8 @@ async def _request(
     return transport
 
 
-class _Told(asyncio.Protocol):
-    """Hears how a container ended, whichever way that is framed."""
+class _Removal(asyncio.Protocol):
+    """Receives how a container ended, whichever way that is framed."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

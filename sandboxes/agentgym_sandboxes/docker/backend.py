@@ -143,7 +143,7 @@ class DockerBackend(AgentBackend):
     async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:
         """Pull the image by digest, or build it with debootstrap, on every engine; its id.
 
-        With packages in the config, they are added to it. Raises UserError for packages that can't be had.
+        With packages in the config, they are added to it. Raises UserError for packages that are unavailable.
         """
         if self.config.image is not None:
             raise UserError(
@@ -175,10 +175,10 @@ class DockerBackend(AgentBackend):
         """Asked in a sandbox, as all that runs there."""
         config = replace(self.config, engine=engine.url, engines=(), image=image, packages=(), preload=())
         async with DockerBackend(replace(config, pool_size=1, spares=0)) as base:
-            told = await base.run(ASK)
-        if told.status is not RunStatus.OK:
-            raise InfraError(f"the Python of {image} did not tell about itself: {told.stderr[-500:]}")
-        return ImagePython.of(told.stdout)
+            asked = await base.run(ASK)
+        if asked.status is not RunStatus.OK:
+            raise InfraError(f"the Python of {image} did not report its version: {asked.stderr[-500:]}")
+        return ImagePython.of(asked.stdout)
 
     async def _try_packages(self, say: Callable[[str], None]) -> None:
         """See that Python finds them there, and that what is to be preloaded can be."""

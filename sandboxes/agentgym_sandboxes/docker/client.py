@@ -10,7 +10,7 @@ from agentgym_sandboxes.docker.endpoint import Endpoint
 if TYPE_CHECKING:
     from docker import APIClient
 
-CONNECT_TIMEOUT_S = 5.0  # of a busy host's engine, which starts programs to tell its version
+CONNECT_TIMEOUT_S = 5.0  # of a busy host's engine, which starts programs to report its version
 
 
 class NoAnswer(Exception):
@@ -35,7 +35,7 @@ def open_client(endpoint: Endpoint, timeout_s: float) -> APIClient:
         return client
 
     try:
-        endpoint.knock(CONNECT_TIMEOUT_S)
+        endpoint.check_listening(CONNECT_TIMEOUT_S)
         first = client_of(docker.constants.DEFAULT_DOCKER_API_VERSION, CONNECT_TIMEOUT_S)
         try:
             version = str(first.version(api_version=False)["ApiVersion"])

@@ -120,7 +120,7 @@ class Container:
         except BaseException as error:
             if not hello.done():
                 hello.cancel()
-            with contextlib.suppress(InfraError):  # the first error is the one to tell
+            with contextlib.suppress(InfraError):  # the first error is the one to report
                 await container.close()  # by its name: a create that timed out may have been carried out
             if isinstance(error, TimeoutError):
                 what = f", which is to import {', '.join(config.preload)}," if config.preload else ""
@@ -225,7 +225,7 @@ class Container:
         """It can't be used any more: what is under way in it fails."""
         self._lose(why)
 
-    def tell(self, op: str, header: frames.Header, blobs: Sequence[bytes] = ()) -> None:
+    def notify(self, op: str, header: frames.Header, blobs: Sequence[bytes] = ()) -> None:
         """An operation without an answer."""
         self._send(frames.encode({**header, "op": op, "id": 0}, blobs))
 
@@ -327,7 +327,7 @@ def _check_hello(hello: frames.Frame, config: DockerConfig) -> None:
 async def _within(timeout_s: float, answer: asyncio.Future[frames.Frame]) -> frames.Frame:
     """The answer, which goes on when its caller does not. Raises TimeoutError when it is late.
 
-    An answer that lay unread because our own loop was busy, maybe behind many other bytes, is none that is late.
+    An answer that lay unread because our own loop was busy, maybe behind many other bytes, is not late.
     """
     loop = asyncio.get_running_loop()
     while True:

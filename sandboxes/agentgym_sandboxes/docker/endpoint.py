@@ -70,8 +70,8 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port}"
 
-    def knock(self, timeout_s: float) -> None:
-        """Whether anything listens at a unix socket. Raises OSError. The SDK leaks its own when nothing does."""
+    def check_listening(self, timeout_s: float) -> None:
+        """Raises OSError when nothing listens at a unix socket. The SDK leaks its own socket then."""
         if self.path:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.settimeout(timeout_s)
@@ -120,10 +120,10 @@ def check_url(url: str) -> SplitResult:
 
 
 def usual_urls() -> list[str]:
-    """Where engines listen: as the docker command is told by its own variable, else the usual sockets."""
-    told = os.environ.get("DOCKER_HOST")  # Docker's own convention: its users expect it to be heeded
-    if told:
-        return [told]
+    """Where engines listen: what the docker command's own variable names, else the usual sockets."""
+    named = os.environ.get("DOCKER_HOST")  # Docker's own convention: its users expect it to be used
+    if named:
+        return [named]
     home, runtime = Path.home(), os.environ.get("XDG_RUNTIME_DIR")
     paths: Iterable[Path] = [Path("/var/run/docker.sock")]
     if runtime:

@@ -75,7 +75,7 @@ class Engine:
     """One engine. `connect` finds it; `close` releases the threads and connections.
 
     names: of the containers that were asked for and not yet removed. ends_within_s: how long one that is removed may
-    take to end by itself. on_latency: told how long each call took.
+    take to end by itself. on_latency: called with the time of each call.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Engine:
             await old_tunnel.close()
 
     async def facts(self) -> EngineFacts:
-        return facts_of(await self._call("tell about itself", self._client.info))
+        return facts_of(await self._call("report about itself", self._client.info))
 
     async def ping(self, timeout_s: float) -> None:
         """Raises EngineUnreachable when it does not answer."""
@@ -238,7 +238,7 @@ class Engine:
 
     async def _remove(self, container: str) -> None:
         """An agent whose input was closed ends, and its engine removes it. A kill or a removal of ours that meets
-        that one may hang, or leave a container that is being removed for ever; so they only come after a while.
+        that one may hang, or leave a container that is being removed forever; so they only come after a while.
         """
         if container in self._creations:  # else it would outlive its removal
             await asyncio.wait([self._creations[container]])
@@ -261,7 +261,7 @@ class Engine:
             self.names.discard(container)  # what is left of it in spite of this is found by the next sweep
 
     async def _ends_by_itself(self, container: str) -> bool:
-        """Whether a container is gone in time, without being told. An engine that can't say so is not asked again."""
+        """Whether a container is gone in time by itself. An engine that can't report that is not asked again."""
         inspect = functools.partial(self._client.inspect_container, container)
         try:
             found = await self._call("look at a container", inspect, threads=self._removers)
@@ -280,7 +280,7 @@ class Engine:
     async def owned(self) -> list[OwnedContainer]:
         """Every sandbox container on the engine, anyone's, but those that it is removing already.
 
-        It may list such a one for ever when two removals met; nothing runs in it, and nothing removes it.
+        It may list such a one forever when two removals met; nothing runs in it, and nothing removes it.
         """
         found = await self._call(
             "list containers",
@@ -350,7 +350,7 @@ class Engine:
         began_s = time.monotonic()
 
         def call() -> T:
-            self._endpoint.knock(self._timeout_s)
+            self._endpoint.check_listening(self._timeout_s)
             return function(*args)
 
         result = await self._in_thread(what, call, self._timeout_s, threads or self._threads)

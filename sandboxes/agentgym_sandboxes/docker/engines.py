@@ -51,7 +51,7 @@ class EngineGroup:
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect to all. Raises SandboxUnavailable when none can be had, or when one lacks what we need.
+        """Connect to all. Raises SandboxUnavailable when none is available, or when one lacks what we need.
 
         An engine that does not answer is tried again later, as long as another does.
         """
@@ -85,7 +85,7 @@ class EngineGroup:
     def watch(self) -> None:
         """Begin to look after the engines, until closed."""
         self._watch = asyncio.create_task(self._look_after_all())
-        self._watch.add_done_callback(_tell)
+        self._watch.add_done_callback(_log_end)
 
     async def close(self) -> None:
         """Safe to call twice."""
@@ -184,7 +184,7 @@ class EngineGroup:
             except InfraError as error:
                 errors.append(error)
                 continue
-            # Judged all at once: what is ours and ends while others are removed is no find.
+            # Judged all at once: what is ours and ends while others are removed does not count.
             reasons = [(owned.container_id, self._why_to_remove(engine, owned)) for owned in found]
             for container_id, why in reasons:
                 if why:
@@ -201,7 +201,7 @@ class EngineGroup:
         return count
 
     async def tidy(self) -> None:
-        """Reap as far as that can be done: what can't be removed is no reason to do without the rest."""
+        """Reap as far as possible: what can't be removed does not stop the rest."""
         try:
             await self.reap()
         except InfraError as error:
@@ -272,6 +272,6 @@ class EngineGroup:
             await self.tidy()
 
 
-def _tell(watch: asyncio.Task[None]) -> None:
+def _log_end(watch: asyncio.Task[None]) -> None:
     if not watch.cancelled() and watch.exception() is not None:
         log.error("the engines are no longer looked after", exc_info=watch.exception())

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def lasting(tasks: dict[str, asyncio.Task[T]], key: str, work: Coroutine[None, None, T]) -> T:
-    """What the work gives. It stands among the tasks under its key until it has ended, for who must wait for it."""
+    """The result of the work. It is among the tasks, under its key, until it has ended: some wait for it."""
     task = tasks[key] = asyncio.create_task(work)
 
     def ended(task: asyncio.Task[T]) -> None:

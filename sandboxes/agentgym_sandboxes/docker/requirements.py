@@ -16,7 +16,7 @@ from agentgym.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Requirement:
-    """A package and the versions of it that will do; all of them when there are no clauses."""
+    """A package and its allowed versions; all of them when there are no clauses."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Requirement:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Raises UserError for what is no name with versions."""
+        """Raises UserError for what is not a name with versions."""
         try:
             found = Parsed(text)
         except InvalidRequirement:

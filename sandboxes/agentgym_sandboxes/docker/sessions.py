@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
 
 from agentgym.errors import UserError
 from agentgym.sandbox import (
@@ -20,6 +19,7 @@ from agentgym.sandbox import (
 )
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.profile import ONE_THREAD
 from agentgym_sandboxes.host.answers import NO_ANSWER
 from agentgym_sandboxes.host.meter import CallMeter
@@ -32,38 +32,10 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_LIMITS = Limits()
 
 
-class SessionContainer(Protocol):
-    """What a session needs of its container."""
-
-    name: str
-    lost: str | None
-
-    @property
-    def usable(self) -> bool: ...
-
-    async def ask(
-        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
-    ) -> Frame: ...
-
-    def tell(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
-
-    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
-
-    def give_up(self, why: str) -> None: ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-StartSessionContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[SessionContainer]]
-"""Starts a container for a session; it calls back when it is lost."""
-
-
 class DockerSession:
     """A session in a leased container. Its calls take turns, in the order in which they were made."""
 
-    def __init__(self, container: SessionContainer, memory_mib: int, meter: CallMeter | None = None) -> None:
+    def __init__(self, container: Container, memory_mib: int, meter: CallMeter | None = None) -> None:
         self._container = container
         self._memory_mib = memory_mib
         self._meter = meter or CallMeter()
@@ -120,7 +92,7 @@ class DockerSession:
             raise SandboxLost(NO_ANSWER) from error
 
     async def reset(self) -> None:
-        """As new: no process, no name, no file is left. Raises SandboxDirty when that can't be had."""
+        """As new: no process, no name, no file is left. Raises SandboxDirty when that fails."""
         async with self._turns:
             await self._reset()
 
@@ -185,7 +157,7 @@ def _file_info(path: object, size: object, is_folder: object) -> FileInfo:
     """Raises ValueError for what no work folder holds: a caller may put the files below a folder of its own."""
     if not (isinstance(path, str) and type(size) is int and size >= 0 and isinstance(is_folder, bool)):
         raise ValueError(NO_ANSWER)
-    path.encode()  # raises for what is no text
+    path.encode()  # raises for what is not text
     if "\0" in path or any(step in f"/{path}/" for step in ("//", "/./", "/../")):
         raise ValueError(NO_ANSWER)
     return FileInfo(path=path, size=size, is_folder=is_folder)

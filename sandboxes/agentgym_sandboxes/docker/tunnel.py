@@ -87,7 +87,7 @@ class Tunnel:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _ready(self, url: str, timeout_s: float) -> None:
-        """The remote command runs only after the forward stands."""
+        """The remote command runs only after the forward is established."""
         process = self._process
         assert process.stdout is not None
         try:

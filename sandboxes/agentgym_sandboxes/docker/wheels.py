@@ -50,9 +50,9 @@ class ImagePython:
     folder: str
 
     @classmethod
-    def of(cls, told: str) -> ImagePython:
+    def of(cls, printed: str) -> ImagePython:
         """Read what `ASK` printed. Raises InfraError for another Python than CPython."""
-        facts = json.loads(told)
+        facts = json.loads(printed)
         abi = str(facts["abi"]).split("-")
         if facts["implementation"] != "cpython" or abi[0] != "cpython" or len(abi) < 2:
             raise InfraError(
@@ -95,7 +95,7 @@ def pip_command(python: ImagePython, requirements: Sequence[Requirement], target
 async def fetch(python: ImagePython, requirements: Sequence[Requirement], target: Path) -> tuple[str, ...]:
     """Put packages and what they need into a folder; each with its version, as numpy==2.3.1.
 
-    Raises UserError for what can't be had, InfraError when the index can't be reached.
+    Raises UserError for what is unavailable, InfraError when the index can't be reached.
     """
     env = {**os.environ, "PIP_USER": "0"}  # a user's own setting, which does not go with a target
     try:
@@ -109,7 +109,7 @@ async def fetch(python: ImagePython, requirements: Sequence[Requirement], target
 def explained(
     output: str, python: ImagePython, requirements: Sequence[Requirement]
 ) -> InfraError | UserError:
-    """What pip's failure means, and what to do; it was asked to say much, so that this can be told."""
+    """What pip's failure means, and what to do; its verbose output is needed for this."""
     lines = output.splitlines()
     telling = [
         line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying")) or " depends on " in line

@@ -12,9 +12,9 @@ class Crowded(SandboxLost):
     """The calls beside it took the memory or the disk that it was allowed: it may be made again elsewhere."""
 
 
-NO_ANSWER = "a sandbox's agent sent an answer that is none"
+NO_ANSWER = "a sandbox's agent sent an invalid answer"
 _NUMBERS = ("wall_s", "cpu_s", "memory_mib")
-_MOST = 1e300  # of a number: no NaN, no infinity, nothing that is no float
+_MOST = 1e300  # of a number: no NaN, no infinity, nothing too large for a float
 
 
 def check_answer(frame: Frame) -> None:

@@ -82,7 +82,7 @@ def _end(frame: Frame, request: GradeRequest, reason: object) -> End:
 
 
 def _failures(frame: Frame, request: GradeRequest) -> tuple[list[Raised | None], bool]:
-    """What the test side said of each test, and whether it heard too much of the solution.
+    """What the test side said of each test, and whether it received too much from the solution.
 
     Raises InfraError when it failed by itself, UserError for a test that passes what can't cross.
     """
@@ -122,7 +122,7 @@ def _call_answer(line: bytes, case: CallCase) -> Answer:
 
 
 def _answer(line: Tree) -> Answer:
-    """A line of the solution's, read: from untrusted code, so anything may stand there."""
+    """A line of the solution's, read: from untrusted code, so it may hold anything."""
     if isinstance(line, list) and len(line) in (2, 3) and line[0] == "r":
         return Returned(line[1], _left(line[2]) if len(line) == 3 else None)
     if isinstance(line, list) and len(line) == 2 and line[0] == "n" and isinstance(line[1], str):

@@ -34,7 +34,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class NoValue:
-    """It returned what is no plain value; `kind` is its type."""
+    """It returned what is not a plain value; `kind` is its type."""
 
     kind: str
 
@@ -52,8 +52,8 @@ class End:
 
 
 def question(case: CallCase) -> list[Tree]:
-    """What a solution is asked: [args, kwargs, whether to read an iterator, whether to tell how the arguments
-    ended]. Raises UserError when they are no plain values."""
+    """What a solution is asked: [args, kwargs, whether to read an iterator, whether to report the
+    arguments after the call]. Raises UserError when they are not plain values."""
     args, kwargs = _encoded(case.args, "passes"), _encoded(dict(case.kwargs), "passes")
     _encoded(case.expected, "expects")
     _encoded(case.expected_args, "expects")
@@ -81,7 +81,7 @@ def judge_call(case: CallCase, answer: Answer) -> CaseResult:
 
 
 def _difference(verb: str, answer: Returned | NoValue, expected: Tree, tolerance: float) -> str:
-    """'returned 3, expected 4'; empty when there is none."""
+    """'returned 3, expected 4'; empty when they agree."""
     if isinstance(answer, NoValue):
         return f"{verb} <{one_line(answer.kind, MAX_VALUE_CHARS)}>, expected {render(expected)}"
     try:
@@ -165,7 +165,7 @@ def same_output(printed: str, expected: str, tolerance: float = 0.0) -> bool:
 
 
 def output_difference(printed: str, expected: str, tolerance: float) -> str:
-    """'printed '3', expected '4''; empty when there is none. Of long outputs, the first line that differs."""
+    """'printed '3', expected '4''; empty when they agree. Of long outputs, the first line that differs."""
     got, wanted = _lines(printed), _lines(expected)
     line = _first_difference(got, wanted, tolerance)
     if line is None:

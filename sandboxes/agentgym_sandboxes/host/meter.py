@@ -33,7 +33,7 @@ class Spread:
 class CallMeter:
     """What every backend measures.
 
-    queue: a call's wait for a slot, or a session's for a sandbox, be it in vain. wall: a call's time in the
+    queue: a call's wait for a slot, or a session's for a sandbox, successful or not. wall: a call's time in the
     sandbox. start: of a sandbox, until it takes calls. engine: of a request to the engine, where there is one.
     counts: whatever else, by the metric's name without its area, as `oom_kills_total`.
     """

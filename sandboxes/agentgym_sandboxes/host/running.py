@@ -35,7 +35,7 @@ def limit_of(frame: Frame) -> LimitHit | None:
 
 
 def result_of(frame: Frame) -> RunResult:
-    """What a program did, or a run or a command of a session. Raises SandboxLost for what is no answer."""
+    """What a program did, or a run or a command of a session. Raises SandboxLost for what is not an answer."""
     check_answer(frame)
     status, exit_code = RunStatus.OK, None
     header = frame.header

@@ -74,7 +74,7 @@ async def grade_programs(request: GradeRequest, run: Run, at_a_time: int) -> Ver
     return _verdict(request, cases, found, failed_s, time.monotonic() - began_s)
 
 
-_LAST = (RunStatus.TIMEOUT, RunStatus.UNSUPPORTED)  # the other programs would fare no better
+_LAST = (RunStatus.TIMEOUT, RunStatus.UNSUPPORTED)  # the other programs would end the same way
 _JUDGED = (RunStatus.OK, RunStatus.ERROR)
 
 

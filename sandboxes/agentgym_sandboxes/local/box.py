@@ -1,4 +1,4 @@
-"""A box: a process that stands with its Python warm, takes the order for one call, and is thrown away."""
+"""A box: a process with a warm Python that takes the order for one call, and is thrown away."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BoxGone(SandboxLost):
 class End(TypedDict):
     """How the process of a call ended. status: as wait gives it; None when it could not be made.
 
-    disk: the limit on files that was at hand then, if there is one.
+    disk: the limit on files that it may have reached, if there is one.
     """
 
     status: int | None
@@ -43,7 +43,7 @@ class End(TypedDict):
 
 
 class Box:
-    """One standing process. `start` makes one; `order` begins its only call; `end` leaves nothing of it."""
+    """One waiting process. `start` makes one; `order` begins its only call; `end` leaves nothing of it."""
 
     def __init__(self, place: Place, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self.place = place
@@ -57,7 +57,7 @@ class Box:
 
     @classmethod
     async def start(cls, place: Place, python: str, timeout_s: float) -> Box:
-        """Start one and wait until it stands. Raises SandboxUnavailable with what it said."""
+        """Start one and wait until it is ready. Raises SandboxUnavailable with what it printed."""
         began_s = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         errors = os.memfd_create("errors")
@@ -93,7 +93,7 @@ class Box:
         except TimeoutError:
             await box.end()
             raise SandboxUnavailable(
-                f"a sandbox did not stand within {timeout_s:g} s (start_timeout_s): {_said(errors)}"
+                f"a sandbox was not ready within {timeout_s:g} s (start_timeout_s): {_said(errors)}"
             ) from None
         except BaseException:
             await box.end()
@@ -108,7 +108,7 @@ class Box:
         return not self._gone
 
     def watch(self, on_gone: Callable[[], None] | None) -> None:
-        """Be told when it dies while it waits; None: no longer."""
+        """Call on_gone when it dies while it waits; None: no longer."""
         self._on_end = (lambda end: on_gone()) if on_gone is not None else None
 
     def order(
@@ -118,7 +118,7 @@ class Box:
         fds: Sequence[int],
         on_end: Callable[[End | None], None],
     ) -> None:
-        """Begin the call. on_end: called once, with None when the box died without a word.
+        """Begin the call. on_end: called once, with None when the box died without a report.
 
         Raises BoxGone.
         """
@@ -134,7 +134,7 @@ class Box:
     async def end(self) -> bool:
         """Kill all of it and wait until it is gone; False when that took too long. May be called again.
 
-        A call that it still has is told that it died.
+        A call that it still has fails.
         """
         if self._ending is None:
             on_end, self._on_end = self._on_end, None
@@ -148,7 +148,7 @@ class Box:
     async def _first_message(self) -> bytes:
         first: asyncio.Future[bytes] = self._loop.create_future()
 
-        def hear() -> None:
+        def on_readable() -> None:
             data = _receive(self._control)
             if not data:
                 self._gone = True
@@ -159,7 +159,7 @@ class Box:
                 on_end, self._on_end = self._on_end, None
                 on_end(_read_end(data))
 
-        self._loop.add_reader(self._control, hear)
+        self._loop.add_reader(self._control, on_readable)
         return await first
 
     async def _vanish(self) -> bool:
@@ -201,7 +201,7 @@ def _receive(control: socket.socket) -> bytes:
 
 
 def _read_end(data: bytes) -> End | None:
-    """The report of a call's end; None when there is none."""
+    """The report of a call's end; None when the box is gone."""
     if not data:
         return None
     said = json.loads(data)
@@ -213,4 +213,4 @@ def _read_end(data: bytes) -> End | None:
 
 def _said(errors: int) -> str:
     data = os.pread(errors, 1 << 16, 0)[-MAX_SAID_BYTES:]
-    return data.decode("utf-8", "replace").strip() or "it said nothing"
+    return data.decode("utf-8", "replace").strip() or "it printed nothing"

@@ -60,7 +60,7 @@ class Call:
             try:
                 with self._prepared() as orders:
                     for op, fds in orders.items():
-                        self._boxes[op].order(op, self._limits, fds, functools.partial(self._hear_end, op))
+                        self._boxes[op].order(op, self._limits, fds, functools.partial(self._on_end, op))
                 await self._ended
             finally:
                 deadline.cancel()
@@ -110,8 +110,8 @@ class Call:
         if self._job.reason is not None:
             self._end(self._job.reason)
 
-    def _hear_end(self, op: str, end: End | None) -> None:
-        """A box says that its process ended; or nothing, and is gone."""
+    def _on_end(self, op: str, end: End | None) -> None:
+        """A box reports that its process ended; None when the box is gone."""
         job = self._job
         if self._ended.done():
             return
@@ -126,8 +126,8 @@ class Call:
         job.memory_kib = max(job.memory_kib, end["memory_kib"])
         reason = self._why_failed(op, status, end["disk"]) if status else None
         if reason is not None or len(job.exits) == len(self._boxes):
-            self._end(reason)  # not before: the tests have to say how they took a solution that is gone
-        elif op == "judge":  # its end is the solution's, which may have come first and not be told yet
+            self._end(reason)  # not before: the tests may still have to report
+        elif op == "judge":  # its end is the solution's, which may have come first and not be reported yet
             self._loop.call_later(SOLUTION_ENDS_WITHIN_S, self._end, None)
 
     def _why_failed(self, op: str, status: int, disk: Hit | None) -> str | None:
@@ -154,7 +154,7 @@ class Call:
         return sum(box.place.num_oom_kills() for box in self._boxes.values())
 
     def _end(self, reason: str | None) -> None:
-        """The first reason stands, and the limit behind it."""
+        """The first reason is kept, and the limit behind it."""
         job = self._job
         job.reason = job.reason or reason
         if not self._ended.done():

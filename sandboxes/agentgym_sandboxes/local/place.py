@@ -1,4 +1,4 @@
-"""Where one box runs: what stands before its Python, and what ends it. One protocol, one way for each backend."""
+"""Where one box runs: the command before its Python, and what ends it. One protocol, one way for each backend."""
 
 from __future__ import annotations
 

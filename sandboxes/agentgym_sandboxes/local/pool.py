@@ -1,4 +1,4 @@
-"""Boxes that stand ready, a bounded number of calls at a time, and a bounded wait for a turn."""
+"""Boxes that are ready, a bounded number of calls at a time, and a bounded wait for a turn."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pool:
         return len(self._spares)
 
     async def start(self) -> None:
-        """Wait for one box to stand, so that what is wrong is said now; the others follow."""
+        """Wait for the first box, so that a failure is reported now; the others follow."""
         self._keep(await self._start())
         self._refill()
 
@@ -108,7 +108,7 @@ class Pool:
         await asyncio.gather(*(self._end(box) for box in boxes))
 
     async def close(self) -> None:
-        """End all boxes; calls under way are told that theirs died."""
+        """End all boxes; calls under way fail."""
         self._closed = True
         refills = list(self._refills)
         for refill in refills:
@@ -145,7 +145,7 @@ class Pool:
 
     async def _replace(self, box: Box) -> None:
         await self._end(box)
-        await asyncio.sleep(1.0)  # what kills spares as they stand must not keep a core busy
+        await asyncio.sleep(1.0)  # what kills every spare must not keep a core busy
         self._refill()
 
     def _refill(self) -> None:

@@ -58,6 +58,6 @@ def _ours() -> Iterable[str]:
 
 async def _ask(path: str) -> Python:
     """What an interpreter reports of itself. Raises OSError, ValueError or InfraError."""
-    told = await run_command([path, "-I", "-c", _ASK], TIMEOUT_S)
-    version, executable, folders = json.loads(told.splitlines()[-1] if told else "")
+    printed = await run_command([path, "-I", "-c", _ASK], TIMEOUT_S)
+    version, executable, folders = json.loads(printed.splitlines()[-1] if printed else "")
     return Python(executable, (version[0], version[1], version[2]), tuple(folders))

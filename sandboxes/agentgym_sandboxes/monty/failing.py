@@ -40,7 +40,7 @@ def timed_out(limits: Limits) -> Ended:
 
 
 def raised_of(error: MontyError, limits: Limits, code: str) -> Raised:
-    """What the code raised. Raises Ended or Unsupported when it was no exception of the code's own."""
+    """What the code raised. Raises Ended or Unsupported when it was not an exception of the code's own."""
     from pydantic_monty import MontyCrashedError, MontyRuntimeError, MontySyntaxError
 
     if isinstance(error, MontyCrashedError):
@@ -67,10 +67,10 @@ def raised_of(error: MontyError, limits: Limits, code: str) -> Raised:
 
 def memory_hit(raised: Raised) -> LimitHit | None:
     """The limit on memory, when that is what was raised: the interpreter says so in bytes."""
-    told = _OVER_MEMORY.match(raised.message) if raised.kind == "MemoryError" else None
-    if told is None:
+    found = _OVER_MEMORY.match(raised.message) if raised.kind == "MemoryError" else None
+    if found is None:
         return None
-    asked, allowed = (int(number) / MIB for number in told.groups())
+    asked, allowed = (int(number) / MIB for number in found.groups())
     return LimitHit(resource="memory_mib", used=asked, allowed=allowed)
 
 

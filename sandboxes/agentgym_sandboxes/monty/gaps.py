@@ -1,4 +1,4 @@
-"""Tells what the interpreter lacks from what the code did wrong: the first is "unsupported", never "failed"."""
+"""Distinguishes what the interpreter lacks from what the code did wrong: the first is "unsupported", never "failed"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINALIZER = re.compile(r"\bdef\s+__del__\b")
 _LAZY = frozenset(("map", "filter", "zip", "enumerate", "reversed"))
 _READERS = frozenset(
     ["list", "tuple", "set", "frozenset", "dict", "sorted", "sum", "max", "min", "any", "all", "iter"]
-)  # of all that they are given, or as Python does: iter(map(...)) is no list in either
+)  # of all that they are given, or as Python does: iter(map(...)) is not a list in either
 _READING_METHODS = frozenset(("join", "extend", "update", "union", "fromkeys", "intersection", "difference"))
 _MAYBE_LAZY = re.compile(
     r"\b(?:map|filter|zip|enumerate|reversed)\b|[^\s#].*\bfor\b|\(\s*\n.*\bfor\b", re.DOTALL
@@ -107,7 +107,7 @@ def never_finalized(code: str) -> str:
 
 
 def reads_input(code: str) -> bool:
-    """Whether a program may read its standard input, as far as its words tell."""
+    """Whether a program may read its standard input, as far as its source shows."""
     return _INPUT.search(code) is not None
 
 

@@ -1,7 +1,7 @@
 """The source that runs inside an interpreter, around a solution's own.
 
-What leaves is one text, whatever the solution made of these names: a value would be built anew outside, and there
-a set takes hours when its elements collide, and a list that stands in itself again and again all memory.
+What leaves is one text, whatever the solution made of these names: a value would be built again outside, and there
+a set takes hours when its elements collide, and a list that is in itself again and again takes all memory.
 """
 
 from __future__ import annotations

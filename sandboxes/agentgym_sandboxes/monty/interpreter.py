@@ -57,7 +57,7 @@ class Interpreter:
         began_s = time.monotonic()
         calls = [case for case in request.cases if isinstance(case, CallCase)]
         asserts = [case for case in request.cases if isinstance(case, AssertCase)]
-        questions = [judging.question(case) for case in calls]  # refuses what is no plain value
+        questions = [judging.question(case) for case in calls]  # refuses what is not a plain value
         answers: list[Answer] = []
         failures: list[Raised | None] = []
         end = End(RunStatus.OK, "")
@@ -160,7 +160,7 @@ class Interpreter:
             return None
         try:
             told = read_told(found, request.limits)
-        except Ended:  # which of them it was is told one by one
+        except Ended:  # found by judging one by one
             return None
         if type(told) is not list or len(told) != len(calls):
             return None

@@ -120,7 +120,7 @@ class Solution:
 
 
 def read_told(found: object, limits: Limits) -> Tree:
-    """What the text that left an interpreter holds; None when it is none of ours. Raises Ended for a flood."""
+    """What the text that left an interpreter holds; None when it is not ours. Raises Ended for a flood."""
     if type(found) is not str:
         return None
     if len(found) > limits.answer_mib << 20:
@@ -133,7 +133,7 @@ def read_told(found: object, limits: Limits) -> Tree:
 
 
 def answer_of(told: Tree) -> Answer | None:
-    """An answer as the source inside tells it; None when it is none of ours."""
+    """An answer as the source inside writes it; None when it is not ours."""
     if type(told) is not list or len(told) not in (2, 3):
         return None
     if told[0] == "x":

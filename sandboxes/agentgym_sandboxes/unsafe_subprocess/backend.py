@@ -44,7 +44,7 @@ class UnsafeSubprocessBackend(LocalBackend):
 
     async def _prepare(self) -> str:
         self._check_allowed()
-        log.warning("sandbox 'unsafe_subprocess' is no sandbox: %s", WHAT_IT_MEANS)
+        log.warning("sandbox 'unsafe_subprocess' is not a sandbox: %s", WHAT_IT_MEANS)
         return (await find_python(self.config.python)).path
 
     def _new_place(self) -> SubprocessPlace:
@@ -56,6 +56,6 @@ class UnsafeSubprocessBackend(LocalBackend):
     def _check_allowed(self) -> None:
         if not self.config.allow_unsafe:
             raise UserError(
-                f"sandbox {self.name!r} is no sandbox: {WHAT_IT_MEANS}. If that is what you want, say so with "
-                "--sandbox.options.allow_unsafe true; else take docker or bubblewrap."
+                f"sandbox {self.name!r} is not a sandbox: {WHAT_IT_MEANS}. If that is what you want, set "
+                "--sandbox.options.allow_unsafe true; else use a sandbox that contains it."
             )

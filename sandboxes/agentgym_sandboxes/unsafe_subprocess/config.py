@@ -14,7 +14,7 @@ class UnsafeSubprocessConfig:
     """allow_unsafe: must be set to true, or nothing is run.
 
     python: the interpreter that runs the code; None is the system's, else ours. slots: calls at a time; 0 is two
-    a core. spares: processes that stand ready. memory_mib: the address space that one process may use.
+    a core. spares: processes that are ready. memory_mib: the address space that one process may use.
     """
 
     allow_unsafe: bool = False

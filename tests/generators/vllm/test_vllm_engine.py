@@ -24,11 +24,11 @@ pytestmark = [
 PROGRAM = """
 import asyncio, sys
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import VllmEngineConfig, build_engine
+from agentgym.generators.select import VllmEngineConfig
 from agentgym.types import GenerateRequest, SamplingParams
 
 async def main():
-    engine = build_engine(GeneratorConfig(engine=VllmEngineConfig(), device="cpu", max_model_len=256), sys.argv[1])
+    engine = VllmEngineConfig().build(GeneratorConfig(device="cpu", max_model_len=256), sys.argv[1])
     await engine.start()
     request = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=4))
     print(len((await engine.generate(request)).completion_ids), flush=True)

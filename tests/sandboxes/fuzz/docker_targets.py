@@ -107,7 +107,7 @@ class Agents:
         blobs = [random.choice((b"", b"{}", b"print(1)", b'{"code":"","entry":"f","calls":[]}',
         random.randbytes(20)))
                  for _ in range(random.randint(0, 3))]  # fmt: skip
-        container.tell(random.choice(OPERATIONS), header, blobs)  # type: ignore[arg-type]
+        container.notify(random.choice(OPERATIONS), header, blobs)  # type: ignore[arg-type]
 
     async def _check_grade(self, container: Container) -> None:
         """An agent that answers still does what it should."""

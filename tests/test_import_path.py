@@ -9,7 +9,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.importing import import_path_of, load_environment_class, load_object, load_reward
+from agentgym.import_path import import_object, import_path_of
 
 SOURCE = """
 import beside
@@ -23,8 +23,7 @@ class Unfinished(Environment):
     pass
 
 class Inner:
-    class Deep:
-        pass
+    pass
 
 @reward(weight=0.25, low=-1)
 def short(episode):
@@ -52,30 +51,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_is_run_once_and_may_import_what_lies_beside_it(folder: Path) -> None:
-    guess = load_environment_class("my_env.py:Guess")
-    assert guess.__name__ == guess.name == "Guess" and list(guess().tasks("train")) == []
-    assert load_object(str(folder / "my_env.py") + ":Guess") is guess
-    assert load_object("my_env.py:Inner.Deep").__qualname__ == "Inner.Deep"  # type: ignore[attr-defined]
+    guess = PluginRegistry([]).environment("my_env.py:Guess")
+    assert guess.name == "Guess" and list(guess().tasks("train")) == []  # type: ignore[attr-defined]
+    assert import_object(str(folder / "my_env.py") + ":Guess", local=True) is guess
     assert PluginRegistry([]).environment("./my_env.py:Guess") is guess
 
 
 def test_a_file_hides_no_module_of_its_name() -> None:
-    assert load_object("math.py:Mine")
+    assert import_object("math.py:Mine", local=True)
     import math
 
-    assert math.pi and load_object("math:pi") == math.pi
+    assert math.pi and import_object("math:pi", local=True) == math.pi
 
 
 def test_a_reward_keeps_its_mark_and_a_plain_function_gets_the_defaults() -> None:
-    short, plain = load_reward("my_env.py:short"), PluginRegistry([]).reward("my_env.py:plain")
+    short, plain = (PluginRegistry([]).reward(f"my_env.py:{name}") for name in ("short", "plain"))
     assert (short.name, short.weight, short.low, short.high) == ("short", 0.25, -1, 1)
     assert (plain.name, plain.weight, plain.function(None)) == ("plain", 1.0, 1.0)  # type: ignore[arg-type]
 
 
 def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
     for path in ("my_env.py:Guess", "my_env.py:short"):
-        thing = load_object(path)
-        assert import_path_of(thing) == f"{folder}/{path}" and load_object(import_path_of(thing)) is thing
+        thing = import_object(path, local=True)
+        assert import_path_of(thing) == f"{folder}/{path}"
+        assert import_object(import_path_of(thing), local=True) is thing
     assert import_path_of(PluginRegistry) == "agentgym.hooks:PluginRegistry"
     with pytest.raises(UserError, match="top level of the file"):
         import_path_of(lambda: None)
@@ -84,30 +83,31 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("my_env.py:Gues", "my_env.py has no 'Gues'. Did you mean 'Guess'? Available: Guess, Inner, LIMIT, "),
-        ("my_env.py", "'my_env.py' names nothing in it; write my_env.py:NAME. Available: Guess"),
+        (
+            "my_env.py:Gues",
+            "'Gues' does not exist in my_env.py. Did you mean 'Guess'? Available: Guess, Unfinished.",
+        ),
+        ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. Available: Guess"),
         ("my_emv.py:Guess", "no file 'my_emv.py'. Did you mean 'my_env.py'?"),
         ("broken.py:X", "broken.py, line 2: y = x / 0)"),
-        ("broken:X", "'broken' could not be imported: ZeroDivisionError: division by zero"),
+        ("broken:X", "importing broken failed with ZeroDivisionError: division by zero"),
         ("unparsed.py:X", "(unparsed.py, line 1)"),
-        (
-            "agentgym.hoks:X",
-            "no module 'agentgym.hoks'. Is its package installed? A file is named by its path",
-        ),
-        ("__main__:Guess", "A script's or notebook's own names are gone when it ends"),
-        ("my_env.py:LIMIT", "is of type int, not a subclass of agentgym.Environment"),
-        ("my_env.py:Inner", "not a subclass of agentgym.Environment. Available: Guess, Unfinished."),
+        ("agentgym.hoks:X", "there is no module 'agentgym.hoks'. Did you mean 'hooks'?"),
+        ("__main__:Guess", "what a script or notebook defined is gone when it has ended"),
+        ("my_env.py:LIMIT", "is not a subclass of agentgym.Environment. Available: Guess, Unfinished."),
+        ("my_env.py:Inner", "is not a subclass of agentgym.Environment"),
         ("my_env.py:Unfinished", "'my_env.py:Unfinished' does not define tasks"),
-        (":Guess", "could not be imported"),
+        (":Guess", "is not an import path; write package.module:Name or my_file.py:Name"),
+        ("my_env.py:Inner.Deep", "is not an import path"),
     ],
 )
 def test_what_is_wrong_with_a_path_is_said(path: str, expected: str) -> None:
     with pytest.raises(UserError) as refused:
-        load_environment_class(path)
+        PluginRegistry([]).environment(path)
     assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["my_env.py:LIMIT", "my_env.py:Guess"])
 def test_a_reward_is_a_function(path: str) -> None:
-    with pytest.raises(UserError, match="give a function"):
-        load_reward(path)
+    with pytest.raises(UserError, match=r"not a function that takes an episode\. Available: plain"):
+        PluginRegistry([]).reward(path)

@@ -1,4 +1,4 @@
-"""A generator engine without a model, for tests: its tokens follow from prompt, seed and weights."""
+"""A generator engine without a model, chosen as a third party's: its tokens follow from prompt, seed and weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.errors import InfraError
+from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ HELD_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedSettings:
+class Scripted(EngineConfig):
     """token_s: time per token. max_model_len: longer requests are refused. poison_token: a prompt that begins
     with it kills the process, as a request that breaks an engine would. start_error: raised by `start`.
     held_by: a file; while it is there, every request waits after its current token, a new one after its first.
@@ -34,6 +35,9 @@ class ScriptedSettings:
     poison_token: int | None = None
     start_error: str | None = None
     held_by: Path | None = None
+
+    def build(self, generator: GeneratorConfig, model_path: str) -> ScriptedEngine:
+        return ScriptedEngine(self)
 
 
 def scripted_tokens(
@@ -56,7 +60,7 @@ def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> int:
 class ScriptedEngine:
     """Implements `GeneratorEngine`. The weights it starts with have version 0 and fingerprint 0."""
 
-    def __init__(self, settings: ScriptedSettings) -> None:
+    def __init__(self, settings: Scripted) -> None:
         self._settings = settings
         self._version = 0
         self._fingerprint = 0
@@ -102,7 +106,7 @@ class ScriptedEngine:
                 if settings.token_s:
                     await asyncio.sleep(settings.token_s)
                 versions.append(self._version)
-                while settings.held_by is not None and settings.held_by.exists():  # noqa: ASYNC110  no event crosses
+                while settings.held_by is not None and settings.held_by.exists():
                     await asyncio.sleep(HELD_POLL_S)
             self._tokens_total += len(tokens)
         finally:
@@ -141,8 +145,3 @@ def _spans(versions: list[int]) -> tuple[VersionSpan, ...]:
             spans.append(VersionSpan(version=versions[start], start=start, end=end))
             start = end
     return tuple(spans)
-
-
-def build_scripted(settings: ScriptedSettings) -> ScriptedEngine:
-    """A factory for functools.partial."""
-    return ScriptedEngine(settings)
