@@ -240,7 +240,7 @@ class _Builder:
             info.key for info in describe(self.root) if info.key.endswith(f".{key}") and info.key != full
         ]
         if elsewhere:  # the right name in the wrong section is likelier than a misspelling
-            hint = f" Did you mean {' or '.join(map(repr, elsewhere))}?" + hint[hint.index(" There is:") :]
+            hint = f" Did you mean {' or '.join(map(repr, elsewhere))}?" + hint[hint.index(" Available:") :]
         elif path:
             hint = hint.replace("Did you mean '", f"Did you mean '{path}.")
         of = f" of {chosen!r}" if chosen else ""

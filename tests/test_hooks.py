@@ -121,7 +121,7 @@ def test_a_name_that_nobody_gives_mentions_the_plugins_that_failed(install: Inst
     registry = PluginRegistry(install("bad-things", worlds="1 / 0") + install("fine", good=GOOD))
     with pytest.raises(UserError) as raised:
         registry.environment("god")
-    assert "no environment 'god'. Did you mean 'good'? There is: good." in str(raised.value)
+    assert "no environment 'god'. Did you mean 'good'? Available: good." in str(raised.value)
     assert "'worlds' of bad-things 1.2 did not load: ZeroDivisionError" in str(raised.value)
 
 

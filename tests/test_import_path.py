@@ -83,16 +83,16 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
     [
         (
             "my_env.py:Gues",
-            "'Gues' does not exist in my_env.py. Did you mean 'Guess'? There is: Guess, Unfinished.",
+            "'Gues' does not exist in my_env.py. Did you mean 'Guess'? Available: Guess, Unfinished.",
         ),
-        ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. There is: Guess"),
+        ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. Available: Guess"),
         ("my_emv.py:Guess", "no file 'my_emv.py'. Did you mean 'my_env.py'?"),
         ("broken.py:X", "broken.py, line 2: y = x / 0)"),
         ("broken:X", "importing broken failed with ZeroDivisionError: division by zero"),
         ("unparsed.py:X", "(unparsed.py, line 1)"),
         ("agentgym.hoks:X", "there is no module 'agentgym.hoks'. Did you mean 'hooks'?"),
         ("__main__:Guess", "what a script or notebook defined is gone when it has ended"),
-        ("my_env.py:LIMIT", "is not a subclass of agentgym.Environment. There is: Guess, Unfinished."),
+        ("my_env.py:LIMIT", "is not a subclass of agentgym.Environment. Available: Guess, Unfinished."),
         ("my_env.py:Inner", "is not a subclass of agentgym.Environment"),
         ("my_env.py:Unfinished", "'my_env.py:Unfinished' does not define tasks"),
         (":Guess", "is not an import path; write package.module:Name or my_file.py:Name"),
@@ -107,5 +107,5 @@ def test_what_is_wrong_with_a_path_is_said(path: str, expected: str) -> None:
 
 @pytest.mark.parametrize("path", ["my_env.py:LIMIT", "my_env.py:Guess"])
 def test_a_reward_is_a_function(path: str) -> None:
-    with pytest.raises(UserError, match=r"not a function that takes an episode\. There is: plain"):
+    with pytest.raises(UserError, match=r"not a function that takes an episode\. Available: plain"):
         PluginRegistry([]).reward(path)

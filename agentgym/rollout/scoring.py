@@ -137,7 +137,7 @@ def find_reward(name: str, environment: object, registry: PluginRegistry) -> Rew
     except UserError as error:
         if not own:
             raise
-        hint = nearest(name, own).replace(" There is", " In the environment's file there is")
+        hint = nearest(name, own).replace(" Available:", " The environment's file has:")
         raise UserError(f"{error}{hint}") from error
 
 

@@ -88,7 +88,7 @@ async def test_the_recipes_weights_replace_the_environments_and_own_rewards_win(
     with pytest.raises(UserError, match="two rewards are called 'unused'"):
         Scorer.of(own, registry, {"unused": 1.0, f"{file}:unused": 1.0})
     with pytest.raises(
-        UserError, match=r"no reward 'metod'.*Did you mean 'method'\? In the environment's file"
+        UserError, match=r"no reward 'metod'.*Did you mean 'method'\? The environment's file"
     ):
         Scorer.of(own, registry, {"metod": 1.0})
 
