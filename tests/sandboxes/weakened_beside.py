@@ -2,104 +2,81 @@
 
 from __future__ import annotations
 
-from weakening import Weakening
+from weakening import Patch, Weakening
+
+
+def _one(name: str, trial: str, *patches: Patch, alone: bool = False) -> Weakening:
+    return Weakening(name=name, breaks=tuple(trial.split()), patches=patches, alone=alone)
+
 
 BESIDE = (
-    Weakening(
-        name="a home has a name that others can take",
-        patches=(
-            (
-                "        except FileExistsError:\n            folder = f",
-                "        except ValueError:\n            folder = f",
-            ),
+    _one(
+        "a home has a name that others can take",
+        "taken_homes",
+        (
+            "        except FileExistsError:\n            folder = f",
+            "        except ValueError:\n            folder = f",
         ),
-        breaks=("taken_homes",),
     ),
-    Weakening(
-        name="a call that finds no room to begin has failed",
-        patches=(
-            (
-                ' if end["fork_error"] in (errno.ENOSPC, errno.EDQUOT) else "no_process"',
-                ' if False else "no_process"',
-            ),
+    _one(
+        "a call that finds no room to begin has failed",
+        "no_room_to_start",
+        (
+            ' if end["fork_error"] in (errno.ENOSPC, errno.EDQUOT) else "no_process"',
+            ' if False else "no_process"',
         ),
-        breaks=("no_room_to_start",),
     ),
-    Weakening(
-        name="a process is as much as a call",
-        patches=(("            if nice > self._nices.get(uid, FIRST_NICE):", "            if False:"),),
-        breaks=("all_of_the_processor",),
+    _one(
+        "a process is as much as a call",
+        "all_of_the_processor",
+        ("            if nice > self._nices.get(uid, FIRST_NICE):", "            if False:"),
     ),
-    Weakening(
-        name="files stay while they are looked at",
-        patches=(
-            (
-                "            except FileNotFoundError:  # a neighbour's",
-                "            except ValueError:  # a neighbour's",
-            ),
+    _one(
+        "files stay while they are looked at",
+        "restless_files",
+        ("except FileNotFoundError:  # a neighbour's", "except ValueError:  # a neighbour's"),
+    ),
+    _one(
+        "all in a call's folders is thought to be its own",
+        "folders_of_others",
+        ("                        if owner in neighbours:\n", "                        if False:\n"),
+        ("    if owner == uid:\n        os.chmod(name", "    if True:\n        os.chmod(name"),
+    ),
+    _one(
+        "room that is gone is thought to be with others",
+        "disk_out_of_sight memory_out_of_sight",
+        ("        if not job.beside:\n", "        if False:\n"),
+        ("return memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib\n", "return True\n"),
+        (" and others_fill_disk(job.beside)\n", "\n"),
+    ),
+    _one(
+        "the zygote has only children of its own making",
+        "children_of_the_runner",
+        ("if pid not in keys:\n            continue", "if pid not in keys:\n            raise KeyError(pid)"),
+        alone=True,
+    ),
+    _one(
+        "a session's Python speaks for itself",
+        "malformed_messages",
+        (
+            "LookupError, ArithmeticError, RecursionError):\n            return  # of foreign",
+            "LookupError):\n            return  # of foreign",
         ),
-        breaks=("restless_files",),
     ),
-    Weakening(
-        name="all in a call's folders is thought to be its own",
-        patches=(
-            ("                        if owner in neighbours:\n", "                        if False:\n"),
-            ("    if owner == uid:\n        os.chmod(name", "    if True:\n        os.chmod(name"),
-        ),
-        breaks=("folders_of_others",),
+    _one(
+        "a session may have any number of connections",
+        "waiting_in_a_session",
+        ("MAX_CONNECTIONS, LOOK_EVERY_S = 20_000,", "MAX_CONNECTIONS, LOOK_EVERY_S = 1 << 30,"),
     ),
-    Weakening(
-        name="room that is gone is thought to be with others",
-        patches=(
-            ("        if not job.beside:\n", "        if False:\n"),
-            (
-                "            return memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib\n",
-                "            return True\n",
-            ),
-            (" and others_fill_disk(job.beside)\n", "\n"),
-        ),
-        breaks=("disk_out_of_sight", "memory_out_of_sight"),
-    ),
-    Weakening(
-        name="the zygote has only children of its own making",
-        patches=(
-            (
-                "        if pid not in keys:\n            continue",
-                "        if pid not in keys:\n            raise KeyError(pid)",
-            ),
+    _one(
+        "a session's files stand still, and fit",
+        "restless_session long_paths",
+        ("except (FileNotFoundError, PermissionError):\n", "except ValueError:\n"),
+        (" or num_chars > MAX_CHARS", ""),
+        (
+            'if "fork_error" in end:\n            header',
+            "if not lines or job.reason is not None:\n            header",
         ),
         alone=True,
-        breaks=("children_of_the_runner",),
-    ),
-    Weakening(
-        name="a session's Python speaks for itself",
-        patches=(
-            (
-                "LookupError, ArithmeticError, RecursionError):\n            return  # of foreign",
-                "LookupError):\n            return  # of foreign",
-            ),
-        ),
-        breaks=("malformed_messages",),
-    ),
-    Weakening(
-        name="a session may have any number of connections",
-        patches=(("MAX_CONNECTIONS, LOOK_EVERY_S = 20_000,", "MAX_CONNECTIONS, LOOK_EVERY_S = 1 << 30,"),),
-        breaks=("waiting_in_a_session",),
-    ),
-    Weakening(
-        name="a session's files stand still, and fit",
-        patches=(
-            (
-                "except (FileNotFoundError, PermissionError):\n                        continue  # gone",
-                "except ValueError:\n                        continue  # gone",
-            ),
-            (" or num_chars > MAX_CHARS", ""),
-            (
-                '        if "fork_error" in end:\n            header',
-                "        if not lines or job.reason is not None:\n            header",
-            ),
-        ),
-        alone=True,
-        breaks=("restless_session", "long_paths"),
     ),
 )
