@@ -17,9 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_class, import_object
 
-ComponentKind: TypeAlias = Literal[
-    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores"
-]
+ComponentKind: TypeAlias = Literal["losses", "advantages", "task_samplers", "generator_engines", "weight_stores"]
 
 
 @dataclass(frozen=True, slots=True)

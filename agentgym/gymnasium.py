@@ -92,9 +92,7 @@ class _SharedLoop:
             self._users += 1
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="agentgym-gymnasium", daemon=True
-                )
+                self._thread = threading.Thread(target=self._loop.run_forever, name="agentgym-gymnasium", daemon=True)
                 self._thread.start()
 
     def release(self) -> None:

@@ -132,9 +132,7 @@ class PluginRecord:
 
 
 Offer: TypeAlias = tuple[Provided, PluginRecord]
-OURS = PluginRecord(
-    name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)"
-)
+OURS = PluginRecord(name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)")
 
 
 class PluginRegistry:
@@ -143,9 +141,7 @@ class PluginRegistry:
     disabled: names of plugins, or of distributions whose plugins are all left out.
     """
 
-    def __init__(
-        self, entry_points: Iterable[importlib.metadata.EntryPoint], disabled: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, entry_points: Iterable[importlib.metadata.EntryPoint], disabled: Iterable[str] = ()) -> None:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(Specs)
         self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
@@ -162,9 +158,7 @@ class PluginRegistry:
                 distribution=dist.name if dist else "unknown",
                 version=dist.version if dist else "?",
             )
-            same = [
-                r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED
-            ]
+            same = [r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED]
             self.records.append(record)
             if {record.name, record.distribution} & off:
                 record.status = PluginStatus.DISABLED
@@ -285,9 +279,7 @@ class PluginRegistry:
             for record in self.records
             if record.status is PluginStatus.FAILED
         )
-        raise UserError(
-            f"no {noun} {name!r}.{nearest(name, self._provided[kind])} Is its package installed?{failed}"
-        )
+        raise UserError(f"no {noun} {name!r}.{nearest(name, self._provided[kind])} Is its package installed?{failed}")
 
     def _load(self, record: PluginRecord) -> None:
         if record.status is not PluginStatus.FOUND:

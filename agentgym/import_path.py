@@ -24,11 +24,7 @@ def is_import_path(name: str) -> bool:
 
 
 def import_object(
-    path: str,
-    wanted: str = "",
-    fits: Callable[[object], bool] = lambda value: True,
-    *,
-    local: bool = False,
+    path: str, wanted: str = "", fits: Callable[[object], bool] = lambda value: True, *, local: bool = False
 ) -> object:
     """The module's attribute. wanted: what `fits` accepts, in words.
 
@@ -48,9 +44,7 @@ def import_object(
     found: object = getattr(module, name, None)
     if hasattr(module, name) and fits(found):
         return found
-    problem = (
-        f"{path!r} is not {wanted}" if hasattr(module, name) else f"{name!r} does not exist in {module_name}"
-    )
+    problem = f"{path!r} is not {wanted}" if hasattr(module, name) else f"{name!r} does not exist in {module_name}"
     if not name:
         problem = f"{path!r} has no name behind it; write {module_name}:NAME"
     if module_name == "__main__":

@@ -41,13 +41,10 @@ class Reward:
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ValueError(
-                f"reward {self.name!r} has the range {self.low} to {self.high}; "
-                "give two finite numbers, low below high"
+                f"reward {self.name!r} has the range {self.low} to {self.high}; give two finite numbers, low below high"
             )
         if not 0 < self.timeout_s < math.inf:
-            raise ValueError(
-                f"reward {self.name!r} has timeout_s {self.timeout_s}; give a finite number above 0"
-            )
+            raise ValueError(f"reward {self.name!r} has timeout_s {self.timeout_s}; give a finite number above 0")
         if not math.isfinite(self.weight):
             raise ValueError(f"reward {self.name!r} has weight {self.weight}; give a finite number")
 

@@ -81,10 +81,7 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (
-            "my_env.py:Gues",
-            "'Gues' does not exist in my_env.py. Did you mean 'Guess'? Available: Guess, Unfinished.",
-        ),
+        ("my_env.py:Gues", "'Gues' does not exist in my_env.py. Did you mean 'Guess'? Available: Guess, Unfinished."),
         ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. Available: Guess"),
         ("my_emv.py:Guess", "no file 'my_emv.py'. Did you mean 'my_env.py'?"),
         ("broken.py:X", "broken.py, line 2: y = x / 0)"),

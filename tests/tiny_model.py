@@ -12,9 +12,7 @@ from agentgym.types import Sample
 VOCAB_SIZE = 96
 
 
-def write_model(
-    folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, layers: int = 2
-) -> str:
+def write_model(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, layers: int = 2) -> str:
     """Write a Hugging Face folder with random weights, large enough to make logits differ."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

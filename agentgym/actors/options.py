@@ -35,8 +35,7 @@ class ActorOptions:
     def __post_init__(self) -> None:
         if min(self.procs, self.num_replicas, self.threads) < 1:
             raise UserError(
-                f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} "
-                "must be at least 1"
+                f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
             )
         if self.hosts not in (None, 1):
             raise UserError(f"hosts is {self.hosts}; only this host can be used so far, give None or 1")

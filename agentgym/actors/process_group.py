@@ -41,12 +41,7 @@ class ProcessGroup(Generic[A]):
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        name: str,
-        actor_class: type[A],
-        args: tuple[object, ...],
-        options: ActorOptions,
+        self, runtime: Runtime, name: str, actor_class: type[A], args: tuple[object, ...], options: ActorOptions
     ) -> None:
         self.name = name
         self.pids: list[int] = []
@@ -59,11 +54,7 @@ class ProcessGroup(Generic[A]):
         self._stopping = False
         self._title = f"{name}#{next(_titles)}"
         self._mesh = runtime.spawn(
-            name,
-            title=self._title,
-            procs=options.procs,
-            environment=options.environment,
-            imports=options.imports,
+            name, title=self._title, procs=options.procs, environment=options.environment, imports=options.imports
         )
         self._actor = self._mesh.spawn(name, actor_class, *args)
 

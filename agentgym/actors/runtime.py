@@ -132,13 +132,7 @@ class Runtime:
             rank = point["procs"]
             path = self.log_path(name, rank)
             started = default_bootstrap_cmd().with_env(dict(environment(rank)))
-            started.args = [
-                "-m",
-                CHILD_MODULE,
-                "--name",
-                title or name,
-                *(["--log", str(path)] if path else []),
-            ]
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *(["--log", str(path)] if path else [])]
             return started
 
         mesh = _host().spawn_procs(

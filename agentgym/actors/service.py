@@ -51,11 +51,7 @@ class Service(Generic[A]):
         self._retries = 0
         self.replicas = [
             Replica(
-                f"{name}{index}",
-                partial(launch, index),
-                settings=self._settings,
-                admit=admit,
-                changed=self._notify,
+                f"{name}{index}", partial(launch, index), settings=self._settings, admit=admit, changed=self._notify
             )
             for index in range(num_replicas)
         ]
@@ -94,9 +90,7 @@ class Service(Generic[A]):
         except TimeoutError as error:
             if not deadline.expired():
                 raise  # the endpoint's own
-            raise InfraError(
-                f"{self.name}: no answer to {method_name(method)} within {deadline_s} s"
-            ) from error
+            raise InfraError(f"{self.name}: no answer to {method_name(method)} within {deadline_s} s") from error
         self._latencies_s.append(asyncio.get_running_loop().time() - started_s)
         self._requests += 1
         return answer
@@ -108,15 +102,11 @@ class Service(Generic[A]):
         """Calls that stay with one replica (its caches), and move only when it dies."""
         yield Session(self)
 
-    async def fanout(
-        self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None
-    ) -> list[R]:
+    async def fanout(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None) -> list[R]:
         """Call an endpoint on every replica that is up: the answers of their rank 0; see call_all."""
         return [answers[0] for answers in await self.call_all(method, *args, timeout_s=timeout_s)]
 
-    async def call_all(
-        self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None
-    ) -> list[list[R]]:
+    async def call_all(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None) -> list[list[R]]:
         """Call an endpoint on every process of every replica that is up: answers by replica, then rank.
 
         A replica that dies meanwhile is left out. Raises what an endpoint raised.

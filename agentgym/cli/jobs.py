@@ -25,13 +25,7 @@ class Jobs:
     """Whether a job returns or raises, everything it started is gone by then."""
 
     async def train(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        reporter: Reporter,
-        *,
-        resume: bool,
-        registry: PluginRegistry,
+        self, recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: bool, registry: PluginRegistry
     ) -> TrainResult:
         reporter.phase("loading torch, torchtitan and Monarch")
         try:

@@ -61,14 +61,10 @@ def _run(words: list[str], shell: JobShell) -> int:
     if name == "help":
         return _run([*rest[:1], "--help"], shell)
     command = load_command(name)
-    parser = Parser(
-        prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES
-    )
+    parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    overrides, others = (
-        split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
-    )
+    overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
     arguments = parser.parse_strictly(others)
     arguments.overrides = overrides
     return command.run(arguments, shell)

@@ -30,9 +30,7 @@ def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
     parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument(
-        "--env",
-        metavar="NAME",
-        help="an environment that is installed, or a file's or module's: my_env.py:Guess",
+        "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
     )
     parser.add_argument(
         "--reward",
@@ -51,11 +49,7 @@ def add_recipe_arguments(parser: Parser) -> None:
 
 
 def finish(
-    base: Mapping[str, object],
-    flags: Mapping[str, object],
-    arguments: argparse.Namespace,
-    where: str,
-    shell: Shell,
+    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
 ) -> Finished:
     """The recipe from base, the command's flags (dotted), the overrides and `--reward`.
 
@@ -126,8 +120,7 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
 def recipe_help() -> str:
     """Every field with its type and default."""
     rows = [
-        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default)
-        for info in describe(Recipe)
+        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default) for info in describe(Recipe)
     ]
     return "\n".join(
         [
@@ -151,9 +144,7 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
 def plan(recipe: Recipe) -> list[str]:
     """What a training run of this recipe starts and does, in lines for a person."""
     loop, generator, trainer = recipe.loop, recipe.generator, recipe.trainer
-    mode = (
-        "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
-    )
+    mode = "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
     weights = ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
     lines = [
         f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),

@@ -10,16 +10,7 @@ if TYPE_CHECKING:
     from agentgym.evals.statistics import PairedDifference
     from agentgym.jobs.train import TrainResult
 
-HEADER = (
-    "checkpoint",
-    "success",
-    "95% interval",
-    "reward",
-    "tasks",
-    "episodes",
-    "unsupported",
-    "infra errors",
-)
+HEADER = ("checkpoint", "success", "95% interval", "reward", "tasks", "episodes", "unsupported", "infra errors")
 
 
 def eval_row(result: EvalResult) -> tuple[str, ...]:

@@ -122,9 +122,7 @@ def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
             thread.join()
 
 
-def _settings(
-    base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards
-) -> Finished:
+def _settings(base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards) -> Finished:
     sections = {key: _section(key, value) for key, value in given.items() if value is not None}
     weights = {_path(one): rewards[one] if isinstance(rewards, Mapping) else None for one in rewards}
     return finish_checked(_merged(base, sections), weights, base=base, where=where)

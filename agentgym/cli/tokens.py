@@ -46,9 +46,7 @@ def token_origins(episode: Episode) -> list[TokenOrigin]:
 
 def find_decoder(run_dir: Path) -> Decode | None:
     """A function from token id to text, from the tokenizer of one of the run's checkpoints; None without one."""
-    files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(
-        run_dir.glob("*/tokenizer.json")
-    )
+    files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(run_dir.glob("*/tokenizer.json"))
     if not files:
         return None
     try:

@@ -57,9 +57,7 @@ def paired_difference(first: TaskScores, second: TaskScores, confidence: float =
     Raises ValueError when the lists differ in length or fewer than two tasks are left.
     """
     if len(first) != len(second):
-        raise ValueError(
-            f"{len(first)} tasks against {len(second)}; compare two evaluations of the same tasks"
-        )
+        raise ValueError(f"{len(first)} tasks against {len(second)}; compare two evaluations of the same tasks")
     pairs = [(_mean(a), _mean(b)) for a, b in zip(first, second, strict=True)]
     moves = [b - a for a, b in pairs if a is not None and b is not None]
     num = len(moves)

@@ -108,9 +108,7 @@ class GeneratorService:
         """
         service = self._started()
         groups = [r.group for r in service.replicas if r.up]
-        calls = (
-            group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups
-        )
+        calls = (group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         live: set[str] = set()
         for group, answer in zip(groups, answers, strict=True):

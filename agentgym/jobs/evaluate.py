@@ -19,9 +19,7 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.report import Reporter
 
 
-async def evaluate(
-    recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None
-) -> EvalResult:
+async def evaluate(recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None) -> EvalResult:
     """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times."""
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
@@ -33,9 +31,7 @@ async def evaluate(
         store = await recipe.weights.open("eval", runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
-        generator = GeneratorService(
-            config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime
-        )
+        generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
         await generator.start()
         tasks = held_out_tasks(gym.environment, recipe.eval.tasks)

@@ -35,9 +35,7 @@ class Gym:
     recipe: Recipe
 
     @classmethod
-    async def open(
-        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter
-    ) -> Gym:
+    async def open(cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox."""
         environment = build_environment(registry, recipe.env.name, recipe.env.options)
         scorer = Scorer.of(environment, registry, recipe.rewards)

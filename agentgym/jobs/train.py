@@ -123,9 +123,7 @@ class TrainJob:
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
         _check_sampling(recipe)
-        model_path = resolve_model(
-            recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights
-        )
+        model_path = resolve_model(recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights)
         if self.state.position is not None:
             check(str(self.folder.checkpoint_dir(self.state.position.step) / "trainer"), str(model_path))
         self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
@@ -143,13 +141,9 @@ class TrainJob:
     async def _start_services(self, model_path: str, runtime: Runtime, store: WeightStore) -> None:
         """Trainer, generators and reference start at the same time, then all hold the same version."""
         recipe = self.recipe
-        names = (
-            f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
-        )
+        names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
-        self.generator = GeneratorService(
-            config=recipe.generator, store=store, model_path=model_path, runtime=runtime
-        )
+        self.generator = GeneratorService(config=recipe.generator, store=store, model_path=model_path, runtime=runtime)
         self.stack.push_async_callback(self.generator.close)
         setup = TrainerSetup(
             model_path=model_path,
@@ -209,9 +203,7 @@ class TrainJob:
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop
-        group = await play_group(
-            self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed
-        )
+        group = await play_group(self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
         for episode in group.episodes:
             self.monitor.add(episode)
         assign_advantages(group, self.recipe.advantage)
@@ -271,10 +263,7 @@ class TrainJob:
         )
         [trainer] = await self.trainer.call(TitanTrainer.logprobs, [sample])
         distances = [abs(a - b) for a, b in zip(trainer[known:], completion.logprobs, strict=True)]
-        return {
-            "sync/mismatch_max": max(distances),
-            "sync/mismatch_mean": sum(distances) / len(distances),
-        }
+        return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save(self, position: Position) -> None:
         """The state names a checkpoint only once it is complete."""

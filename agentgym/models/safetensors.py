@@ -125,9 +125,7 @@ def read_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:
             yield from read_tensors(file)
 
 
-def write_tensors(
-    file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES
-) -> int:
+def write_tensors(file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES) -> int:
     """Write tensors one by one, as they arrive.
 
     Returns the size that the header was given, for the next file of the same shapes. Raises ValueError for a

@@ -67,11 +67,7 @@ class TrainBatch:
 
 
 def pack(
-    samples: Sequence[Sample],
-    *,
-    seq_len: int,
-    rows_divisible_by: int = 1,
-    attention_break_even: float | None = None,
+    samples: Sequence[Sample], *, seq_len: int, rows_divisible_by: int = 1, attention_break_even: float | None = None
 ) -> TrainBatch:
     """Pack samples into as few rows as first-fit-decreasing finds. Deterministic.
 

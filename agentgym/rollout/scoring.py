@@ -35,9 +35,7 @@ class Scorer:
     import, run inline. Use it as `async with`, or call `close()`.
     """
 
-    def __init__(
-        self, rewards: Iterable[Reward], weights: Mapping[str, float], *, num_workers: int = 2
-    ) -> None:
+    def __init__(self, rewards: Iterable[Reward], weights: Mapping[str, float], *, num_workers: int = 2) -> None:
         by_name = {reward.name: reward for reward in rewards}
         for name, weight in weights.items():
             if name not in by_name:
@@ -63,10 +61,7 @@ class Scorer:
 
     @classmethod
     def of(
-        cls,
-        environment: Environment[Any],
-        registry: PluginRegistry,
-        weights: Mapping[str, float] | None = None,
+        cls, environment: Environment[Any], registry: PluginRegistry, weights: Mapping[str, float] | None = None
     ) -> Self:
         """weights: by name or import path; empty takes the environment's. Raises UserError for an unknown name."""
         found: dict[str, Reward] = {}

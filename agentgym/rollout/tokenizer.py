@@ -69,9 +69,7 @@ class HuggingFaceTokenizer:
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         return str(
-            self._inner.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generation_prompt
-            )
+            self._inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
         )
 
     def _find_end_ids(self) -> tuple[int, ...]:
@@ -86,7 +84,5 @@ def _read_template(given: str) -> str:
         return TEMPLATES[given]
     path = Path(given)
     if not path.is_file():
-        raise UserError(
-            f"model.chat_template {given!r} is neither a file nor one of {', '.join(sorted(TEMPLATES))}"
-        )
+        raise UserError(f"model.chat_template {given!r} is neither a file nor one of {', '.join(sorted(TEMPLATES))}")
     return path.read_text(encoding="utf-8")

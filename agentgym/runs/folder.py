@@ -187,9 +187,7 @@ class RunFolder:
         """Raises UserError when the run saved none, so that it can't be resumed."""
         if state := self._load("state.json"):
             return state
-        raise UserError(
-            f"run {str(self.path)!r} stopped before it saved anything to resume from; start a new run"
-        )
+        raise UserError(f"run {str(self.path)!r} stopped before it saved anything to resume from; start a new run")
 
     def _save(self, name: str, record: Mapping[str, object]) -> None:
         write_whole(self.path / name, json.dumps(record, indent=1).encode())

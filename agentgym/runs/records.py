@@ -121,9 +121,7 @@ def decode_episode(record: Mapping[str, Any]) -> Episode:
 
 def _decode_turn(record: Mapping[str, Any]) -> Turn:
     read: dict[str, Any] = {
-        "versions": tuple(
-            VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]
-        ),
+        "versions": tuple(VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]),
         "finish_reason": FinishReason(record["finish_reason"]),
     }
     return Turn(**{**_with_tuples(record), **read})

@@ -34,9 +34,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     """Its weights are random, from trainer.seed; load others over them."""
     trainer, optimizer = setup.trainer, setup.optimizer
     if trainer.seq_len > architecture.max_positions:
-        raise UserError(
-            f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions"
-        )
+        raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
     if trainer.seq_len % trainer.tensor_parallel:
         raise UserError(
             f"trainer.seq_len {trainer.seq_len} must be a multiple of trainer.tensor_parallel "

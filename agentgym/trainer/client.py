@@ -46,9 +46,7 @@ class TrainerClient:
     async def start(self) -> None:
         """Start the processes and build the engine. Raises UserError for a model that can't be trained."""
         options = trainer_options(self._setup.trainer, self._store)
-        self._group = TitanTrainer.launch(
-            self._name, self._setup, self._store, options=options, runtime=self._runtime
-        )
+        self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
         try:
             await self._group.start(timeout_s=self._timeout_s)
             await self.call(TitanTrainer.setup)

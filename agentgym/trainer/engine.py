@@ -59,9 +59,7 @@ class TitanEngine:
         if not batch.num_trained_tokens:
             raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
         if self._loss.needs_reference and not batch.has_reference:
-            raise ValueError(
-                f"{self._loss} needs ref_logprobs and the samples have none; run a reference model"
-            )
+            raise ValueError(f"{self._loss} needs ref_logprobs and the samples have none; run a reference model")
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
         totals = Totals(self._loss.metrics, self._ranks.device)
@@ -180,9 +178,7 @@ class TitanEngine:
         if self._built.flex:
             mask = self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
         else:
-            mask = packed_mask(
-                positions_RL, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16
-            )
+            mask = packed_mask(positions_RL, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16)
         entries_N = wanted_RL.flatten().nonzero()[:, 0]
         self._model.lm_head.targets = (  # type: ignore[union-attr]
             entries_N.to(device),

@@ -71,9 +71,7 @@ class ChunkedLogProb(torch.autograd.Function):
         return logprobs_N, entropy_N
 
     @staticmethod
-    def backward(
-        ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV = ctx.saved_tensors  # type: ignore[attr-defined]
         chunk, shard = ctx.chunk, ctx.shard  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)

@@ -108,9 +108,7 @@ def join(config: TrainerConfig) -> Ranks:
     dims = titan.ParallelDims.from_config(parallelism, config.procs)
     if sharded:
         dims.build_mesh()
-    return Ranks(
-        device=device, dims=dims, parallelism=parallelism, rank=rank, sharded=sharded, owns_group=owns_group
-    )
+    return Ranks(device=device, dims=dims, parallelism=parallelism, rank=rank, sharded=sharded, owns_group=owns_group)
 
 
 def _start_group(backend: str, procs: int) -> None:

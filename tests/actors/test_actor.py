@@ -101,9 +101,7 @@ async def test_an_actor_runs_on_its_processes_with_their_environment(tmp_path: P
 
 
 @pytest.mark.slow
-async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(
-    tmp_path: Path,
-) -> None:
+async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(tmp_path: Path) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path):
         group = await Counting.options(procs=2).as_actor(0)
         await group.call(Counting.say, "this was its last output", timeout_s=LONG_S)

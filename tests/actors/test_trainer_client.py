@@ -96,9 +96,7 @@ async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path,
         await asyncio.gather(trainer.start(), reference.start())
         before = await trainer.call(TitanTrainer.logprobs, SAMPLES)
         await trainer.call(TitanTrainer.train_step, SAMPLES)
-        assert (
-            await reference.forward(SAMPLES) == before != await trainer.call(TitanTrainer.logprobs, SAMPLES)
-        )
+        assert await reference.forward(SAMPLES) == before != await trainer.call(TitanTrainer.logprobs, SAMPLES)
         with pytest.raises(InfraError, match="no weight store"):
             await trainer.call(TitanTrainer.push_weights, 1)
         await asyncio.gather(trainer.close(), reference.close())

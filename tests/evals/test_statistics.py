@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.evals.statistics import (
-    clustered_error,
-    paired_difference,
-    student_quantile,
-    success_interval,
-)
+from agentgym.evals.statistics import clustered_error, paired_difference, student_quantile, success_interval
 
 
 @pytest.mark.parametrize(

@@ -57,16 +57,7 @@ def test_chat_and_tool_tokens_are_one_token_each(tokenizer: HuggingFaceTokenizer
 
 
 def test_any_text_survives_the_tokenizer(tokenizer: HuggingFaceTokenizer) -> None:
-    texts = [
-        "",
-        " ",
-        "\n\n  x",
-        "tab\there",
-        "naïve 🐍 Ω",
-        "xs = [x + 12 for x in xs]",
-        "0123456789",
-        "a\r\nb",
-    ]
+    texts = ["", " ", "\n\n  x", "tab\there", "naïve 🐍 Ω", "xs = [x + 12 for x in xs]", "0123456789", "a\r\nb"]
     texts += [task.prompt[0]["content"] for task in islice(CodeExec().tasks("train"), 50)]
     for text in texts:
         assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -33,13 +33,8 @@ def group(group_id: int, size: int = 2) -> Group:
         versions=(VersionSpan(version=0, start=0, end=2), VersionSpan(version=1, start=2, end=3)),
         finish_reason=FinishReason.STOP,
     )
-    episodes = [
-        Episode(episode_id=f"{group_id}-{index}", task=task, seed=index, turns=[turn])
-        for index in range(size)
-    ]
-    return Group(
-        group_id=group_id, task=task, start_version=1, episodes=episodes, advantages=[1.0, -1.0][:size]
-    )
+    episodes = [Episode(episode_id=f"{group_id}-{index}", task=task, seed=index, turns=[turn]) for index in range(size)]
+    return Group(group_id=group_id, task=task, start_version=1, episodes=episodes, advantages=[1.0, -1.0][:size])
 
 
 def test_config_state_and_status_come_back(folder: RunFolder) -> None:
@@ -139,11 +134,7 @@ def test_what_was_saved_before_the_disk_was_full_stays_readable(tmp_path: Path) 
             print("state.json" in str(error))
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True
     )
     (count, refused), (named,) = (line.split() for line in done.stdout.splitlines())
     assert refused == named == "True" and int(count) > 5
@@ -206,9 +197,7 @@ def test_a_missing_run_names_the_nearest(folder: RunFolder, tmp_path: Path) -> N
 def test_a_run_remembers_its_sandbox(folder: RunFolder) -> None:
     assert folder.load_sandbox() == {}
     able = dict.fromkeys((field.name for field in dataclasses.fields(Capabilities)), True)
-    folder.save_sandbox(
-        Capabilities(**{**able, "backend": "docker", "detail": "an engine", "sessions": False})
-    )
+    folder.save_sandbox(Capabilities(**{**able, "backend": "docker", "detail": "an engine", "sessions": False}))
     found = RunFolder.open(folder.path).load_sandbox()
     assert (found["backend"], found["sessions"], found["unsafe"]) == ("docker", False, False)
     folder.save_sandbox(Capabilities(**{**able, "backend": "plain", "detail": "", "isolated": False}))

@@ -52,9 +52,7 @@ def with_peer(peer: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_what_is_lent_can_be_called_and_not_looked_into(
-    sockets: tuple[socket.socket, socket.socket],
-) -> None:
+def test_what_is_lent_can_be_called_and_not_looked_into(sockets: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = sockets
     secret = "hidden"
     own = type("Own", (), {"__module__": "tests", "_secret": secret})()
@@ -135,9 +133,7 @@ def test_answers_that_have_a_type_must_be_of_it(sockets: tuple[socket.socket, so
                 operation(end_of_tests(ours))  # type: ignore[operator]
 
 
-def test_a_stop_iteration_never_ends_the_tests_own_iteration(
-    sockets: tuple[socket.socket, socket.socket],
-) -> None:
+def test_a_stop_iteration_never_ends_the_tests_own_iteration(sockets: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = sockets
     solution, proxy = Peer(theirs), end_of_tests(ours)
     for kind in ("StopIteration", "StopAsyncIteration"):
@@ -169,9 +165,7 @@ def test_no_more_is_heard_than_was_allowed(sockets: tuple[socket.socket, socket.
             Channel(a.fileno(), 99).receive()
 
 
-def test_a_solution_that_asks_while_it_is_asked_is_answered(
-    sockets: tuple[socket.socket, socket.socket],
-) -> None:
+def test_a_solution_that_asks_while_it_is_asked_is_answered(sockets: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = sockets
 
     def solution() -> None:

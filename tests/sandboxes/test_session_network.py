@@ -55,9 +55,7 @@ async def value(session: Session, code: str, wall_s: float = 60.0) -> object:
     return eval(result.stdout, {})
 
 
-async def test_allowed_hosts_answer_in_python_and_in_commands(
-    online: Session, sites: tuple[Site, Site, Site]
-) -> None:
+async def test_allowed_hosts_answer_in_python_and_in_commands(online: Session, sites: tuple[Site, Site, Site]) -> None:
     url = f"http://127.0.0.1:{sites[0].port}"
     assert await value(online, f"fetch('{url}/')") == b"hello "
     assert await value(online, f"fetch('{url}/', b'abc')") == b"hello abc"
@@ -124,8 +122,7 @@ threads = [threading.Thread(target=work) for work in (load, store) * 3]
     assert (await online.run(code)).status is RunStatus.OK
     assert await value(online, "1 + 1") == 2
     assert (
-        await value(online, "[thread.join() for thread in threads] and sorted(sizes)")
-        == [8000000] * 3 + [8000006] * 3
+        await value(online, "[thread.join() for thread in threads] and sorted(sizes)") == [8000000] * 3 + [8000006] * 3
     )
 
 
@@ -176,9 +173,7 @@ async def test_hostile_clients_are_answered_or_dropped_and_leave_nothing(
     assert docker.metrics()["sandbox/network_refused_total"] >= num_refused + 7
 
 
-async def test_one_sessions_list_is_not_anothers(
-    docker: DockerBackend, sites: tuple[Site, Site, Site]
-) -> None:
+async def test_one_sessions_list_is_not_anothers(docker: DockerBackend, sites: tuple[Site, Site, Site]) -> None:
     plain, _, other = sites
     lists: list[tuple[str, ...]] = [(f"127.0.0.1:{plain.port}",), (f"127.0.0.1:{other.port}",), ()]
     answers = []

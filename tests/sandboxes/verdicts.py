@@ -10,12 +10,7 @@ LIMITS = Limits(wall_s=20.0)
 
 
 async def judged(
-    backend: SandboxBackend,
-    code: str,
-    *cases: Case | str,
-    entry: str = "f",
-    prelude: str = "",
-    limits: Limits = LIMITS,
+    backend: SandboxBackend, code: str, *cases: Case | str, entry: str = "f", prelude: str = "", limits: Limits = LIMITS
 ) -> Verdict:
     """The verdict; a string is an assertion. Skips where the interpreter says that it can't run this."""
     made = tuple(AssertCase(source=case) if isinstance(case, str) else case for case in cases)

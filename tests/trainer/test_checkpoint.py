@@ -78,9 +78,7 @@ def test_transformers_loads_an_export_with_equal_logits(
     token_ids = torch.tensor(samples[0].token_ids)[None]
     engine._model.lm_head.targets = None  # then the head gives logits
     with torch.no_grad():
-        ours = engine._model(
-            token_ids, positions=torch.arange(token_ids.shape[1])[None], attention_masks=None
-        )
+        ours = engine._model(token_ids, positions=torch.arange(token_ids.shape[1])[None], attention_masks=None)
         theirs = model(token_ids).logits
     assert (ours - theirs).abs().max() < 1e-5
     assert (exported / "tokenizer_config.json").exists()

@@ -45,9 +45,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     registry = shell.plugins()
     if arguments.action == "list":
         if arguments.name or arguments.overrides:
-            raise UserError(
-                "`agentgym envs list` takes no name and no fields; did you mean `envs show NAME`?"
-            )
+            raise UserError("`agentgym envs list` takes no name and no fields; did you mean `envs show NAME`?")
         return _list(registry, arguments.json, shell)
     if not arguments.name:
         raise UserError(f"`agentgym envs show` needs a name: {', '.join(registry.names('environments'))}")

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import (
-    Finished,
-    add_recipe_arguments,
-    finish,
-    plan,
-    read_recipe,
-    recipe_help,
-    source_lines,
-)
+from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, plan, read_recipe, recipe_help, source_lines
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.parser import Parser
@@ -95,9 +87,7 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
     if not arguments.resume:
         base, where = read_recipe(file)
         return finish(base, flags, arguments, where, shell), None
-    given = [
-        flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None
-    ]
+    given = [flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(

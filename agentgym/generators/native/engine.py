@@ -72,9 +72,7 @@ class NativeEngine:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """See `GeneratorEngine.generate`. Raises InfraError once the engine has failed or is closed."""
-        check_request(
-            request, vocab_size=self._architecture.vocab_size, max_model_len=self._config.max_model_len
-        )
+        check_request(request, vocab_size=self._architecture.vocab_size, max_model_len=self._config.max_model_len)
         self._refuse_after_failure()
         ticket = next(self._tickets)
         future: asyncio.Future[Completion] = self._loop.create_future()

@@ -69,13 +69,7 @@ class Qwen3Model:
         return F.linear(self._norm(hidden_TH, weights.norm), weights.head).float()
 
     def _attend(
-        self,
-        index: int,
-        layer: LayerWeights,
-        hidden_TH: Tensor,
-        rotations: Tensor,
-        batch: TokenBatch,
-        cache: KVCache,
+        self, index: int, layer: LayerWeights, hidden_TH: Tensor, rotations: Tensor, batch: TokenBatch, cache: KVCache
     ) -> Tensor:
         architecture = self.architecture
         qkv = F.linear(self._norm(hidden_TH, layer.attention_norm), layer.qkv)
@@ -84,9 +78,7 @@ class Qwen3Model:
         normed = self._norm(queries_keys, layer.qk_norm)
         pairs = torch.view_as_complex(normed.float().view(*normed.shape[:-1], -1, 2))
         queries_keys.copy_(torch.view_as_real(pairs * rotations).flatten(-2))  # into qkv, beside the values
-        cache.write(
-            index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim)
-        )
+        cache.write(index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim))
         keys, values = cache.read(index, batch.rows, batch.cached_len)
         queries = self._by_kv_head(qkv[:, : architecture.num_heads], batch)
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.mask)
@@ -97,9 +89,7 @@ class Qwen3Model:
         if batch.pad_index is None:
             return queries.view(len(queries), self.architecture.num_kv_heads, -1, self.architecture.head_dim)
         size = self.architecture
-        padded = queries[batch.pad_index].view(
-            len(batch.mask), -1, size.num_kv_heads, size.heads_per_kv, size.head_dim
-        )
+        padded = queries[batch.pad_index].view(len(batch.mask), -1, size.num_kv_heads, size.heads_per_kv, size.head_dim)
         return padded.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
     def _packed(self, attended: Tensor, batch: TokenBatch) -> Tensor:

@@ -197,9 +197,7 @@ class Scheduler:
         if not running.all():
             rows, tokens, logprobs = rows[running], tokens[running], logprobs[running]
         if not np.isfinite(logprobs).all():
-            raise InfraError(
-                f"the weights of version {self.version} give log-probabilities that are not numbers"
-            )
+            raise InfraError(f"the weights of version {self.version} give log-probabilities that are not numbers")
         places = table.length[rows]
         table.tokens[rows, places] = tokens
         table.logprobs[rows, places] = logprobs

@@ -19,13 +19,7 @@ from torch import Tensor
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
-from agentgym.generators.vllm.settings import (
-    engine_arguments,
-    model_size,
-    sampling_params,
-    set_environment,
-    wants_gpu,
-)
+from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
 from agentgym.models.architecture import collect
 from agentgym.models.safetensors import write_folder
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
@@ -47,12 +41,7 @@ class VllmEngine:
     vLLM computes in a process of its own, which ends with this one.
     """
 
-    def __init__(
-        self,
-        config: GeneratorConfig,
-        model_path: str,
-        **options: Any,
-    ) -> None:
+    def __init__(self, config: GeneratorConfig, model_path: str, **options: Any) -> None:
         """options: settings of `AsyncEngineArgs`, by name."""
         self._config = config
         self._options = options
@@ -218,8 +207,7 @@ def _completion(output: CompletionOutput) -> Completion:
         completion_ids=tuple(output.token_ids),
         logprobs=tuple(output.logprobs.logprobs),
         versions=tuple(
-            VersionSpan(version=int(span.version), start=span.start, end=span.end)
-            for span in output.weight_versions
+            VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in output.weight_versions
         ),
         finish_reason=FinishReason(output.finish_reason),
     )

@@ -101,9 +101,7 @@ class Pool(KeptPool):
             leased_s = time.monotonic()
             queue_s += leased_s - began_s
             try:
-                frame = await self._call_in(
-                    container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots
-                )
+                frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots)
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
@@ -125,14 +123,7 @@ class Pool(KeptPool):
             return answer
 
     async def _call_in(
-        self,
-        container: Container,
-        op: str,
-        blobs: Sequence[bytes],
-        limits: Limits,
-        *,
-        is_suspect: bool,
-        num_slots: int,
+        self, container: Container, op: str, blobs: Sequence[bytes], limits: Limits, *, is_suspect: bool, num_slots: int
     ) -> Frame:
         try:
             return await container.call(op, blobs, limits)

@@ -123,9 +123,7 @@ class SessionPool(KeptPool):
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
             )
-        return self._trouble(
-            f"no session's container started within {timeout_s:g} s:", "each takes longer than that"
-        )
+        return self._trouble(f"no session's container started within {timeout_s:g} s:", "each takes longer than that")
 
     def _end(self, container: Container) -> None:
         """Of a session, or of a try to begin one."""

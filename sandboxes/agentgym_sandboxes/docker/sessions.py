@@ -8,15 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from agentgym.errors import UserError
-from agentgym.sandbox import (
-    FileInfo,
-    FileRefused,
-    Limits,
-    RunResult,
-    RunStatus,
-    SandboxDirty,
-    SandboxLost,
-)
+from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, RunStatus, SandboxDirty, SandboxLost
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.container import Container
@@ -57,12 +49,7 @@ class DockerSession:
         return await self._call("run", [_bytes(code), _bytes(stdin)], limits)
 
     async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: str = "",
-        folder: str = ".",
-        limits: Limits = DEFAULT_LIMITS,
+        self, command: str | Sequence[str], *, stdin: str = "", folder: str = ".", limits: Limits = DEFAULT_LIMITS
     ) -> RunResult:
         """Run a command. One that is not there exits with 127, as in a shell."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)

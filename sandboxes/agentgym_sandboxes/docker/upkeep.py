@@ -33,12 +33,7 @@ class KeptPool(ABC):
     CLOSED = "the sandbox was closed"
 
     def __init__(
-        self,
-        config: DockerConfig,
-        start: StartContainer,
-        meter: CallMeter,
-        kind: str,
-        waits_s: Sequence[float],
+        self, config: DockerConfig, start: StartContainer, meter: CallMeter, kind: str, waits_s: Sequence[float]
     ) -> None:
         self.num_starting = 0
         self._config = config

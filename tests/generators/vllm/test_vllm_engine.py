@@ -15,8 +15,7 @@ from agentgym.types import SamplingParams
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vllm is not installed; docs/generators.md says how to get it",
+        importlib.util.find_spec("vllm") is None, reason="vllm is not installed; docs/generators.md says how to get it"
     ),
     pytest.mark.filterwarnings("ignore"),  # vllm's own
 ]
@@ -53,10 +52,7 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
     with (
         errors.open("w") as stderr,
         subprocess.Popen(
-            [sys.executable, str(program), str(old_model.folder), how],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
+            [sys.executable, str(program), str(old_model.folder), how], stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
         assert process.stdout is not None
