@@ -36,11 +36,4 @@ def difference_line(difference: PairedDifference) -> str:
 
 
 def train_json(result: TrainResult) -> dict[str, object]:
-    return {
-        "event": "result",
-        "run_dir": str(result.run_dir),
-        "steps": result.steps,
-        "first": asdict(result.first) if result.first else None,
-        "last": asdict(result.last) if result.last else None,
-        "difference": asdict(result.difference) if result.difference else None,
-    }
+    return {"event": "result", **asdict(result), "run_dir": str(result.run_dir)}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
-from agentgym.models.device import has_gpu
+from agentgym.models.device import pick_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class AutoEngine(EngineConfig):
 
     def choose(self, generator: GeneratorConfig) -> EngineConfig:
         """Imports neither engine."""
-        if vllm_is_installed() and generator.device != "cpu" and has_gpu():
+        if vllm_is_installed() and generator.device != "cpu" and pick_device("auto", "generator") == "cuda":
             return VllmEngineConfig()
         return NativeEngineConfig()
 
