@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Protocol, TypeVar
@@ -46,6 +47,16 @@ def run_fast(work: Coroutine[None, None, T]) -> T:
         found = runner.run(watched())
     assert not complaints, complaints
     return found
+
+
+def fast(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """A test that runs by this clock."""
+
+    @functools.wraps(test)
+    def run(*args: object, **named: object) -> None:
+        run_fast(test(*args, **named))
+
+    return run
 
 
 async def settle() -> None:

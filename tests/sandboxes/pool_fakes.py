@@ -143,12 +143,15 @@ class Seen:
 
 
 @asynccontextmanager
-async def started(factory: Factory, *, fate: Fate | None = None, **options: object) -> AsyncIterator[Pool]:
+async def started(
+    factory: Factory | None = None, *, fate: Fate | None = None, **options: object
+) -> AsyncIterator[tuple[Factory, Pool]]:
+    factory = factory or Factory()
     config = DockerConfig(**{"slots": 2, "spares": 0, "lease_timeout_s": 60.0, **options})  # type: ignore[arg-type]
     pool = Pool(config, factory, config.pool_size or 2, CallMeter(), fate or Fate())
     await pool.start()
     try:
-        yield pool
+        yield factory, pool
     finally:
         factory.go.set()
         await pool.close()
@@ -164,7 +167,7 @@ def counted(pool: Pool, name: str) -> int:
     return pool._meter.counts[name]
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)

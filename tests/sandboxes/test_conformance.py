@@ -154,10 +154,13 @@ async def test_an_endless_loop_times_out_and_keeps_what_was_judged(backend: Sand
     assert [result.error for result in verdict.results] == ["", verdict.error, "not reached"]
 
 
-async def test_an_endless_loop_while_loading_times_out(backend: SandboxBackend) -> None:
+async def test_an_endless_loop_while_loading_times_out_and_is_told_with_what_was_used(backend: SandboxBackend) -> None:
+    began_s = time.monotonic()
     verdict = await grade(backend, "while True:\n    pass\n", CallCase(args=(), expected=1), wall_s=0.5)
-    assert verdict.status is RunStatus.TIMEOUT
-    assert not verdict.passed
+    assert verdict.status is RunStatus.TIMEOUT and not verdict.passed
+    assert verdict.limit is not None
+    assert (verdict.limit.resource, verdict.limit.allowed) == ("wall_s", 0.5)
+    assert 0.5 <= verdict.limit.used <= time.monotonic() - began_s
 
 
 async def test_other_calls_go_on_beside_an_endless_loop(backend: SandboxBackend) -> None:
@@ -181,24 +184,6 @@ async def test_tolerance_is_relative_and_absolute_and_for_floats_only(backend: S
     far = [CallCase(args=(1.001,), expected=1.0, tolerance=1e-6), CallCase(args=(1,), expected=1.0, tolerance=1e-6)]
     assert (await grade(backend, code, *near)).passed
     assert [result.passed for result in (await grade(backend, code, *far)).results] == [False, False]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None, True, 0, -(2**70), 1.5, float("inf"), float("nan"), -0.0, "ü\n'", b"\x00\xff", [], (), set(),
-        frozenset(), {}, [1, (2, {3}, frozenset({"a"}))], {"k": [None, True], (1, 2): {0.5}}, {2: 1, 1: 2},
-        1 + 2j,
-    ],
-    ids=repr,
-)  # fmt: skip
-async def test_plain_values_keep_their_type_both_ways(backend: SandboxBackend, value: object) -> None:
-    verdict = await grade(
-        backend,
-        "def f(x, *, y):\n    return [x, y]\n",
-        CallCase(args=(value,), kwargs=(("y", value),), expected=[value, value]),
-    )
-    assert verdict.results[0].error == ""
 
 
 async def test_assert_cases_call_the_solution_by_both_names(backend: SandboxBackend) -> None:
@@ -261,7 +246,8 @@ async def test_no_call_sees_another_calls_globals(backend: SandboxBackend) -> No
 
 async def test_run_tells_what_a_program_did(backend: SandboxBackend) -> None:
     result = await backend.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
-    assert (result.status, result.exit_code, result.stdout, result.stderr) == (RunStatus.OK, 0, "out\n", "err\n")
+    assert (result.status, result.exit_code) == (RunStatus.OK, 0)
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
     failed = await backend.run("print(1)\nraise ValueError('no')\n")
     assert (failed.status, failed.exit_code, failed.stdout) == (RunStatus.ERROR, 1, "1\n")
     assert "ValueError: no" in failed.stderr
@@ -279,11 +265,6 @@ async def test_run_cuts_output_and_ends_a_flood(backend: SandboxBackend) -> None
     assert len(flood.stdout) == 1000
 
 
-async def test_run_ends_a_program_that_hangs(backend: SandboxBackend) -> None:
-    result = await backend.run("print('before')\nwhile True: pass\n", limits=Limits(wall_s=0.5))
-    assert result.status is RunStatus.TIMEOUT
-
-
 async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBackend) -> None:
     allowed, able = ("monty", "docker"), await backend.probe()
     assert backend.supports(SandboxSpec(allow_interpreters=allowed))
@@ -298,16 +279,6 @@ async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:
     assert found.detail
     limits = {found.isolated, found.network_off, found.memory_limit, found.process_limit}
     assert limits == {backend.name != "unsafe_subprocess"}
-
-
-async def test_eight_at_a_time_all_get_their_own_verdict(backend: SandboxBackend) -> None:
-    async def one(number: int) -> bool:
-        verdict = await grade(
-            backend, f"def f(x):\n    return x * {number}\n", CallCase(args=(3,), expected=3 * number)
-        )
-        return verdict.passed
-
-    assert all(await asyncio.gather(*(one(number) for number in range(32))))
 
 
 async def test_hashes_are_the_same_in_every_process(backend: SandboxBackend) -> None:

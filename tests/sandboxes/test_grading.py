@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -86,34 +85,26 @@ async def test_a_method_is_called_on_a_fresh_instance(backend: SandboxBackend) -
     assert by_test.passed
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        range(1, 9, 3),
-        bytearray(b"\x00x"),
-        Decimal("1.10"),
-        Fraction(2, 4),
-        date(2024, 2, 29),
-        datetime(2024, 2, 29, 12, 30, 1, 5, tzinfo=UTC, fold=1),
-        datetime(2024, 2, 29, tzinfo=timezone(timedelta(hours=2), "here")),
-        timedelta(days=-1, microseconds=3),
-        Counter("abca"),
-        OrderedDict([(2, 1), (1, 2)]),
-        defaultdict(list, {1: [2]}),
-        deque([1, [2]], maxlen=4),
-        slice(1, None, 2),
-        int,
-        ...,
-        "\ud83d\ude00",
-        [float("inf"), -0.0, {float("nan")}],
-    ],
-    ids=repr,
-)
-async def test_library_values_keep_their_type_both_ways(backend: SandboxBackend, value: object) -> None:
+PLAIN = [
+    None, True, 0, -(2**70), 1.5, float("inf"), float("nan"), -0.0, "ü\n'", b"\x00\xff", [], (), set(),
+    frozenset(), {}, [1, (2, {3}, frozenset({"a"}))], {"k": [None, True], (1, 2): {0.5}}, {2: 1, 1: 2}, 1 + 2j,
+]  # fmt: skip
+LIBRARY = [
+    range(1, 9, 3), bytearray(b"\x00x"), Decimal("1.10"), Fraction(2, 4), date(2024, 2, 29),
+    datetime(2024, 2, 29, 12, 30, 1, 5, tzinfo=UTC, fold=1),
+    datetime(2024, 2, 29, tzinfo=timezone(timedelta(hours=2), "here")), timedelta(days=-1, microseconds=3),
+    Counter("abca"), OrderedDict([(2, 1), (1, 2)]), defaultdict(list, {1: [2]}), deque([1, [2]], maxlen=4),
+    slice(1, None, 2), int, ..., "\ud83d\ude00", [float("inf"), -0.0, {float("nan")}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "plain"), [*((v, True) for v in PLAIN), *((v, False) for v in LIBRARY)], ids=repr)
+async def test_values_keep_their_type_both_ways(backend: SandboxBackend, value: object, plain: bool) -> None:
     verdict = await judged(
         backend, "def f(x, *, y):\n    return [x, y]\n",
         CallCase(args=(value,), kwargs=(("y", value),), expected=[value, value]),
-        CallCase(args=(value,), kwargs=(("y", 1),), expected=[None, 1]),
+        CallCase(args=(value,), kwargs=(("y", 1),), expected=["other", 1]),
+        everywhere=plain,
     )  # fmt: skip
     assert [result.passed for result in verdict.results] == [True, False]
 
@@ -148,15 +139,6 @@ async def test_a_flood_of_answers_is_told_with_what_was_allowed(backend: Sandbox
         assert errors(verdict) == ["", "returned more than a sandbox takes", "not reached"]
         assert verdict.limit is not None and verdict.limit.resource == "answer_mib"
         assert verdict.limit.used >= verdict.limit.allowed == 1
-
-
-async def test_a_timeout_is_told_with_what_was_used(backend: SandboxBackend) -> None:
-    endless = "def f():\n    while True: pass\n"
-    began_s = time.monotonic()
-    verdict = await judged(backend, endless, CallCase(args=()), limits=Limits(wall_s=0.3))
-    assert verdict.limit is not None
-    assert (verdict.limit.resource, verdict.limit.allowed) == ("wall_s", 0.3)
-    assert 0.3 <= verdict.limit.used <= time.monotonic() - began_s
 
 
 async def test_values_that_never_end_are_refused_in_words(backend: SandboxBackend) -> None:
@@ -230,9 +212,10 @@ async def test_grades_of_all_kinds_run_beside_each_other(backend: SandboxBackend
         if number % 2:
             program = StdioCase(stdin="", expected=str(number))
             return (await judged(backend, f"print({number})", program, entry="")).passed
-        return (await judged(backend, f"def f(): return {number}", f"assert f() == {number}")).passed
+        code, call = f"def f(x=1): return x * {number}", CallCase(args=(3,), expected=3 * number)
+        return (await judged(backend, code, call, f"assert f() == {number}", everywhere=True)).passed
 
-    assert all(await asyncio.gather(*(one(number) for number in range(12))))
+    assert all(await asyncio.gather(*(one(number) for number in range(32))))
 
 
 LEFT_OPEN = {

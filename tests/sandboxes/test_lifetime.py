@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from holding import HOLD, LIMITS, Holding
+from pool_fakes import until
 
 from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable
 from agentgym_sandboxes.docker.backend import DockerBackend
@@ -66,20 +67,16 @@ def request(number: int) -> GradeRequest:
     )
 
 
-async def owned_by(pid: int) -> list[str]:
-    engine = await Engine.connect(None, 10.0)
-    try:
-        return [c.container_id for c in await engine.owned() if c.owner.split(":")[1:2] == [str(pid)]]
-    finally:
-        await engine.close()
-
-
 async def owned() -> list[OwnedContainer]:
     engine = await Engine.connect(None, 10.0)
     try:
         return await engine.owned()
     finally:
         await engine.close()
+
+
+async def owned_by(pid: int) -> list[str]:
+    return [c.container_id for c in await owned() if c.owner.split(":")[1:2] == [str(pid)]]
 
 
 async def kill_containers(ids: list[str]) -> None:
@@ -105,12 +102,10 @@ async def test_calls_under_way_when_their_container_is_killed_are_made_again(eng
         return (await backend.run(f"{HOLD}print({number} * 1000003)", limits=LIMITS)).stdout
 
     async with DockerBackend(DockerConfig(pool_size=2, spares=0), Holding(1)) as backend:
-        while backend.metrics()["sandbox/containers_live"] < 2:
-            await asyncio.sleep(0.05)
+        await until(lambda: backend.metrics()["sandbox/containers_live"] >= 2)
         [held, _] = backend._pool._live
         calls = [asyncio.create_task(answer(number)) for number in range(8)]
-        while held.reserved < 4:
-            await asyncio.sleep(0.01)
+        await until(lambda: held.reserved >= 4)
         mine = await owned_by(os.getpid())
         await kill_containers([held.name])
         assert await asyncio.gather(*calls) == [f"{number * 1000003}\n" for number in range(8)]
@@ -118,9 +113,7 @@ async def test_calls_under_way_when_their_container_is_killed_are_made_again(eng
         assert metrics["sandbox/calls_ok_total"] == metrics["sandbox/calls_total"] == 8
         assert metrics["sandbox/retries_total"] == 4
         assert metrics["sandbox/replaced_lost_total"] == 1
-        async with asyncio.timeout(60):
-            while backend.metrics()["sandbox/containers_live"] < 2:
-                await asyncio.sleep(0.05)
+        await until(lambda: backend.metrics()["sandbox/containers_live"] >= 2)
         assert (await backend.grade(request(1))).passed
         assert set(await owned_by(os.getpid())) != set(mine)
 
@@ -128,8 +121,7 @@ async def test_calls_under_way_when_their_container_is_killed_are_made_again(eng
 async def test_a_call_that_goes_on_past_its_limit_costs_its_container_and_is_made_again(engine: str) -> None:
     """What an agent that hangs looks like from here: it is stopped by the freezer of control groups."""
     async with DockerBackend(DockerConfig(pool_size=2, spares=0, ping_every_s=100.0)) as backend:
-        while backend.metrics()["sandbox/containers_live"] < 2:
-            await asyncio.sleep(0.05)
+        await until(lambda: backend.metrics()["sandbox/containers_live"] >= 2)
         frozen = backend._pool._live[0]
         await pause(frozen.name)
         calls = [backend.run(f"print({number})", limits=Limits(wall_s=4.0)) for number in range(4)]
@@ -157,9 +149,7 @@ async def test_a_silent_container_is_replaced(engine: str) -> None:
     config = DockerConfig(pool_size=1, spares=0, ping_every_s=0.3, ping_timeout_s=4.0)
     async with DockerBackend(config) as backend:
         await pause(backend._pool._live[0].name)
-        async with asyncio.timeout(60):
-            while not backend.metrics()["sandbox/replaced_ping_total"]:
-                await asyncio.sleep(0.05)
+        await until(lambda: backend.metrics()["sandbox/replaced_ping_total"])
         assert (await backend.grade(request(1))).passed
 
 

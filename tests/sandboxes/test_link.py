@@ -17,6 +17,7 @@ from agentgym_sandboxes.agent.operations import lendable
 from agentgym_sandboxes.agent.remote import Proxy
 
 MIB = 1 << 20
+Sockets = tuple[socket.socket, socket.socket]
 
 
 class Peer:
@@ -52,7 +53,7 @@ def with_peer(peer: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_what_is_lent_can_be_called_and_not_looked_into(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_what_is_lent_can_be_called_and_not_looked_into(sockets: Sockets) -> None:
     ours, theirs = sockets
     secret = "hidden"
     own = type("Own", (), {"__module__": "tests", "_secret": secret})()
@@ -86,35 +87,17 @@ def test_what_is_lent_can_be_called_and_not_looked_into(sockets: tuple[socket.so
 @pytest.mark.parametrize(
     "reply",
     [
-        "no json",
-        [],
-        ["r"],
-        ["r", 1],
-        ["r", ["?"], []],
-        ["r", ["o", 5], []],
-        ["r", ["o", -1], []],
-        ["r", ["h", "0", "int"], []],
-        ["r", ["e", 0, "not a name", ["type", "ValueError"]], []],
-        ["r", ["e", 0, "Fine", ["type", "int"]], []],
-        ["r", 1, [[0, ["t"]]]],
-        ["r", 1, [[5, ["l"]]]],
-        ["r", 1, [[-1, ["l"]]]],
-        ["r", 1, [[0, ["d", 1]]]],
-        ["x", 1, ["type", "ValueError"], ["t"], ["t"], []],
-        ["x", "m", ["type", "int"], ["t"], ["t"], []],
-        ["x", "m", ["type", "ValueError"], ["t"], 5, []],
-        ["stop", 1, []],
-        ["unknown", []],
-        5,
-        {"a": 1},
-        ["r", [[[[]]]], []],
-        [1, 2],
+        "no json", [], ["r"], ["r", 1], ["r", ["?"], []], ["r", ["o", 5], []], ["r", ["o", -1], []],
+        ["r", ["h", "0", "int"], []], ["r", ["e", 0, "not a name", ["type", "ValueError"]], []],
+        ["r", ["e", 0, "Fine", ["type", "int"]], []], ["r", 1, [[0, ["t"]]]], ["r", 1, [[5, ["l"]]]],
+        ["r", 1, [[-1, ["l"]]]], ["r", 1, [[0, ["d", 1]]]],
+        ["x", 1, ["type", "ValueError"], ["t"], ["t"], []], ["x", "m", ["type", "int"], ["t"], ["t"], []],
+        ["x", "m", ["type", "ValueError"], ["t"], 5, []], ["stop", 1, []], ["unknown", []], 5, {"a": 1},
+        ["r", [[[[]]]], []], [1, 2],
     ],
     ids=repr,
-)
-def test_a_reply_that_is_none_ends_the_conversation_and_not_the_test_side(
-    sockets: tuple[socket.socket, socket.socket], reply: object
-) -> None:
+)  # fmt: skip
+def test_a_reply_that_is_none_ends_the_conversation_and_not_the_test_side(sockets: Sockets, reply: object) -> None:
     ours, theirs = sockets
     Peer(theirs).say(reply)
     proxy = end_of_tests(ours)
@@ -124,7 +107,7 @@ def test_a_reply_that_is_none_ends_the_conversation_and_not_the_test_side(
         proxy([1])
 
 
-def test_answers_that_have_a_type_must_be_of_it(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_answers_that_have_a_type_must_be_of_it(sockets: Sockets) -> None:
     for operation in (len, bool, str, hash, int, float):
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -133,7 +116,7 @@ def test_answers_that_have_a_type_must_be_of_it(sockets: tuple[socket.socket, so
                 operation(end_of_tests(ours))  # type: ignore[operator]
 
 
-def test_a_stop_iteration_never_ends_the_tests_own_iteration(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_a_stop_iteration_never_ends_the_tests_own_iteration(sockets: Sockets) -> None:
     ours, theirs = sockets
     solution, proxy = Peer(theirs), end_of_tests(ours)
     for kind in ("StopIteration", "StopAsyncIteration"):
@@ -145,7 +128,7 @@ def test_a_stop_iteration_never_ends_the_tests_own_iteration(sockets: tuple[sock
         next(proxy)  # type: ignore[call-overload]
 
 
-def test_no_more_is_heard_than_was_allowed(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_no_more_is_heard_than_was_allowed(sockets: Sockets) -> None:
     ours, theirs = sockets
 
     def flood() -> None:
@@ -165,7 +148,7 @@ def test_no_more_is_heard_than_was_allowed(sockets: tuple[socket.socket, socket.
             Channel(a.fileno(), 99).receive()
 
 
-def test_a_solution_that_asks_while_it_is_asked_is_answered(sockets: tuple[socket.socket, socket.socket]) -> None:
+def test_a_solution_that_asks_while_it_is_asked_is_answered(sockets: Sockets) -> None:
     ours, theirs = sockets
 
     def solution() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from fast_clock import run_fast, settle
+from fast_clock import fast, settle
 from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, started, until
 
 from agentgym.errors import InfraError, UserError
@@ -19,8 +19,7 @@ from agentgym_sandboxes.host.meter import CallMeter
 
 
 async def test_no_more_calls_at_a_time_than_slots() -> None:
-    factory = Factory()
-    async with started(factory) as pool:
+    async with started() as (factory, pool):
         await settle()
         for container in factory.made:
             container.go.clear()
@@ -42,8 +41,7 @@ async def test_no_more_calls_at_a_time_than_slots() -> None:
 
 
 async def test_a_lease_has_a_deadline_and_says_what_to_set() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=1, lease_timeout_s=0.05) as pool:
+    async with started(pool_size=1, slots=1, lease_timeout_s=0.05) as (factory, pool):
         factory.made[0].go.clear()
         first = asyncio.create_task(call(pool))
         await settle()
@@ -74,8 +72,7 @@ class Narrow(FakeContainer):
 
 async def test_a_call_that_is_crowded_again_and_again_gets_a_container_alone() -> None:
     """Programs of one grade run beside each other: they must not be able to crowd each other out for good."""
-    factory = Factory(kind=Narrow)
-    async with started(factory, pool_size=1, slots=3) as pool:
+    async with started(Factory(kind=Narrow), pool_size=1, slots=3) as (factory, pool):
 
         async def made(what: bytes) -> None:
             await pool.call("grade", [what], Limits(), lambda frame: Seen(str(frame.header["by"])))
@@ -103,14 +100,13 @@ async def test_those_who_wait_are_served_in_turn() -> None:
         await call(pool)
         order.append(number)
 
-    async with started(factory, pool_size=1, slots=1) as pool:
+    async with started(factory, pool_size=1, slots=1) as (_, pool):
         await asyncio.gather(*(one(number) for number in range(5)))
     assert order == [0, 1, 2, 3, 4]
 
 
 async def test_a_caller_that_is_cancelled_while_waiting_takes_no_slot() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=1) as pool:
+    async with started(pool_size=1, slots=1) as (factory, pool):
         factory.made[0].go.clear()
         first, second, third = (asyncio.create_task(call(pool)) for _ in range(3))
         await settle()
@@ -124,8 +120,7 @@ async def test_a_caller_that_is_cancelled_while_waiting_takes_no_slot() -> None:
 
 @pytest.mark.parametrize(("kind", "cause"), [(SandboxLost, "lost"), (SandboxDirty, "dirty")])
 async def test_a_call_is_made_again_once_on_another_container(kind: type[InfraError], cause: str) -> None:
-    factory = Factory()
-    async with started(factory) as pool:
+    async with started() as (factory, pool):
         await settle()
         factory.made[0].failures.append(kind("gone"))
         assert await call(pool) == "c2"
@@ -139,8 +134,7 @@ async def test_a_call_is_made_again_once_on_another_container(kind: type[InfraEr
 
 
 async def test_a_call_that_fails_twice_is_the_callers_to_know() -> None:
-    factory = Factory()
-    async with started(factory) as pool:
+    async with started() as (factory, pool):
         await settle()
         for container in factory.made:
             container.failures.append(SandboxLost("gone"))
@@ -151,8 +145,7 @@ async def test_a_call_that_fails_twice_is_the_callers_to_know() -> None:
 
 
 async def test_containers_that_went_down_with_their_engine_are_no_fault_of_the_call() -> None:
-    factory = Factory()
-    async with started(factory, fate=Fate("c1", "c2")) as pool:
+    async with started(fate=Fate("c1", "c2")) as (factory, pool):
         await settle()
         for container in factory.made:
             container.failures.append(SandboxLost("gone"))
@@ -165,8 +158,7 @@ async def test_a_call_is_not_made_again_where_it_failed_unless_there_is_no_other
             await super().call(op, blobs, limits)
             raise SandboxLost("no process could be started in it")
 
-    factory = Factory()
-    async with started(factory) as pool:
+    async with started() as (factory, pool):
         await settle()
         pool._live[0] = Refusing("full", factory.made[0].on_change, 1000)
         await factory.made[0].close()
@@ -174,8 +166,7 @@ async def test_a_call_is_not_made_again_where_it_failed_unless_there_is_no_other
 
 
 async def test_a_worn_container_serves_until_another_is_ready() -> None:
-    factory = Factory(max_uses=3)
-    async with started(factory, pool_size=1) as pool:
+    async with started(Factory(max_uses=3), pool_size=1) as (factory, pool):
         factory.go.clear()
         assert [await call(pool) for _ in range(5)] == ["c1"] * 5
         await settle()
@@ -188,8 +179,7 @@ async def test_a_worn_container_serves_until_another_is_ready() -> None:
 
 
 async def test_a_spare_takes_over_at_once() -> None:
-    factory = Factory(max_uses=3)
-    async with started(factory, pool_size=1, spares=1) as pool:
+    async with started(Factory(max_uses=3), pool_size=1, spares=1) as (factory, pool):
         await settle()
         assert pool.gauges()["containers_spare"] == 1
         names = []
@@ -205,7 +195,7 @@ async def test_a_spare_takes_over_at_once() -> None:
 async def test_the_number_of_slots_never_drops_while_containers_wear_out() -> None:
     factory = Factory(max_uses=2)
     fewest = 99.0
-    async with started(factory, pool_size=3) as pool:
+    async with started(factory, pool_size=3) as (_, pool):
         await settle()
         for _ in range(40):
             await asyncio.gather(*(call(pool) for _ in range(6)))
@@ -216,31 +206,30 @@ async def test_the_number_of_slots_never_drops_while_containers_wear_out() -> No
 
 @pytest.mark.parametrize(("size", "spares"), [(1, 1), (10, 1), (11, 2), (40, 4)])
 async def test_a_tenth_of_the_pool_is_spare_and_at_least_one(size: int, spares: int) -> None:
-    factory = Factory()
-    async with started(factory, pool_size=size, spares=None) as pool:
+    async with started(pool_size=size, spares=None) as (factory, pool):
         await settle()
         assert pool.gauges()["containers_spare"] == spares
         assert len(factory.made) == size + spares
 
 
 async def test_starts_that_fail_are_tried_again() -> None:
-    factory = Factory(failing={2: InfraError("start 2 failed")})
-    async with started(factory) as pool:
+    async with started(Factory(failing={2: InfraError("start 2 failed")})) as (factory, pool):
         await until(lambda: pool.gauges()["containers_live"] == 2)
         assert factory.num_starts == 3
 
 
 @pytest.mark.parametrize("kind", [SandboxDiskFull, SandboxUnavailable])
-def test_a_lease_that_fails_for_want_of_containers_says_why_none_start(kind: type[InfraError]) -> None:
-    async def play() -> None:
-        factory = Factory(failing=dict.fromkeys(range(2, 100), kind("the disk of node-7 is full")))
-        async with started(factory, pool_size=1, lease_timeout_s=0.3) as pool:
-            factory.made[0].failures.append(SandboxLost("gone"))
-            with pytest.raises(kind, match=r"0 of 1 containers are up.*the disk of node-7 is full") as caught:
-                await call(pool)
-            assert type(caught.value) is kind
-
-    run_fast(play())
+@fast
+async def test_a_lease_that_fails_for_want_of_containers_says_why_none_start(kind: type[InfraError]) -> None:
+    async with started(
+        Factory(failing=dict.fromkeys(range(2, 100), kind("the disk of node-7 is full"))),
+        pool_size=1,
+        lease_timeout_s=0.3,
+    ) as (factory, pool):
+        factory.made[0].failures.append(SandboxLost("gone"))
+        with pytest.raises(kind, match=r"0 of 1 containers are up.*the disk of node-7 is full") as caught:
+            await call(pool)
+        assert type(caught.value) is kind
 
 
 async def test_a_first_start_that_fails_is_told_at_once() -> None:
@@ -249,8 +238,7 @@ async def test_a_first_start_that_fails_is_told_at_once() -> None:
 
 
 async def test_closing_refuses_those_who_wait() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=1) as pool:
+    async with started(pool_size=1, slots=1) as (factory, pool):
         factory.made[0].go.clear()
         first, second = asyncio.create_task(call(pool)), asyncio.create_task(call(pool))
         await settle()
@@ -262,8 +250,7 @@ async def test_closing_refuses_those_who_wait() -> None:
 
 
 async def test_calls_that_get_no_answer_are_counted_and_waits_in_vain_too() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=1, lease_timeout_s=0.1) as pool:
+    async with started(pool_size=1, slots=1, lease_timeout_s=0.1) as (factory, pool):
         factory.made[0].go.clear()
         first = asyncio.create_task(call(pool))
         await settle()
@@ -277,7 +264,7 @@ async def test_calls_that_get_no_answer_are_counted_and_waits_in_vain_too() -> N
 
 
 async def test_a_pool_of_another_event_loop_is_refused() -> None:
-    async with started(Factory()) as pool:
+    async with started() as (_, pool):
         with pytest.raises(UserError, match="in another event loop"):
             await asyncio.to_thread(asyncio.run, call(pool))
 
@@ -298,8 +285,7 @@ async def test_a_call_that_ends_containers_takes_no_other_call_along_twice() -> 
                 self.reserved -= 1
                 self.on_change()
 
-    factory = Factory(kind=Fragile)
-    async with started(factory, pool_size=2, slots=4, spares=1) as pool:
+    async with started(Factory(kind=Fragile), pool_size=2, slots=4, spares=1) as (_, pool):
         await settle()
         names = [b"culprit", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
         calls = [pool.call("grade", [name], Limits(), lambda frame: Seen(str(frame.header["by"]))) for name in names]

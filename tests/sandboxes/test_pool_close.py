@@ -15,8 +15,7 @@ from agentgym_sandboxes.host.meter import CallMeter
 
 
 async def test_a_call_that_is_made_again_after_the_close_hears_of_the_close() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=1) as pool:
+    async with started(pool_size=1, slots=1) as (factory, pool):
         factory.made[0].go.clear()
         first = asyncio.create_task(call(pool))
         await settle()
@@ -38,7 +37,7 @@ async def test_a_close_waits_for_a_removal_that_is_under_way() -> None:
             await removing.wait()
             await super().close()
 
-    async with started(factory, pool_size=1) as pool:
+    async with started(factory, pool_size=1) as (_, pool):
         removing = asyncio.Event()
         slow = Slow("slow", factory.made[0].on_change, 1000)
         factory.made.append(slow)
@@ -69,8 +68,7 @@ async def test_a_container_that_starts_while_the_pool_closes_is_removed() -> Non
 
 
 async def test_one_that_gives_up_waiting_for_a_container_alone_lets_those_after_it_through() -> None:
-    factory = Factory()
-    async with started(factory, pool_size=1, slots=2) as pool:
+    async with started(pool_size=1, slots=2) as (factory, pool):
         factory.made[0].go.clear()
         first = asyncio.create_task(call(pool))
         await settle()

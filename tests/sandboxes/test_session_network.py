@@ -17,6 +17,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.docker]
 
+Sites = tuple[Site, Site, Site]
 FETCH = """
 import urllib.error, urllib.request
 def fetch(url, data=None, **options):
@@ -31,7 +32,7 @@ def fetch(url, data=None, **options):
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site, Site]]:
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     """A plain server, one with TLS, and one that no list names."""
     certificate = make_certificate(tmp_path_factory.mktemp("certificate"))
     with ExitStack() as stack:
@@ -40,7 +41,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def online(docker: DockerBackend, sites: tuple[Site, Site, Site]) -> AsyncIterator[Session]:
+async def online(docker: DockerBackend, sites: Sites) -> AsyncIterator[Session]:
     plain, secure, _ = sites
     hosts = (f"127.0.0.1:{plain.port}", f"127.0.0.1:{secure.port}", "*.example.org")
     async with docker.session(network=hosts) as session:
@@ -55,7 +56,7 @@ async def value(session: Session, code: str, wall_s: float = 60.0) -> object:
     return eval(result.stdout, {})
 
 
-async def test_allowed_hosts_answer_in_python_and_in_commands(online: Session, sites: tuple[Site, Site, Site]) -> None:
+async def test_allowed_hosts_answer_in_python_and_in_commands(online: Session, sites: Sites) -> None:
     url = f"http://127.0.0.1:{sites[0].port}"
     assert await value(online, f"fetch('{url}/')") == b"hello "
     assert await value(online, f"fetch('{url}/', b'abc')") == b"hello abc"
@@ -64,7 +65,7 @@ async def test_allowed_hosts_answer_in_python_and_in_commands(online: Session, s
     assert (result.stdout, result.stderr) == ("b'hello '\n", "")
 
 
-async def test_tls_goes_from_end_to_end(online: Session, sites: tuple[Site, Site, Site]) -> None:
+async def test_tls_goes_from_end_to_end(online: Session, sites: Sites) -> None:
     secure = sites[1]
     assert secure.certificate is not None
     await online.write("site.pem", secure.certificate.read_bytes())
@@ -74,7 +75,7 @@ async def test_tls_goes_from_end_to_end(online: Session, sites: tuple[Site, Site
     assert "CERTIFICATE_VERIFY_FAILED" in str(await value(online, f"fetch('{url}')"))
 
 
-async def test_everything_else_is_refused(online: Session, sites: tuple[Site, Site, Site]) -> None:
+async def test_everything_else_is_refused(online: Session, sites: Sites) -> None:
     trap = sites[2]
     refused = f"127.0.0.1:{trap.port} is not on the allow list of this session: "
     assert await value(online, f"fetch('http://127.0.0.1:{trap.port}/')") == (403, refused + _listed(sites))
@@ -85,11 +86,11 @@ async def test_everything_else_is_refused(online: Session, sites: tuple[Site, Si
     assert trap.seen == []
 
 
-def _listed(sites: tuple[Site, Site, Site]) -> str:
+def _listed(sites: Sites) -> str:
     return f"127.0.0.1:{sites[0].port}, 127.0.0.1:{sites[1].port}, *.example.org"
 
 
-async def test_there_is_no_way_around_the_proxy(online: Session, sites: tuple[Site, Site, Site]) -> None:
+async def test_there_is_no_way_around_the_proxy(online: Session, sites: Sites) -> None:
     code = f"""
 import os, socket
 def direct(host, port):
@@ -107,9 +108,7 @@ links = os.listdir('/sys/class/net')
     assert await value(online, "links") == ["lo"]
 
 
-async def test_many_megabytes_go_both_ways_at_once_and_calls_go_on(
-    online: Session, sites: tuple[Site, Site, Site]
-) -> None:
+async def test_many_megabytes_go_both_ways_at_once_and_calls_go_on(online: Session, sites: Sites) -> None:
     url = f"http://127.0.0.1:{sites[0].port}"
     code = f"""
 import threading
@@ -141,7 +140,7 @@ def say(data, then_close=True):
 
 
 async def test_hostile_clients_are_answered_or_dropped_and_leave_nothing(
-    online: Session, sites: tuple[Site, Site, Site], docker: DockerBackend
+    online: Session, sites: Sites, docker: DockerBackend
 ) -> None:
     plain, _, trap = sites
     plain.seen.clear()
@@ -173,7 +172,7 @@ async def test_hostile_clients_are_answered_or_dropped_and_leave_nothing(
     assert docker.metrics()["sandbox/network_refused_total"] >= num_refused + 7
 
 
-async def test_one_sessions_list_is_not_anothers(docker: DockerBackend, sites: tuple[Site, Site, Site]) -> None:
+async def test_one_sessions_list_is_not_anothers(docker: DockerBackend, sites: Sites) -> None:
     plain, _, other = sites
     lists: list[tuple[str, ...]] = [(f"127.0.0.1:{plain.port}",), (f"127.0.0.1:{other.port}",), ()]
     answers = []
@@ -217,7 +216,7 @@ async def test_a_closed_session_closes_its_connections(docker: DockerBackend) ->
     assert not [task for task in asyncio.all_tasks() if "Outbound" in repr(task)]
 
 
-async def test_a_reset_session_is_still_online(docker: DockerBackend, sites: tuple[Site, Site, Site]) -> None:
+async def test_a_reset_session_is_still_online(docker: DockerBackend, sites: Sites) -> None:
     async with docker.session(network=(f"127.0.0.1:{sites[0].port}",)) as session:
         await session.reset()
         await session.run(FETCH)

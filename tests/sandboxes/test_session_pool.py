@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from fast_clock import run_fast, settle
+from fast_clock import fast, settle
 from pool_fakes import Factory, FakeSession, until
 
 from agentgym.errors import InfraError, UserError
@@ -59,14 +59,12 @@ async def test_sessions_beyond_the_most_wait_for_their_turn() -> None:
         assert (most, len(factory.made)) == (2, 8)
 
 
-def test_one_that_waits_too_long_is_told_what_to_do() -> None:
-    async def play() -> None:
-        async with pooled(sessions(), max_sessions=1, lease_timeout_s=0.1) as pool, pool.session():
-            with pytest.raises(SandboxUnavailable, match=r"no session came free within 0.1 s.*max_sessions higher"):
-                async with pool.session():
-                    pass
-
-    run_fast(play())
+@fast
+async def test_one_that_waits_too_long_is_told_what_to_do() -> None:
+    async with pooled(sessions(), max_sessions=1, lease_timeout_s=0.1) as pool, pool.session():
+        with pytest.raises(SandboxUnavailable, match=r"no session came free within 0.1 s.*max_sessions higher"):
+            async with pool.session():
+                pass
 
 
 async def test_spares_are_started_once_a_session_was_asked_for() -> None:
@@ -215,16 +213,14 @@ async def test_a_start_that_fails_is_made_again() -> None:
         assert factory.num_starts == 3
 
 
-def test_starts_that_go_on_failing_are_told_with_their_error() -> None:
-    async def play() -> None:
-        factory = sessions(*range(100))
-        async with pooled(factory, lease_timeout_s=0.3) as pool:
-            for _ in range(3):  # no place is lost by it
-                with pytest.raises(SandboxUnavailable, match=r"start \d+ failed"):
-                    async with pool.session():
-                        pass
-
-    run_fast(play())
+@fast
+async def test_starts_that_go_on_failing_are_told_with_their_error() -> None:
+    factory = sessions(*range(100))
+    async with pooled(factory, lease_timeout_s=0.3) as pool:
+        for _ in range(3):  # no place is lost by it
+            with pytest.raises(SandboxUnavailable, match=r"start \d+ failed"):
+                async with pool.session():
+                    pass
 
 
 async def test_a_closed_pool_gives_no_session() -> None:
