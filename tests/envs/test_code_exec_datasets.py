@@ -139,7 +139,7 @@ def test_a_row_of_another_shape_is_named() -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     file = tmp_path / "broken.jsonl"
     file.write_text("{not json\n")
-    with pytest.raises(UserError, match=r"broken\.jsonl can't be read"):
+    with pytest.raises(UserError, match=r"broken\.jsonl cannot be read"):
         next(CodeExec(source="jsonl", path=str(file)).tasks("train"))
 
 

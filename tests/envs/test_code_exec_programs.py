@@ -82,7 +82,7 @@ def test_tests_are_found_in_the_shapes_that_data_sets_have(tests: dict[str, obje
         ({"question": "?", "inputs": [], "outputs": []}, "no hidden test"),
         ({"inputs": ["1"], "outputs": ["2"]}, "no statement"),
         ({"question": "?", "inputs": [1], "outputs": ["2"]}, "is text, not 1"),
-        ({"question": "?", "tests": "{"}, "no JSON"),
+        ({"question": "?", "tests": "{"}, "not valid JSON"),
         ({"question": "?", "tests": 3}, "a list or a mapping"),
         ({"question": "?", "tests": {"fn_name": "f", "inputs": [[1]], "outputs": [2]}}, "call a function"),
         ({"question": "?", "inputs": ["1"], "outputs": ["1"], "tolerance": "x"}, "tolerance"),

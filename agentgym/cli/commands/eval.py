@@ -33,7 +33,7 @@ Face folder, a hub name, or builtin:tiny. The same tasks and seed give the same 
 """
 EXAMPLES = """
 agentgym eval builtin:tiny --env code_exec
-agentgym eval builtin:tiny --env my_env.py:GuessNumber
+agentgym eval builtin:tiny --env brief.py:Brief
 agentgym eval runs/math-1
 agentgym eval runs/math-1/checkpoints/step-000020 --tasks 200 --samples 4
 agentgym eval Qwen/Qwen3-0.6B --env math --rollout.max_turn_tokens 512 --json

@@ -47,7 +47,7 @@ Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume con
 """
 EXAMPLES = """
 agentgym train --env code_exec
-agentgym train --env my_env.py:GuessNumber --reward success --reward my_env.py:short=0.1
+agentgym train --env brief.py:Brief --reward success --reward brevity=0.1
 agentgym train --env math --seed 1 --name math-1
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run
