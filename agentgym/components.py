@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from agentgym.errors import UserError, nearest
-from agentgym.import_path import import_object
+from agentgym.import_path import import_class, import_object
 
-ComponentKind: TypeAlias = Literal[
-    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores"
-]
+ComponentKind: TypeAlias = Literal["losses", "advantages", "task_samplers", "generator_engines", "weight_stores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +91,14 @@ def find(kind: ComponentKind, name: str) -> type:
         raise UserError(f"no {seam.noun} {name!r}.{nearest(name, seam.builtin)}")
     base = import_object(seam.base)
     assert isinstance(base, type)
-
-    def fits(value: object) -> bool:
-        return isinstance(value, type) and issubclass(value, base) and value is not base
-
     wanted = f"a {seam.noun}: a frozen dataclass that inherits {seam.base.replace(':', '.')}"
-    found = import_object(path, wanted, fits)
-    assert isinstance(found, type)
+    found = import_class(path, wanted, base)
     parameters = vars(found).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
         raise UserError(
             f"{path!r} has no settings: a {seam.noun}'s fields are its settings, so write "
             f"@dataclass(frozen=True, kw_only=True) above `class {found.__name__}`"
         )
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise UserError(f"{path!r} does not define {', '.join(missing)}, as a {seam.noun} must")
     if "name" in field_types(found):
         raise UserError(f"{path!r} has a field `name`, by which recipes choose a {seam.noun}; rename it")
     return found

@@ -44,9 +44,7 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> 
         key, equals, text = override.removeprefix("--").partition("=")
         parts = key.split(".")
         if not equals or not all(parts):
-            raise UserError(
-                f"{override!r} is not an override; write section.field=value, as in trainer.procs=4"
-            )
+            raise UserError(f"{override!r} is not an override; write section.field=value, as in trainer.procs=4")
         place = result
         for depth, part in enumerate(parts[:-1], start=1):
             inner = place.setdefault(part, {})
@@ -61,9 +59,7 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> 
     return result
 
 
-def build(
-    cls: type[T], mapping: Mapping[str, object], where: str = "recipe", find_component: Finder = find
-) -> T:
+def build(cls: type[T], mapping: Mapping[str, object], where: str = "recipe", find_component: Finder = find) -> T:
     """An object of a config dataclass from plain values, nested dataclasses and all.
 
     Strict: an unknown key, a missing one or a value of another type raises UserError, as does a ValueError
@@ -84,12 +80,8 @@ def to_mapping(config: object) -> dict[str, object]:
     return mapping
 
 
-def describe(cls: type) -> list[FieldInfo]:
+def describe(cls: type, prefix: str = "") -> Iterator[FieldInfo]:
     """Every setting of a config dataclass and of those inside it, in the order of their definition."""
-    return list(_describe(cls, ""))
-
-
-def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
     hints = field_types(cls)
     for field in dataclasses.fields(cls):
         hint, key, kind = hints[field.name], f"{prefix}{field.name}", kind_of(field)
@@ -97,9 +89,9 @@ def _describe(cls: type, prefix: str) -> Iterator[FieldInfo]:
             default, names = _default_of(field), ", ".join(SEAMS[kind].builtin)
             type_name = f"one of {names}, or package.module:Name"
             yield FieldInfo(key=f"{key}.name", type_name=type_name, default=name_of(kind, default))
-            yield from _describe(type(default), f"{key}.")
+            yield from describe(type(default), f"{key}.")
         elif dataclasses.is_dataclass(hint):
-            yield from _describe(typing.cast(type, hint), f"{key}.")
+            yield from describe(typing.cast(type, hint), f"{key}.")
         else:
             default = _default_of(field)
             text = "(required)" if default is dataclasses.MISSING else dump_inline(_plain(default))
@@ -178,9 +170,7 @@ class _Builder:
         if origin in (dict, Mapping) and isinstance(value, Mapping):
             key_hint, value_hint = arguments
             return {
-                self.convert(key_hint, key, f"{path} (its key)"): self.convert(
-                    value_hint, item, _join(path, str(key))
-                )
+                self.convert(key_hint, key, f"{path} (its key)"): self.convert(value_hint, item, _join(path, str(key)))
                 for key, item in value.items()
             }
         return self.convert_scalar(hint, value, path)
@@ -203,16 +193,11 @@ class _Builder:
     ) -> object:
         if as_tuple and arguments[-1] is not Ellipsis:
             if len(arguments) != len(value):
-                raise self.error(
-                    path, f"has {len(value)} entries; it takes {len(arguments)}: {_type_name(hint)}"
-                )
+                raise self.error(path, f"has {len(value)} entries; it takes {len(arguments)}: {_type_name(hint)}")
             hints = list(arguments)
         else:
             hints = [arguments[0]] * len(value)
-        items = [
-            self.convert(h, item, f"{path}[{i}]")
-            for i, (h, item) in enumerate(zip(hints, value, strict=True))
-        ]
+        items = [self.convert(h, item, f"{path}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True))]
         return tuple(items) if as_tuple else items
 
     def convert_scalar(self, hint: object, value: object, path: str) -> object:
@@ -240,11 +225,9 @@ class _Builder:
     def unknown(self, key: str, fields: Sequence[str], path: str, chosen: str) -> UserError:
         full = _join(path, key)
         hint = nearest(key, [*fields, "name"] if chosen else fields)
-        elsewhere = [
-            info.key for info in describe(self.root) if info.key.endswith(f".{key}") and info.key != full
-        ]
+        elsewhere = [info.key for info in describe(self.root) if info.key.endswith(f".{key}") and info.key != full]
         if elsewhere:  # the right name in the wrong section is likelier than a misspelling
-            hint = f" Did you mean {' or '.join(map(repr, elsewhere))}?" + hint[hint.index(" There is:") :]
+            hint = f" Did you mean {' or '.join(map(repr, elsewhere))}?" + hint[hint.index(" Available:") :]
         elif path:
             hint = hint.replace("Did you mean '", f"Did you mean '{path}.")
         of = f" of {chosen!r}" if chosen else ""

@@ -61,9 +61,7 @@ class Environment(ABC, Generic[State]):
 
     name: ClassVar[str]  # the class's own name unless it is set
     version: ClassVar[int] = 1
-    rewards: ClassVar[
-        Mapping[str, float]
-    ] = {}  # default weights by name; methods marked `@reward` add theirs
+    rewards: ClassVar[Mapping[str, float]] = {}  # default weights by name; methods marked `@reward` add theirs
     max_turns: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: object) -> None:

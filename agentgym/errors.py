@@ -19,5 +19,4 @@ def nearest(given: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    listed = ", ".join(names) if names else "nothing"
-    return f"{guess} There is: {listed}."
+    return f"{guess} Available: {', '.join(names) or 'none'}."

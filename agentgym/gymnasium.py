@@ -25,6 +25,7 @@ from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
 Result = TypeVar("Result")
 Info = dict[str, Any]  # as gymnasium has it
 
+_SEEDS: Final = 2**31  # that an episode's is drawn from
 _SAMPLED_CHARS: Final = string.ascii_letters + string.digits + string.punctuation + " \n"
 
 
@@ -91,9 +92,7 @@ class _SharedLoop:
             self._users += 1
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="agentgym-gymnasium", daemon=True
-                )
+                self._thread = threading.Thread(target=self._loop.run_forever, name="agentgym-gymnasium", daemon=True)
                 self._thread.start()
 
     def release(self) -> None:
@@ -133,9 +132,6 @@ class _Game:
             raise
         self.episodes = [TextEpisode(self._shared) for _ in range(num_episodes)]
 
-    def run(self, call: Coroutine[object, object, Result]) -> Result:
-        return _LOOP.run(call)
-
     def close(self) -> None:
         if self._end.alive:
             try:
@@ -167,16 +163,16 @@ class TextEnv(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         super().reset(seed=seed)
         (episode,) = self._game.episodes
-        text, info = self._game.run(episode.reset(_draw(self.np_random)))
+        text, info = _LOOP.run(episode.reset(int(self.np_random.integers(_SEEDS))))
         self._transcript = text
-        return text, dict(info)
+        return text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Raises InfraError when the episode cannot be scored."""
         (episode,) = self._game.episodes
-        after = self._game.run(episode.step(action))
+        after = _LOOP.run(episode.step(action))
         self._transcript += f"\n\n> {action}\n\n{after.text}"
-        return after.text, after.reward, after.terminated, after.truncated, dict(after.info)
+        return after
 
     def render(self) -> str | None:
         return self._transcript if self.render_mode == "ansi" else None
@@ -211,22 +207,18 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
     ) -> tuple[tuple[str, ...], Info]:
         """seed: of the first episode, the others count on from it; or one for each."""
         super().reset(seed=seed if isinstance(seed, int) else None)
-        seeds: Sequence[int | None]
-        seeds = (
-            [seed + i for i in range(self.num_envs)]
-            if isinstance(seed, int)
-            else seed or [None] * self.num_envs
-        )
+        count = self.num_envs
+        seeds = range(seed, seed + count) if isinstance(seed, int) else seed or [None] * count
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         chosen = [int(i) for i in np.flatnonzero(mask)]
-        drawn = [
-            _draw(self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])) for i in chosen
-        ]
-        calls = [self._game.episodes[i].reset(seed) for i, seed in zip(chosen, drawn, strict=True)]
+        calls = []
+        for i in chosen:
+            random = self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])
+            calls.append(self._game.episodes[i].reset(int(random.integers(_SEEDS))))
         infos: Info = {}
-        for i, (text, info) in zip(chosen, self._game.run(_together(calls)), strict=True):
+        for i, (text, info) in zip(chosen, _LOOP.run(_together(calls)), strict=True):
             self._texts[i], self._over[i] = text, False
-            infos = self._add_info(infos, dict(info), i)
+            infos = self._add_info(infos, info, i)
         return tuple(self._texts), infos
 
     def step(
@@ -239,10 +231,10 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         live = [int(i) for i in np.flatnonzero(~self._over)]
         calls = [self._game.episodes[i].step(actions[i]) for i in live]
         infos: Info = {}
-        for i, after in zip(live, self._game.run(_together(calls)), strict=True):
+        for i, after in zip(live, _LOOP.run(_together(calls)), strict=True):
             self._texts[i], rewards[i] = after.text, after.reward
             terminated[i], truncated[i] = after.terminated, after.truncated
-            infos = self._add_info(infos, dict(after.info), i)
+            infos = self._add_info(infos, after.info, i)
         self._over |= terminated | truncated
         return tuple(self._texts), rewards, terminated, truncated, infos
 
@@ -258,11 +250,6 @@ async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-def _draw(random: np.random.Generator) -> int:
-    """The core's seed."""
-    return int(random.integers(2**31))
 
 
 register_gymnasium()

@@ -21,7 +21,7 @@ import pluggy
 from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
-from agentgym.import_path import import_object, is_import_path
+from agentgym.import_path import import_class, import_object, is_import_path
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.types import Json
@@ -132,9 +132,7 @@ class PluginRecord:
 
 
 Offer: TypeAlias = tuple[Provided, PluginRecord]
-OURS = PluginRecord(
-    name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)"
-)
+OURS = PluginRecord(name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)")
 
 
 class PluginRegistry:
@@ -143,9 +141,7 @@ class PluginRegistry:
     disabled: names of plugins, or of distributions whose plugins are all left out.
     """
 
-    def __init__(
-        self, entry_points: Iterable[importlib.metadata.EntryPoint], disabled: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, entry_points: Iterable[importlib.metadata.EntryPoint], disabled: Iterable[str] = ()) -> None:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(Specs)
         self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
@@ -162,9 +158,7 @@ class PluginRegistry:
                 distribution=dist.name if dist else "unknown",
                 version=dist.version if dist else "?",
             )
-            same = [
-                r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED
-            ]
+            same = [r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED]
             self.records.append(record)
             if {record.name, record.distribution} & off:
                 record.status = PluginStatus.DISABLED
@@ -201,14 +195,18 @@ class PluginRegistry:
     def environment(self, name: str) -> EnvironmentFactory:
         """By name, or by import path: `my_env.py:GuessNumber`."""
         if is_import_path(name):
-            return _environment_at(name)
+            return import_class(name, "a subclass of agentgym.Environment", Environment, local=True)
         return cast(EnvironmentFactory, self._get("environments", name))
 
     def reward(self, name: str) -> Reward:
         """By name, or by import path: `my_rewards.py:short`."""
-        if is_import_path(name):
-            return _reward_at(name)
-        return cast(Reward, self._get("rewards", name))
+        if not is_import_path(name):
+            return cast(Reward, self._get("rewards", name))
+        found = import_object(name, "a function that takes an episode", _is_reward, local=True)
+        if isinstance(found, Reward):
+            return found
+        function = cast(RewardFunction, found)
+        return marked_reward(found) or Reward(name=name.rpartition(":")[2], function=function)
 
     def sandbox(self, name: str) -> SandboxFactory:
         return cast(SandboxFactory, self._get("sandboxes", name))
@@ -256,9 +254,10 @@ class PluginRegistry:
 
         So it does not depend on what was asked for before.
         """
-        self._load_named(name)
-        offers = self._provided[kind].get(name, [])
-        offers = [offer for offer in offers if offer[1].name == name]
+        for record in self.records:
+            if record.name == name:
+                self._load(record)
+        offers = [offer for offer in self._provided[kind].get(name, []) if offer[1].name == name]
         if not offers:
             self.load_all()
             offers = self._provided[kind].get(name, [])
@@ -275,18 +274,12 @@ class PluginRegistry:
                 )
             if record.name == name and record.status is PluginStatus.DISABLED:
                 raise UserError(f"the plugin {record.origin} is disabled; remove it from `plugins.disabled`")
-        known = self._provided[kind]
         failed = "".join(
             f"\nThe plugin {record.origin} did not load: {record.error}"
             for record in self.records
             if record.status is PluginStatus.FAILED
         )
-        raise UserError(f"no {noun} {name!r}.{nearest(name, known)} Is its package installed?{failed}")
-
-    def _load_named(self, name: str) -> None:
-        for record in self.records:
-            if record.name == name:
-                self._load(record)
+        raise UserError(f"no {noun} {name!r}.{nearest(name, self._provided[kind])} Is its package installed?{failed}")
 
     def _load(self, record: PluginRecord) -> None:
         if record.status is not PluginStatus.FOUND:
@@ -345,25 +338,6 @@ class PluginRegistry:
             record.status = PluginStatus.DUPLICATE
             record.error = f"{len(records)} distributions give the plugin {name!r}: {origins}; {ONE_TOO_MANY}"
         self._entry_points.pop(name, None)
-
-
-def _environment_at(path: str) -> type[Environment]:
-    found = import_object(path, "a subclass of agentgym.Environment", _is_environment, local=True)
-    assert isinstance(found, type)
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise UserError(f"the environment {path!r} does not define {', '.join(missing)}")
-    return found
-
-
-def _is_environment(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, Environment) and thing is not Environment
-
-
-def _reward_at(path: str) -> Reward:
-    found = import_object(path, "a function that takes an episode", _is_reward, local=True)
-    if isinstance(found, Reward):
-        return found
-    return marked_reward(found) or Reward(name=path.rpartition(":")[2], function=cast(RewardFunction, found))
 
 
 def _is_reward(thing: object) -> bool:

@@ -24,11 +24,7 @@ def is_import_path(name: str) -> bool:
 
 
 def import_object(
-    path: str,
-    wanted: str = "",
-    fits: Callable[[object], bool] = lambda value: True,
-    *,
-    local: bool = False,
+    path: str, wanted: str = "", fits: Callable[[object], bool] = lambda value: True, *, local: bool = False
 ) -> object:
     """The module's attribute. wanted: what `fits` accepts, in words.
 
@@ -48,15 +44,27 @@ def import_object(
     found: object = getattr(module, name, None)
     if hasattr(module, name) and fits(found):
         return found
-    problem = (
-        f"{path!r} is not {wanted}" if hasattr(module, name) else f"{name!r} does not exist in {module_name}"
-    )
+    problem = f"{path!r} is not {wanted}" if hasattr(module, name) else f"{name!r} does not exist in {module_name}"
     if not name:
         problem = f"{path!r} has no name behind it; write {module_name}:NAME"
     if module_name == "__main__":
         problem += " (what a script or notebook defined is gone when it has ended)"
     others = [n for n, value in vars(module).items() if not n.startswith("_") and fits(value)]
     raise UserError(f"{problem}.{nearest(name, others)}")
+
+
+def import_class(path: str, wanted: str, base: type, *, local: bool = False) -> type:
+    """A subclass of `base` that defines all that it must. wanted: what that is, in words; the rest: `import_object`."""
+
+    def fits(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, base) and value is not base
+
+    found = import_object(path, wanted, fits, local=local)
+    assert isinstance(found, type)
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        must = f"as a subclass of {base.__module__}.{base.__qualname__} must"
+        raise UserError(f"{path!r} does not define {', '.join(missing)}, {must}")
+    return found
 
 
 def import_path_of(thing: Any) -> str:

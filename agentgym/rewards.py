@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, TypeAlias, TypeVar, cast, overload
 
 from agentgym.types import Episode
 
@@ -41,13 +41,10 @@ class Reward:
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ValueError(
-                f"reward {self.name!r} has the range {self.low} to {self.high}; "
-                "give two finite numbers, low below high"
+                f"reward {self.name!r} has the range {self.low} to {self.high}; give two finite numbers, low below high"
             )
         if not 0 < self.timeout_s < math.inf:
-            raise ValueError(
-                f"reward {self.name!r} has timeout_s {self.timeout_s}; give a finite number above 0"
-            )
+            raise ValueError(f"reward {self.name!r} has timeout_s {self.timeout_s}; give a finite number above 0")
         if not math.isfinite(self.weight):
             raise ValueError(f"reward {self.name!r} has weight {self.weight}; give a finite number")
 
@@ -65,15 +62,7 @@ def reward(
     inline: bool = False,
 ) -> Callable[[Function], Function]: ...
 def reward(
-    function: Function | None = None,
-    /,
-    *,
-    name: str = "",
-    weight: float = 1.0,
-    low: float = 0.0,
-    high: float = 1.0,
-    timeout_s: float = 10.0,
-    inline: bool = False,
+    function: Function | None = None, /, *, name: str = "", **settings: Any
 ) -> Function | Callable[[Function], Function]:
     """Make a function, or a method of an environment, a reward by its name: `@reward` or `@reward(weight=0.1)`.
 
@@ -82,16 +71,8 @@ def reward(
     """
 
     def mark(function: Function) -> Function:
-        one = Reward(
-            name=name or function.__name__,
-            function=cast(RewardFunction, function),  # of a method `marked_rewards` binds it
-            weight=weight,
-            low=low,
-            high=high,
-            timeout_s=timeout_s,
-            inline=inline,
-        )
-        setattr(function, _MARK, one)
+        plain = cast(RewardFunction, function)  # of a method `marked_rewards` binds it
+        setattr(function, _MARK, Reward(name=name or function.__name__, function=plain, **settings))
         return function
 
     return mark if function is None else mark(function)

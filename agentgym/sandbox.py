@@ -177,9 +177,7 @@ class GradeRequest:
 
     def __post_init__(self) -> None:
         if not self.entry.strip() and any(isinstance(case, CallCase) for case in self.cases):
-            raise UserError(
-                "a case calls the entry, and the entry is ''; name the function or class under test"
-            )
+            raise UserError("a case calls the entry, and the entry is ''; name the function or class under test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,9 +298,7 @@ class Sandbox(Protocol):
         network: the only hosts it may reach, as `pypi.org`, `*.example.org` or `host:8080`; none by default.
         Raises UserError where the backend has no sessions, SandboxUnavailable when none comes free in time.
         """
-        raise UserError(
-            f"sandbox {self.name!r} has no sessions; `agentgym sandbox doctor` reports which have"
-        )
+        raise UserError(f"sandbox {self.name!r} has no sessions; `agentgym sandbox doctor` reports which have")
 
 
 class SandboxBackend(Sandbox, Protocol):
@@ -328,10 +324,7 @@ class SandboxBackend(Sandbox, Protocol):
         return await self.start()
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 

@@ -68,9 +68,7 @@ class SandboxSpec:
 
     def __post_init__(self) -> None:
         if self.network and not self.session:
-            raise ValueError(
-                f"network {self.network} needs session=True: one-shot calls have no network at all"
-            )
+            raise ValueError(f"network {self.network} needs session=True: one-shot calls have no network at all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +138,7 @@ class Completion:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
 
 
-def check_sampled(
-    token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[VersionSpan]
-) -> None:
+def check_sampled(token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[VersionSpan]) -> None:
     """Refuse sampled tokens without exactly one finite log-probability and one version each."""
     if len(token_ids) != len(logprobs):
         raise ValueError(f"{len(token_ids)} sampled tokens but {len(logprobs)} logprobs")
@@ -256,9 +252,7 @@ class Sample:
         if any(len(column) != length for column in columns):
             raise ValueError(f"sample {self.sample_id}: {length} tokens but {[len(c) for c in columns]}")
         if self.ref_logprobs and len(self.ref_logprobs) != length:
-            raise ValueError(
-                f"sample {self.sample_id}: {length} tokens, {len(self.ref_logprobs)} ref_logprobs"
-            )
+            raise ValueError(f"sample {self.sample_id}: {length} tokens, {len(self.ref_logprobs)} ref_logprobs")
         if length and self.loss_mask[0]:
             raise ValueError(f"sample {self.sample_id}: the first token has no context to be trained on")
 

@@ -24,9 +24,7 @@ def read_yaml(path: str | Path) -> dict[str, object]:
     except FileNotFoundError:
         folder = path.parent
         found = [file.name for file in folder.glob("*.y*ml")] if folder.is_dir() else []
-        hint = (
-            nearest(path.name, found) if folder.is_dir() else f" There is no folder {str(folder)!r} either."
-        )
+        hint = nearest(path.name, found) if folder.is_dir() else f" There is no folder {str(folder)!r} either."
         raise UserError(f"no config file {str(path)!r}.{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"can't read the config file {str(path)!r}: {error}") from None

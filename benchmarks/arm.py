@@ -90,9 +90,7 @@ class PeakMemory:
             time.sleep(2.0)
 
 
-def figures(
-    arm: str, result: TrainResult, folder: RunFolder, wall_s: float, peak_mib: float
-) -> dict[str, object]:
+def figures(arm: str, result: TrainResult, folder: RunFolder, wall_s: float, peak_mib: float) -> dict[str, object]:
     """What a table needs, from the result and the run's own metrics."""
     rows = folder.read_metrics()
 
@@ -112,9 +110,7 @@ def figures(
         "wall_s": wall_s,
         "peak_mib": peak_mib,
         "compute_share": total("time/compute_share") / max(1, len(rows)),
-        "time": {
-            kind: total(f"time/{kind}_s") / steps_s for kind in ("generate", "sandbox", "train", "publish")
-        },
+        "time": {kind: total(f"time/{kind}_s") / steps_s for kind in ("generate", "sandbox", "train", "publish")},
         "staleness_max": max((row.metrics["loop/staleness_max"] for row in rows), default=0),
         "staleness_mean": total("loop/staleness_mean") / max(1, len(rows)),
         "rewards": [row.metrics["rollout/reward_mean"] for row in rows],
@@ -124,9 +120,7 @@ def figures(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", required=True)
     parser.add_argument("--recipe", help="a YAML recipe; the embedded defaults otherwise")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

@@ -39,14 +39,7 @@ def main() -> int:
 
 async def _fuzz(arguments: argparse.Namespace) -> int:
     async with contextlib.AsyncExitStack() as stack:
-        modules = (
-            frame_targets,
-            value_targets,
-            verdict_targets,
-            file_targets,
-            network_targets,
-            agent_targets,
-        )
+        modules = (frame_targets, value_targets, verdict_targets, file_targets, network_targets, agent_targets)
         targets = [target for module in modules for target in module.TARGETS]
         targets.append(await stack.enter_async_context(network_targets.proxy_target()))
         if arguments.docker:
@@ -82,9 +75,7 @@ def _report(reports: list[Report], folder: Path) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", metavar="TARGET", help="only this target; may be repeated")

@@ -132,11 +132,7 @@ async def grade_file(rows: Sequence[Mapping[str, object]], arguments: argparse.N
     print(f"{len(rows)} problems, {len(KINDS)} solutions each, in {arguments.sandbox}", file=sys.stderr)
     async with PluginRegistry.discover().sandbox(arguments.sandbox)({}) as sandbox:
         judged = await judge_all(
-            cast(Sandbox, sandbox),
-            rows,
-            at_once=arguments.at_once,
-            wall_s=arguments.wall_s,
-            show=sys.stderr.isatty(),
+            cast(Sandbox, sandbox), rows, at_once=arguments.at_once, wall_s=arguments.wall_s, show=sys.stderr.isatty()
         )
     if arguments.json:
         print(json.dumps([asdict(one) for one in judged]))
@@ -149,9 +145,7 @@ async def grade_file(rows: Sequence[Mapping[str, object]], arguments: argparse.N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", help="HumanEval.jsonl or .jsonl.gz")
     parser.add_argument("--sandbox", default="docker", help="a backend's name (docker)")
     parser.add_argument("--at-once", type=int, default=1, help="grades at a time (1)")

@@ -39,9 +39,7 @@ def draw(folder: RunFolder, last_step: int, width: int = WIDTH) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the folder of a run")
     parser.add_argument("--step", type=int, default=10**9, help="default: the last")
     parser.add_argument("--out", type=Path, default=OUT)

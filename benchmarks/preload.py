@@ -45,9 +45,7 @@ def _way(name: str, sandbox: SandboxBackend, code: str) -> Way:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packages", nargs="+")
     parser.add_argument("module")
     parser.add_argument("--calls", type=int, default=200)

@@ -51,9 +51,7 @@ def config(size: str, eos_token_id: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", choices=sorted(SIZES))
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()

@@ -85,14 +85,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def learning_table(measured: Mapping[str, Figures]) -> str:
-    header = (
-        "arm",
-        "held-out success before",
-        "after",
-        "rise (95% interval, paired by task)",
-        "training",
-        "in all",
-    )
+    header = ("arm", "held-out success before", "after", "rise (95% interval, paired by task)", "training", "in all")
     rows = [
         (
             name,
@@ -170,9 +163,7 @@ def write() -> None:
         seeds = [number(f, "rise") for name, f in learning.items() if name.startswith("seed-")]
         mean = f"\n\nMean rise of {len(seeds)} seeds: {statistics.fmean(seeds):+.3f}, the least {min(seeds):+.3f}."
         peak = max(number(f, "peak_mib") for f in learning.values())
-        parts["learning"] = (
-            learning_table(learning) + mean + f" Peak memory of the process tree: {peak:.0f} MiB."
-        )
+        parts["learning"] = learning_table(learning) + mean + f" Peak memory of the process tree: {peak:.0f} MiB."
     if overlap:
         parts["overlap"] = overlap_table(overlap)
     text = DOCUMENT.read_text()
@@ -186,9 +177,7 @@ def write() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["learning", "overlap", "write"])
     parser.add_argument("--again", action="store_true", help="measure arms again that are there")
     parser.add_argument("--only", nargs="*", help="only these arms")

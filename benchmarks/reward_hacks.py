@@ -26,9 +26,7 @@ from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.hacks.hack import Hack, attack
 from agentgym_sandboxes.audit.suite import HACKS
 
-Fooled = Mapping[
-    str, Mapping[str, bool]
-]  # by hack, by grader; without the graders that can't take its target
+Fooled = Mapping[str, Mapping[str, bool]]  # by hack, by grader; without the graders that can't take its target
 
 
 async def count(sandbox: SandboxBackend, at_once: int, wall_s: float) -> tuple[Fooled, list[str]]:
@@ -93,9 +91,7 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at-once", type=int, default=4, help="grades at a time (4)")
     parser.add_argument("--wall-s", type=float, default=5.0, help="for one naive grade (5)")
     parser.add_argument("--hacks", action="store_true", help="each hack with the graders that it fools")

@@ -82,9 +82,7 @@ async def play(num_episodes: int) -> dict[str, float]:
         return float(bool(episode.info["success"]))
 
     model = Model()
-    limits = RolloutConfig(
-        max_episode_tokens=4096, episode_time_s=3600, generate_timeout_s=3600, env_timeout_s=3600
-    )
+    limits = RolloutConfig(max_episode_tokens=4096, episode_time_s=3600, generate_timeout_s=3600, env_timeout_s=3600)
     reward = Reward(name="success", function=succeeded, inline=True)
     async with Scorer([reward], {"success": 1.0}) as scorer:
         player = EpisodePlayer(
@@ -100,9 +98,7 @@ async def play(num_episodes: int) -> dict[str, float]:
         await player.play(task, episode_id="first", seed=1)  # what is made once, at first use
         gc.collect()
         before_bytes, before_s, began = resident_bytes(), time.process_time(), time.monotonic()
-        episodes = await asyncio.gather(
-            *(player.play(task, episode_id=f"e{n}", seed=n) for n in range(num_episodes))
-        )
+        episodes = await asyncio.gather(*(player.play(task, episode_id=f"e{n}", seed=n) for n in range(num_episodes)))
         used_s, wall_s = time.process_time() - before_s, time.monotonic() - began
     turns = sum(len(episode.turns) for episode in episodes)
     assert turns == NUM_TURNS * num_episodes and all(episode.reward == 1.0 for episode in episodes)
@@ -115,9 +111,7 @@ async def play(num_episodes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5, help="processes for each tree; medians are printed")
     parser.add_argument("--compare", type=Path, metavar="TREE", help="another checkout")
@@ -129,18 +123,12 @@ def main() -> None:
 
     def measure(tree: Path) -> trees.Figures:
         words = [sys.executable, __file__, "--once", "--episodes", str(arguments.episodes)]
-        done = subprocess.run(
-            words, env=trees.environment(tree), stdout=subprocess.PIPE, text=True, check=True
-        )
+        done = subprocess.run(words, env=trees.environment(tree), stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)
 
     chosen = [trees.HERE, *([arguments.compare.resolve()] if arguments.compare else [])]
     measured = trees.take_turns(chosen, arguments.rounds, measure)
-    print(
-        json.dumps(
-            {"episodes": arguments.episodes, "turns": NUM_TURNS, **{str(k): v for k, v in measured.items()}}
-        )
-    )
+    print(json.dumps({"episodes": arguments.episodes, "turns": NUM_TURNS, **{str(k): v for k, v in measured.items()}}))
     print(trees.markdown(measured))
 
 

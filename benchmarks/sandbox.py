@@ -66,9 +66,7 @@ async def run(plan: BenchPlan, names: Sequence[str], image: str | None) -> Resul
     growth: dict[str, Growth] = {}
     async with AsyncExitStack() as stack:
         backends = {n: await stack.enter_async_context(registry.sandbox(n)({})) for n in found}
-        baselines = await stack.enter_async_context(
-            Baselines(image or _image_of(backends), plan.timing.at_once)
-        )
+        baselines = await stack.enter_async_context(Baselines(image or _image_of(backends), plan.timing.at_once))
         ways = [replace(w, name=f"{n}: {w.name}") for n, b in backends.items() for w in backend_ways(b)]
         all_ways: list[Way] = [*ways, *baselines.ways()]
         timings += await measure(all_ways, plan.timing, say)
@@ -106,24 +104,18 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sandbox", nargs="+", default=list(SANDBOXES), help="default: %(default)s")
     parser.add_argument("--image", help="for the baselines (default: that of the Docker sandbox)")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument(
-        "--anyway", action="store_true", help="measure on a busy machine too; nothing is claimed"
-    )
+    parser.add_argument("--anyway", action="store_true", help="measure on a busy machine too; nothing is claimed")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--out", type=Path, help=f"default: {OUT}, when the figures can be claimed")
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else LONG
     idle = asyncio.run(measure_load(plan.load_s))
     if not idle.is_idle and not arguments.anyway:
-        print(
-            f"the machine is not idle ({idle}): figures could not be claimed; --anyway measures nevertheless"
-        )
+        print(f"the machine is not idle ({idle}): figures could not be claimed; --anyway measures nevertheless")
         return NOT_CLAIMED
     results = asyncio.run(run(plan, arguments.sandbox, arguments.image))
     targets = results.targets()

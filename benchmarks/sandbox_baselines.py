@@ -56,9 +56,7 @@ class Baselines:
         ]
 
     def _start(self) -> None:
-        self._client.create_container(
-            self._image, command=["sleep", "infinity"], name=self._name, **self._settings
-        )
+        self._client.create_container(self._image, command=["sleep", "infinity"], name=self._name, **self._settings)
         try:
             self._client.start(self._name)
         except BaseException:
@@ -76,9 +74,7 @@ class Baselines:
 
     def _run(self) -> None:
         """Create, start, wait, read, remove: the steps of `docker run --rm`."""
-        made = self._client.create_container(
-            self._image, command=["python3", "-c", PROGRAM], **self._settings
-        )
+        made = self._client.create_container(self._image, command=["python3", "-c", PROGRAM], **self._settings)
         try:
             self._client.start(made["Id"])
             exit_code = self._client.wait(made["Id"])["StatusCode"]
@@ -96,10 +92,7 @@ class Baselines:
 
 async def _process(*command: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
     _check(process.returncode, output, errors)

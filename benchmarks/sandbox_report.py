@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from sandbox_baselines import EXEC_SDK
 
 from agentgym.sandbox import Capabilities
-from agentgym_sandboxes.audit.bench import (
-    CALL,
-    CONTAINER_START,
-    GRADE_ASSERTS,
-    GRADE_CALLS,
-    START,
-    BenchPlan,
-    Growth,
-)
+from agentgym_sandboxes.audit.bench import CALL, CONTAINER_START, GRADE_ASSERTS, GRADE_CALLS, START, BenchPlan, Growth
 from agentgym_sandboxes.audit.machine import Load, Machine
 from agentgym_sandboxes.audit.timing import Timing
 
@@ -83,9 +75,7 @@ class Results:
                 at_least=True,
             ),
             *grades,
-            Target(
-                what="start of a container, p50", measured=self.timing(start).p50_ms, limit=400, unit="ms"
-            ),
+            Target(what="start of a container, p50", measured=self.timing(start).p50_ms, limit=400, unit="ms"),
         ]
 
 
@@ -149,9 +139,7 @@ def growth_table(results: Results) -> str:
         (f"{name}: {growth.episodes}", *(_change(growth, what) for what in HELD))
         for name, growth in results.growth.items()
     ]
-    return _markdown(
-        ("episodes in a row", "memory MiB", "descriptors", "threads", "processes", "containers"), rows
-    )
+    return _markdown(("episodes in a row", "memory MiB", "descriptors", "threads", "processes", "containers"), rows)
 
 
 def _change(growth: Growth, what: str) -> str:

@@ -27,13 +27,7 @@ PACKAGES = {
 }
 OTHER_FOLDERS = ("tests", "benchmarks")  # they import everything: only their sizes are shown
 SPLIT = ("agentgym", "agentgym_sandboxes")  # packages whose folders are rooms of their own
-LIGHT = {
-    "pluggy",
-    "packaging",
-    "yaml",
-    "ruamel",
-    "_typeshed",
-}  # what the core always has: any room may import it
+LIGHT = {"pluggy", "packaging", "yaml", "ruamel", "_typeshed"}  # what the core always has: any room may import it
 HEADER = ["room", "imports", "packages; **bold**: in no other room", "files", "lines", "median"]
 BEGIN, END = "<!-- structure -->", "<!-- /structure -->"
 
@@ -223,12 +217,8 @@ def committed(page: str) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help=f"replace what is between {BEGIN} and {END}"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, metavar="PAGE", help=f"replace what is between {BEGIN} and {END}")
     page = parser.parse_args().write
     text = markdown()
     if page is None:

@@ -19,9 +19,7 @@ def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, roots))}
 
 
-def take_turns(
-    trees: Sequence[Path], rounds: int, measure: Callable[[Path], Figures]
-) -> dict[Path, dict[str, float]]:
+def take_turns(trees: Sequence[Path], rounds: int, measure: Callable[[Path], Figures]) -> dict[Path, dict[str, float]]:
     """The median of each figure, by tree. Every other round begins with the other tree."""
     measured: dict[Path, list[Figures]] = {tree: [] for tree in trees}
     for number in range(rounds):

@@ -31,13 +31,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLE = ROOT / "tests" / "data" / "example_plugin"
 OF_THE_SYSTEM = {"systemctl", "apt-get", ".", "git", "cd"}  # not ours to check
 STARTERS = {"sudo", "systemd-run"}  # they run another program
-PLACEHOLDERS = {
-    "NAME": "code_exec",
-    "RUN": "runs/NAME",
-    "MODEL": "builtin:tiny",
-    "COMMAND": "envs",
-    "FOLDER": ".",
-}
+PLACEHOLDERS = {"NAME": "code_exec", "RUN": "runs/NAME", "MODEL": "builtin:tiny", "COMMAND": "envs", "FOLDER": "."}
 PARSES_ONLY = """
 import argparse, pathlib, runpy, sys
 parse = argparse.ArgumentParser.parse_args

@@ -83,11 +83,7 @@ def test_the_import_contracts_hold() -> None:
             "import agentgym.rollout.scoring",
             "plugins import the public API only",
         ),
-        (
-            "agentgym/rollout/config.py",
-            "def f():\n    import torchtitan",
-            "only trainer imports torchtitan",
-        ),
+        ("agentgym/rollout/config.py", "def f():\n    import torchtitan", "only trainer imports torchtitan"),
         (
             "sandboxes/agentgym_sandboxes/host/judging.py",
             "import torch.nn",
@@ -95,9 +91,7 @@ def test_the_import_contracts_hold() -> None:
         ),
     ],
 )
-def test_a_forbidden_import_breaks_its_contract(
-    module: str, line: str, contract: str, tmp_path: Path
-) -> None:
+def test_a_forbidden_import_breaks_its_contract(module: str, line: str, contract: str, tmp_path: Path) -> None:
     copy_packages(tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     with (tmp_path / module).open("a") as file:
@@ -127,9 +121,7 @@ def test_a_planted_circle_is_found(line: str, tmp_path: Path) -> None:
     copy_packages(tmp_path)
     with (tmp_path / "agentgym/rollout/scoring.py").open("a") as file:
         file.write(f"\n{line}\n")
-    (tmp_path / "agentgym/rollout/__init__.py").write_text(
-        "from agentgym.rollout.episode import EpisodePlayer\n"
-    )
+    (tmp_path / "agentgym/rollout/__init__.py").write_text("from agentgym.rollout.episode import EpisodePlayer\n")
     graph = {file.name: file.ours for file in structure.read(tmp_path)}
     assert "agentgym.rollout.episode" in {name for circle in structure.circles(graph) for name in circle}
 
@@ -175,9 +167,7 @@ def test_starting_is_quick(words: list[str], budget_s: float) -> None:
         took_s = min(took_s, processor_s(*words))
         if took_s <= (allowed_s := budget_s * max(1.0, reference_s / REFERENCE_S)):
             return
-    pytest.fail(
-        f"{took_s:.3f} s; allowed are {allowed_s:.3f} s, where the standard library takes {reference_s:.3f} s"
-    )
+    pytest.fail(f"{took_s:.3f} s; allowed are {allowed_s:.3f} s, where the standard library takes {reference_s:.3f} s")
 
 
 def test_no_module_is_too_long() -> None:

@@ -98,9 +98,7 @@ def engine() -> None:
 
 
 @those("run")
-def test_a_program_runs_and_prints_what_is_shown(
-    block: Block, place: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_program_runs_and_prints_what_is_shown(block: Block, place: Path, request: pytest.FixtureRequest) -> None:
     if 'sandbox("docker")' in block.text:
         request.getfixturevalue("engine")
     (place / "pasted.py").write_text(block.text)

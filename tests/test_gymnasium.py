@@ -218,21 +218,17 @@ async def test_an_environment_that_runs_code_gets_the_sandbox_that_is_named() ->
     game = await TextGame.start(registry, TextGameConfig(name="code_exec", sandbox="passing"))
     episode = TextEpisode(game)
     _, info = await episode.reset(seed=0)
-    entry = str(game.task(0).answer["entry"])  # type: ignore[index,call-overload]
+    entry = str(episode.task.answer["entry"])  # type: ignore[index,call-overload]
     after = await episode.step(f"```python\ndef {entry}(*given):\n    return 0\n```")
     assert after.terminated and after.reward == 1.0 and after.info["success"] is True
-    assert info["task_id"] == game.task(0).task_id
+    assert info["task_id"] == game.tasks[0].task_id
     await game.close()
     assert sandbox.log == ["probe", "start", "close"]
 
 
 @pytest.mark.parametrize(
     "config",
-    [
-        {"name": "maths"},
-        {"name": "math", "rewards": {"sucess": 1.0}},
-        {"name": "code_exec", "sandbox": "dokcer"},
-    ],
+    [{"name": "maths"}, {"name": "math", "rewards": {"sucess": 1.0}}, {"name": "code_exec", "sandbox": "dokcer"}],
 )
 def test_unknown_names_are_the_users_mistake_and_leave_nothing(config: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="Did you mean"):
@@ -245,7 +241,5 @@ def test_an_environment_that_nobody_closed_lets_the_process_end_silently() -> No
         "from agentgym.gymnasium import TextEnv\n"
         "env = TextEnv(name='math'); env.reset(seed=0); env.step('1')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -38,13 +38,9 @@ BROKEN = {
     "hook_exits": (GOOD.replace('return {"good"', 'raise SystemExit(1); {"good"'), "SystemExit"),
     "number": (GOOD.replace(": Good}", ": 5}"), "'good' is 5; return a class or a function"),
     "nameless": (GOOD.replace('"good"', "5"), "a name is a string"),
-    "bare": (
-        GOOD.replace("environments", "rewards").replace(": Good}", ": len}"),
-        "return agentgym.Reward objects",
-    ),
+    "bare": (GOOD.replace("environments", "rewards").replace(": Good}", ": len}"), "return agentgym.Reward objects"),
     "two_names": (
-        "from agentgym import Reward, hookimpl\n"
-        "@hookimpl\ndef rewards(): return {'a': Reward(name='b', function=len)}",
+        "from agentgym import Reward, hookimpl\n@hookimpl\ndef rewards(): return {'a': Reward(name='b', function=len)}",
         "reward 'a' calls itself 'b'; give it one name",
     ),
 }
@@ -121,7 +117,7 @@ def test_a_name_that_nobody_gives_mentions_the_plugins_that_failed(install: Inst
     registry = PluginRegistry(install("bad-things", worlds="1 / 0") + install("fine", good=GOOD))
     with pytest.raises(UserError) as raised:
         registry.environment("god")
-    assert "no environment 'god'. Did you mean 'good'? There is: good." in str(raised.value)
+    assert "no environment 'god'. Did you mean 'good'? Available: good." in str(raised.value)
     assert "'worlds' of bad-things 1.2 did not load: ZeroDivisionError" in str(raised.value)
 
 
@@ -169,9 +165,7 @@ def test_a_plugin_name_given_by_several_distributions_is_an_error_that_names_the
 
 
 @pytest.mark.parametrize("asked_first", [None, "first", "second"])
-def test_a_thing_that_two_plugins_give_is_an_error_in_any_order(
-    install: Install, asked_first: str | None
-) -> None:
+def test_a_thing_that_two_plugins_give_is_an_error_in_any_order(install: Install, asked_first: str | None) -> None:
     points = install("one", first=GOOD.replace("}", ', "first": Good}'))
     points += install("two", second=GOOD.replace("}", ', "second": Good}'))
     registry = PluginRegistry(points)

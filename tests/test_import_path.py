@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "my_env.py").write_text(SOURCE)
     (tmp_path / "beside.py").write_text("TASKS = ()\n")
-    (tmp_path / "math.py").write_text("class Mine: pass\n")
+    (tmp_path / "colorsys.py").write_text("class Mine: pass\n")
     (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
     (tmp_path / "unparsed.py").write_text("def f(:\n")
     yield tmp_path
@@ -58,10 +58,8 @@ def test_a_file_is_run_once_and_may_import_what_lies_beside_it(folder: Path) -> 
 
 
 def test_a_file_hides_no_module_of_its_name() -> None:
-    assert import_object("math.py:Mine", local=True)
-    import math
-
-    assert math.pi and import_object("math:pi", local=True) == math.pi
+    assert import_object("colorsys.py:Mine", local=True)
+    assert import_object("colorsys:rgb_to_hsv", local=True)  # the standard library's, imported after it
 
 
 def test_a_reward_keeps_its_mark_and_a_plain_function_gets_the_defaults() -> None:
@@ -83,18 +81,15 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (
-            "my_env.py:Gues",
-            "'Gues' does not exist in my_env.py. Did you mean 'Guess'? There is: Guess, Unfinished.",
-        ),
-        ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. There is: Guess"),
+        ("my_env.py:Gues", "'Gues' does not exist in my_env.py. Did you mean 'Guess'? Available: Guess, Unfinished."),
+        ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. Available: Guess"),
         ("my_emv.py:Guess", "no file 'my_emv.py'. Did you mean 'my_env.py'?"),
         ("broken.py:X", "broken.py, line 2: y = x / 0)"),
         ("broken:X", "importing broken failed with ZeroDivisionError: division by zero"),
         ("unparsed.py:X", "(unparsed.py, line 1)"),
         ("agentgym.hoks:X", "there is no module 'agentgym.hoks'. Did you mean 'hooks'?"),
         ("__main__:Guess", "what a script or notebook defined is gone when it has ended"),
-        ("my_env.py:LIMIT", "is not a subclass of agentgym.Environment. There is: Guess, Unfinished."),
+        ("my_env.py:LIMIT", "is not a subclass of agentgym.Environment. Available: Guess, Unfinished."),
         ("my_env.py:Inner", "is not a subclass of agentgym.Environment"),
         ("my_env.py:Unfinished", "'my_env.py:Unfinished' does not define tasks"),
         (":Guess", "is not an import path; write package.module:Name or my_file.py:Name"),
@@ -109,5 +104,5 @@ def test_what_is_wrong_with_a_path_is_said(path: str, expected: str) -> None:
 
 @pytest.mark.parametrize("path", ["my_env.py:LIMIT", "my_env.py:Guess"])
 def test_a_reward_is_a_function(path: str) -> None:
-    with pytest.raises(UserError, match=r"not a function that takes an episode\. There is: plain"):
+    with pytest.raises(UserError, match=r"not a function that takes an episode\. Available: plain"):
         PluginRegistry([]).reward(path)

@@ -77,9 +77,7 @@ def test_it_is_trained_and_measured_by_the_command_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "agentgym.cli.main", *words, *overrides],
         cwd=tmp_path, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    assert done.returncode == 0 and "repeat_number.py:RepeatNumber, held-out tasks" in done.stdout, (
-        done.stderr
-    )
+    assert done.returncode == 0 and "repeat_number.py:RepeatNumber, held-out tasks" in done.stdout, done.stderr
 
 
 def agentgym_run(path: Path) -> list[dict[str, float | None]]:

@@ -72,9 +72,7 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
         "--logging.sinks": "[]",
         "--name": "run",
     }
-    installed.agentgym(
-        "train", "--env", "even", "--plain", *(word for pair in settings.items() for word in pair)
-    )
+    installed.agentgym("train", "--env", "even", "--plain", *(word for pair in settings.items() for word in pair))
     run = installed.folder / "runs" / "run"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]

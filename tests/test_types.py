@@ -34,8 +34,7 @@ TASK = Task(task_id="t", prompt=({"role": "user", "content": "hi"},))
 
 def spans(*borders: int, first_version: int = 0) -> tuple[VersionSpan, ...]:
     return tuple(
-        VersionSpan(version=first_version + i, start=start, end=end)
-        for i, (start, end) in enumerate(pairwise(borders))
+        VersionSpan(version=first_version + i, start=start, end=end) for i, (start, end) in enumerate(pairwise(borders))
     )
 
 
@@ -154,15 +153,11 @@ def test_sampling_parameters_that_mean_nothing_are_refused(changes: dict[str, An
 
 
 def test_an_episode_counts_tokens_and_knows_its_oldest_weights() -> None:
-    episode = Episode(
-        episode_id="e", task=TASK, seed=0, turns=[turn(version=5, num_tokens=3), turn(version=4)]
-    )
+    episode = Episode(episode_id="e", task=TASK, seed=0, turns=[turn(version=5, num_tokens=3), turn(version=4)])
     assert episode.num_sampled_tokens == 5 and episode.min_version == 4
 
 
-@pytest.mark.parametrize(
-    ("said", "success"), [(True, True), (False, False), (None, False), (1, False), ("yes", False)]
-)
+@pytest.mark.parametrize(("said", "success"), [(True, True), (False, False), (None, False), (1, False), ("yes", False)])
 def test_success_is_only_what_the_environment_calls_true(said: Any, success: bool) -> None:
     assert Episode(episode_id="e", task=TASK, seed=0, info={"success": said}).success is success
     assert Episode(episode_id="e", task=TASK, seed=0).success is False
@@ -187,12 +182,7 @@ def test_a_group_has_signal_when_an_advantage_differs_from_zero(
 
 
 def test_what_was_sampled_can_not_be_changed_afterwards() -> None:
-    for thing, name in (
-        (completion(), "logprobs"),
-        (turn(), "prompt_ids"),
-        (sample(), "loss_mask"),
-        (TASK, "answer"),
-    ):
+    for thing, name in ((completion(), "logprobs"), (turn(), "prompt_ids"), (sample(), "loss_mask"), (TASK, "answer")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(thing, name, ())
 

@@ -11,14 +11,6 @@ import sys
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 
 
-def redirect_output(path: str) -> None:
-    """Append everything that this process prints, Python or not, to a file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True, help="identifies the process in a list of processes")
@@ -26,8 +18,11 @@ def main() -> None:
     arguments = parser.parse_args()
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if arguments.log:
-        redirect_output(arguments.log)
+    if arguments.log:  # everything that this process prints, Python or not
+        descriptor = os.open(arguments.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
     sys.argv = [MONARCH_MAIN]
     runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
 

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
 from agentgym.errors import UserError, nearest
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 else:
     from agentgym.actors.runtime import Actor
 
+A = TypeVar("A")
+R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Awaitable[object]])
+Ts = TypeVarTuple("Ts")
+Endpoint: TypeAlias = Callable[[A, *Ts], Awaitable[R]]
+"""`Class.method`: A the actor, Ts its arguments, R its answer."""
 
 
 def endpoint(method: F) -> F:

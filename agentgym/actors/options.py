@@ -35,8 +35,7 @@ class ActorOptions:
     def __post_init__(self) -> None:
         if min(self.procs, self.num_replicas, self.threads) < 1:
             raise UserError(
-                f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} "
-                "must be at least 1"
+                f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
             )
         if self.hosts not in (None, 1):
             raise UserError(f"hosts is {self.hosts}; only this host can be used so far, give None or 1")
@@ -55,19 +54,13 @@ class ActorOptions:
         if not self.with_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         elif self.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = self._gpus_of(rank)
+            own = self.gpus if self.share_gpus or self.procs == 1 else self.gpus[rank : rank + 1]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, own))
         if self.environment_by_rank:
             variables.update(self.environment_by_rank[rank])
         return variables
 
     def for_replica(self, index: int) -> ActorOptions:
         """The options of one replica: its share of the GPUs."""
-        if not self.gpus:
-            return replace(self, num_replicas=1)
         share = len(self.gpus) // self.num_replicas
         return replace(self, num_replicas=1, gpus=self.gpus[index * share : (index + 1) * share])
-
-    def _gpus_of(self, rank: int) -> str:
-        if self.share_gpus or self.procs == 1:
-            return ",".join(map(str, self.gpus))
-        return str(self.gpus[rank])

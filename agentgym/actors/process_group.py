@@ -9,13 +9,12 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import psutil
 
-from agentgym.actors.endpoint import LifecycleActor, endpoint_name
+from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.runtime import ActorError, Runtime
 from agentgym.errors import InfraError
@@ -42,28 +41,20 @@ class ProcessGroup(Generic[A]):
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        name: str,
-        actor_class: type[A],
-        args: tuple[object, ...],
-        options: ActorOptions,
+        self, runtime: Runtime, name: str, actor_class: type[A], args: tuple[object, ...], options: ActorOptions
     ) -> None:
         self.name = name
         self.pids: list[int] = []
         self._actor_class = actor_class
         self._runtime = runtime
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
-        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done with the reason once any of the processes is dead or given up."""
         self._exited = asyncio.Event()  # every process
         self._stopping = False
         self._title = f"{name}#{next(_titles)}"
         self._mesh = runtime.spawn(
-            name,
-            title=self._title,
-            procs=options.procs,
-            environment=options.environment,
-            imports=options.imports,
+            name, title=self._title, procs=options.procs, environment=options.environment, imports=options.imports
         )
         self._actor = self._mesh.spawn(name, actor_class, *args)
 
@@ -78,45 +69,35 @@ class ProcessGroup(Generic[A]):
             self._watch(rank, pid)
         await self.call(LifecycleActor.start, timeout_s=timeout_s)
 
-    @property
-    def dead(self) -> asyncio.Future[str]:
-        """Done with the reason once any of the processes is dead or given up."""
-        return self._dead
-
     def give_up(self, reason: str) -> None:
         """Count the group as dead: calls under way fail with ProcessDied, and no new one is taken."""
-        if not self._dead.done():
-            self._dead.set_result(reason)
+        if not self.dead.done():
+            self.dead.set_result(reason)
 
-    async def call(
-        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None
-    ) -> list[R]:
+    async def call(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> list[R]:
         """Call an endpoint, given as `Class.method`, on every process; answers in rank order.
 
         Raises what the endpoint raised, ProcessDied, InfraError after timeout_s, or UserError for a method
         that is not an endpoint of the actor.
         """
-        values = await self._race(method, "call", args, timeout_s)
-        return [value for _, value in values]
+        return [value for _, value in await self._race(method, "call", args, timeout_s)]
 
-    async def call_one(
-        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None
-    ) -> R:
+    async def call_one(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> R:
         """Call an endpoint of a group with one process. Raises as `call` does."""
         answer: R = await self._race(method, "call_one", args, timeout_s)
         return answer
 
-    def broadcast(self, method: Callable[[A, *Ts], Awaitable[None]], *args: *Ts) -> None:
+    def broadcast(self, method: Endpoint[A, *Ts, None], *args: *Ts) -> None:
         """Call an endpoint that never raises, without waiting for an answer."""
         name = endpoint_name(self._actor_class, method)
-        if not self._dead.done():
+        if not self.dead.done():
             with contextlib.suppress(RuntimeError):
                 getattr(self._actor, name).broadcast(*args)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
         """End every process: through Monarch, then by SIGKILL if it hangs or takes too long."""
         self._stopping = True
-        if self._dead.done():
+        if self.dead.done():
             self._kill()  # the remaining processes of a dead group would not answer
         else:
             with contextlib.suppress(Exception):
@@ -134,26 +115,22 @@ class ProcessGroup(Generic[A]):
         for rank in list(self._pidfds):
             self._unwatch(rank)
 
-    def log_tail(self, rank: int) -> str:
-        """The end of what a process printed; empty without a log folder."""
-        path = self._runtime.log_path(self.name, rank)
-        return "" if path is None else _tail(path)
-
     async def _race(self, method: object, way: str, args: tuple[object, ...], timeout_s: float | None) -> Any:
         """The answer, or the death or the deadline, whichever comes first."""
         endpoint = endpoint_name(self._actor_class, method)
-        if self._dead.done():
-            raise ProcessDied(f"{self.name} is dead: {self._dead.result()}")
+        if self.dead.done():
+            raise ProcessDied(f"{self.name} is dead: {self.dead.result()}")
         try:
             answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
         except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
             raise self._died(error) from error
-        answer.add_done_callback(_forget)  # a cancelled caller does not read it
-        await asyncio.wait({answer, self._dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        # A cancelled caller does not read it, and asyncio would log a warning.
+        answer.add_done_callback(lambda late: late.cancelled() or late.exception())
+        await asyncio.wait({answer, self.dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return self._unwrap(endpoint, answer)
-        if self._dead.done():
-            raise ProcessDied(f"{self.name} died during {endpoint}: {self._dead.result()}")
+        if self.dead.done():
+            raise ProcessDied(f"{self.name} died during {endpoint}: {self.dead.result()}")
         raise InfraError(f"{self.name} did not answer {endpoint} within {timeout_s} s")
 
     def _unwrap(self, endpoint: str, answer: asyncio.Future[R]) -> R:
@@ -170,16 +147,15 @@ class ProcessGroup(Generic[A]):
     def _died(self, error: RuntimeError) -> ProcessDied:
         self._see_exits()  # on a busy event loop Monarch may report first; the kernel's report says more
         self.give_up(" ".join(str(error).split()))
-        return ProcessDied(f"{self.name} is dead: {self._dead.result()}")
+        return ProcessDied(f"{self.name} is dead: {self.dead.result()}")
 
     def _see_exits(self) -> None:
         """Handle the exits that the event loop has not reported yet."""
-        poller = select.poll()
-        ranks = {descriptor: rank for rank, descriptor in self._pidfds.items()}
-        for descriptor in ranks:
+        for rank, descriptor in list(self._pidfds.items()):
+            poller = select.poll()
             poller.register(descriptor, select.POLLIN)
-        for descriptor, _ in poller.poll(0):
-            self._on_exit(ranks[descriptor])
+            if poller.poll(0):
+                self._on_exit(rank)
 
     def _kill(self) -> None:
         for descriptor in self._pidfds.values():
@@ -208,30 +184,21 @@ class ProcessGroup(Generic[A]):
         if not self._pidfds:
             self._exited.set()
         if not self._stopping:
-            tail = self.log_tail(rank)
+            tail = _tail(self._runtime.log_path(self.name, rank))
             reason = f"process {self.pids[rank]} (rank {rank}) of {self.name} died: {how}"
             self.give_up(f"{reason}; its last output:\n{tail}" if tail else reason)
 
     async def _all_exited(self, timeout_s: float) -> bool:
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._exited.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
-
-
-def _forget(answer: asyncio.Future[object]) -> None:
-    """Read the late result of a call that nobody waits for, so that asyncio logs no warning."""
-    if not answer.cancelled():
-        answer.exception()
+        return self._exited.is_set()
 
 
 def _how_it_ended(descriptor: int) -> str:
     """Read the exit status without reaping the child, which may have been reaped already."""
-    try:
+    status = None
+    with contextlib.suppress(OSError):
         status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except OSError:
-        return "its exit status is unknown"
     if status is None:
         return "its exit status is unknown"
     if status.si_code == os.CLD_EXITED:
@@ -250,7 +217,10 @@ def _children(title: str) -> list[int]:
     return found
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path | None) -> str:
+    """The end of what a process printed; empty without a log."""
+    if path is None:
+        return ""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))

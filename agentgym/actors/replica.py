@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from agentgym.actors.endpoint import LifecycleActor
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -17,23 +16,10 @@ log = logging.getLogger(__name__)
 A = TypeVar("A", bound=LifecycleActor)
 
 
-class ReplicaState(StrEnum):
-    STARTING = "starting"
-    UP = "up"
-    DOWN = "down"
-    STOPPED = "stopped"
-
-
-class Admission(Protocol[A]):
-    """What a started replica must have before it serves, for example the current weights."""
-
-    def ready(self, group: ProcessGroup[A]) -> bool: ...
-
-    async def prepare(self, group: ProcessGroup[A]) -> None: ...
-
-
 class Replica(Generic[A]):
-    """`supervise` runs for the replica's whole life; the service routes to it while its state is UP."""
+    """`supervise` runs for the replica's whole life; the service routes to it while it is up."""
+
+    group: ProcessGroup[A]  # the newest one; there is one from the first start on
 
     def __init__(
         self,
@@ -41,78 +27,64 @@ class Replica(Generic[A]):
         launch: Callable[[str], ProcessGroup[A]],
         *,
         settings: ServiceSettings,
-        admission: Admission[A] | None,
+        admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None,
         changed: Callable[[], None],
     ) -> None:
-        """launch: spawns a process group of the given name. admission: None admits every replica at once."""
+        """launch: spawns a process group of the given name.
+
+        admit: waits until a started group has what it needs to serve, for example the current weights.
+        """
         self.name = name
-        self.state = ReplicaState.STARTING
+        self.up = False
         self.load = 0  # requests it has now
         self.respawns = 0
         self.missed_probes = 0
         self._launch = launch
         self._settings = settings
-        self._admission = admission
+        self._admit = admit
         self._changed = changed
-        self._group: ProcessGroup[A] | None = None
         self._deaths_in_a_row = 0
 
     @property
-    def group(self) -> ProcessGroup[A]:
-        assert self._group is not None, f"{self.name} was never started"
-        return self._group
-
-    @property
-    def pids(self) -> list[int]:
-        return [] if self._group is None else self._group.pids
-
-    @property
     def has_room(self) -> bool:
-        return self.state is ReplicaState.UP and self.load < self._settings.max_waiting
+        return self.up and self.load < self._settings.max_waiting
 
     async def supervise(self) -> None:
         """Keep the replica alive until cancelled.
 
         Raises what the first start raised, and InfraError when it died too often.
         """
-        generation = 0
-        try:
-            while True:
-                reason = await self._live_once(generation)
-                generation += 1
-                self.respawns += 1
-                await self._back_off(reason)
-        finally:
-            self._set_state(ReplicaState.STOPPED)
+        while True:
+            reason = await self._live_once()
+            self.respawns += 1
+            await self._back_off(reason)
 
-    async def _live_once(self, generation: int) -> str:
+    async def _live_once(self) -> str:
         """One process group from launch to death; returns why it died."""
-        self._set_state(ReplicaState.STARTING)
         loop = asyncio.get_running_loop()
-        group = self._launch(f"{self.name}-{generation}" if generation else self.name)
-        self._group = group
+        self.group = group = self._launch(f"{self.name}-{self.respawns}" if self.respawns else self.name)
         try:
             try:
                 await self._start(group)
             except Exception as error:
-                if generation == 0:
+                if self.respawns == 0:
                     raise
                 return f"start failed: {type(error).__name__}: {error}"
-            # No await between the last check of `ready` and this line: what it serves with is current.
-            self._set_state(ReplicaState.UP)
+            # No wait between the last check of `admit` and this line: what it serves with is current.
+            self._set_up(True)
             up_since = loop.time()
             reason = await self._until_dead(group)
             if loop.time() - up_since > self._settings.stable_after_s:
                 self._deaths_in_a_row = 0
             return reason
         finally:
-            self._set_state(ReplicaState.DOWN)
+            self._set_up(False)
             await self._stop(group)
 
     async def _start(self, group: ProcessGroup[A]) -> None:
         await group.start(timeout_s=self._settings.start_timeout_s)
-        while self._admission is not None and not self._admission.ready(group):
-            await self._admission.prepare(group)
+        if self._admit is not None:
+            await self._admit(group)
         if group.dead.done():
             raise ProcessDied(group.dead.result())
 
@@ -150,11 +122,11 @@ class Replica(Generic[A]):
                 f"{self.name} died {self._deaths_in_a_row} times in a row and is not started again "
                 f"(max_respawns is {self._settings.max_respawns}). The last time: {reason}"
             )
-        wait_s = self._settings.backoff_s * 2 ** (self._deaths_in_a_row - 1)
-        wait_s = min(wait_s, self._settings.max_backoff_s)
+        doubled_s = self._settings.backoff_s * 2 ** (self._deaths_in_a_row - 1)
+        wait_s = min(doubled_s, self._settings.max_backoff_s)
         log.warning("%s is down and starts again in %.1f s: %s", self.name, wait_s, reason)
         await asyncio.sleep(wait_s)
 
-    def _set_state(self, state: ReplicaState) -> None:
-        self.state = state
+    def _set_up(self, up: bool) -> None:
+        self.up = up
         self._changed()

@@ -8,15 +8,14 @@ import contextlib
 import importlib
 import logging
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -33,35 +32,15 @@ for _name, _value in MONARCH_SETTINGS.items():
 
 import monarch.actor  # noqa: E402
 from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand  # noqa: E402
-from monarch._src.actor.endpoint import EndpointProperty  # noqa: E402
-from monarch.actor import (  # noqa: E402
-    Actor,
-    ActorError,
-    HostMesh,
-    MeshFailure,
-    Point,
-    ProcMesh,
-    concurrent_endpoint,
-    default_bootstrap_cmd,
-    shutdown_context,
-)
-
-__all__ = [
-    "Actor",
-    "ActorError",
-    "EndpointProperty",
-    "ProcMesh",
-    "Runtime",
-    "cancelled_by_sigterm",
-    "concurrent_endpoint",
-    "current_runtime",
-    "shutdown",
-]
+from monarch._src.actor.endpoint import EndpointProperty as EndpointProperty  # noqa: E402
+from monarch.actor import Actor as Actor  # noqa: E402
+from monarch.actor import ActorError as ActorError  # noqa: E402
+from monarch.actor import HostMesh, MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
+from monarch.actor import ProcMesh as ProcMesh  # noqa: E402
+from monarch.actor import concurrent_endpoint as concurrent_endpoint  # noqa: E402
 
 CHILD_MODULE = "agentgym.actors.child"
 SHUTDOWN_TIMEOUT_S = 10.0
-Environment = Callable[[int], Mapping[str, str]]
-"""Environment variables of the process with this rank."""
 
 
 def log_fault(failure: MeshFailure) -> None:
@@ -98,32 +77,22 @@ def _shutdown_at_exit() -> None:
         log.debug("monarch did not shut down cleanly: %s", error)
 
 
-class _Client:
-    """The one Monarch client that a process may have."""
-
-    started = False
-    closed = False
-
-    @classmethod
-    def host(cls) -> HostMesh:
-        if cls.closed:
-            raise InfraError("Monarch was shut down in this process and can't start again; use a new process")
-        if not cls.started:
-            monarch.actor.unhandled_fault_hook = log_fault
-            monarch.actor.config.prefix_python_logs_with_actor = False  # else it changes every log record
-            with _stderr_to_log():
-                host = monarch.actor.this_host()
-            atexit.register(_shutdown_at_exit)  # after Monarch registered its own: the last one runs first
-            cls.started = True
-            return host
-        return monarch.actor.this_host()
+@cache
+def _host() -> HostMesh:
+    """The one Monarch client that a process may have; the first call starts it."""
+    monarch.actor.unhandled_fault_hook = log_fault
+    monarch.actor.config.prefix_python_logs_with_actor = False  # else it changes every log record
+    with _stderr_to_log():
+        host = monarch.actor.this_host()
+    atexit.register(_shutdown_at_exit)  # after Monarch registered its own: the last one runs first
+    return host
 
 
 class Runtime:
     """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
 
     log_dir: where each process appends what it prints; None leaves it on this process's terminal.
-    Several may follow one another in one process, until `shutdown`.
+    Several may follow one another in one process; Monarch itself ends with the interpreter.
     """
 
     def __init__(self, *, log_dir: Path | None = None) -> None:
@@ -131,15 +100,13 @@ class Runtime:
         self._meshes: dict[int, ProcMesh] = {}  # by id()
 
     async def __aenter__(self) -> Self:
-        _Client.host()
+        _host()
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         _open_runtimes.append(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def log_path(self, name: str, rank: int) -> Path | None:
@@ -151,13 +118,13 @@ class Runtime:
         *,
         title: str | None = None,
         procs: int = 1,
-        environment: Environment = lambda rank: {},
+        environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
         imports: Sequence[str] = (),
     ) -> ProcMesh:
         """Start processes on this host; returns at once.
 
         title: appears in the processes' command line; None uses the name.
-        environment: set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
+        environment: by rank; set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
         imports: modules that every process imports before its first actor (patches).
         """
 
@@ -165,14 +132,13 @@ class Runtime:
             rank = point["procs"]
             path = self.log_path(name, rank)
             started = default_bootstrap_cmd().with_env(dict(environment(rank)))
-            logging_to = ["--log", str(path)] if path else []
-            started.args = ["-m", CHILD_MODULE, "--name", title or name, *logging_to]
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *(["--log", str(path)] if path else [])]
             return started
 
-        mesh = _Client.host().spawn_procs(
+        mesh = _host().spawn_procs(
             per_host={"procs": procs},
             name=name,
-            bootstrap=ImportModules(tuple(imports)) if imports else None,
+            bootstrap=partial(import_modules, imports) if imports else None,
             bootstrap_command=command,
         )
         self._meshes[id(mesh)] = mesh
@@ -194,15 +160,10 @@ class Runtime:
             _open_runtimes.remove(self)
 
 
-class ImportModules:
-    """A picklable setup function that imports modules in a new process."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-
-    def __call__(self) -> None:
-        for name in self._names:
-            importlib.import_module(name)
+def import_modules(names: Sequence[str]) -> None:
+    """Runs in a new process."""
+    for name in names:
+        importlib.import_module(name)
 
 
 _open_runtimes: list[Runtime] = []
@@ -213,28 +174,3 @@ def current_runtime() -> Runtime:
     if not _open_runtimes:
         raise UserError("no Runtime is open; write `async with Runtime() as runtime:` around the services")
     return _open_runtimes[-1]
-
-
-async def shutdown() -> None:
-    """End Monarch in this process; it can't start again. At the interpreter's exit this happens by itself."""
-    for runtime in list(_open_runtimes):
-        await runtime.close()
-    if _Client.started and not _Client.closed:
-        _Client.closed = True
-        try:
-            await asyncio.wait_for(shutdown_context().as_asyncio(), SHUTDOWN_TIMEOUT_S + 5)
-        except TimeoutError:
-            log.warning("Monarch did not shut down within %.0f s", SHUTDOWN_TIMEOUT_S + 5)
-
-
-@contextlib.contextmanager
-def cancelled_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM cancel the running task, so that every `finally` runs. Main thread only."""
-    task = asyncio.current_task()
-    assert task is not None, "cancelled_by_sigterm needs a running task"
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

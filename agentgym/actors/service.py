@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Generic, TypeVar, TypeVarTuple
 
-from agentgym.actors.endpoint import LifecycleActor, method_name
+from agentgym.actors.endpoint import Endpoint, LifecycleActor, method_name
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
-from agentgym.actors.replica import Admission, Replica, ReplicaState
-from agentgym.actors.router import LeastLoaded
+from agentgym.actors.replica import Replica
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
@@ -38,11 +37,12 @@ class Service(Generic[A]):
         *,
         num_replicas: int,
         settings: ServiceSettings | None = None,
-        admission: Admission[A] | None = None,
+        admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None = None,
     ) -> None:
+        """launch, admit: see Replica; launch gets the replica's index first."""
         self.name = name
         self._settings = settings or ServiceSettings()
-        self._router = LeastLoaded()
+        self._turn = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -51,11 +51,7 @@ class Service(Generic[A]):
         self._retries = 0
         self.replicas = [
             Replica(
-                f"{name}{index}",
-                partial(launch, index),
-                settings=self._settings,
-                admission=admission,
-                changed=self._notify,
+                f"{name}{index}", partial(launch, index), settings=self._settings, admit=admit, changed=self._notify
             )
             for index in range(num_replicas)
         ]
@@ -67,7 +63,7 @@ class Service(Generic[A]):
             task.add_done_callback(self._supervisor_ended)
             self._tasks.append(task)
         try:
-            while any(replica.state is not ReplicaState.UP for replica in self.replicas):
+            while not all(replica.up for replica in self.replicas):
                 await self._next_change()
         except BaseException:
             await self.close()
@@ -75,45 +71,48 @@ class Service(Generic[A]):
 
     async def route(
         self,
-        method: Callable[[A, *Ts], Awaitable[R]],
+        method: Endpoint[A, *Ts, R],
         *args: *Ts,
         timeout_s: float | None = None,
         abandon: Callable[[ProcessGroup[A]], None] | None = None,
+        session: Session[A] | None = None,
     ) -> R:
         """Call an endpoint, given as `Class.method`, on the replica with the fewest requests.
 
         timeout_s: of everything, retries included; None uses settings.request_timeout_s. abandon: called with
         the group that still works on the request when the caller was cancelled or ran out of time.
         """
-        answer, _ = await self._route(method, args, timeout_s, abandon, None)
+        deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        started_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(deadline_s) as deadline:
+                answer = await self._attempt(method, args, abandon, session or Session(self))
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise  # the endpoint's own
+            raise InfraError(f"{self.name}: no answer to {method_name(method)} within {deadline_s} s") from error
+        self._latencies_s.append(asyncio.get_running_loop().time() - started_s)
+        self._requests += 1
         return answer
+
+    call_one = route  # the name that a process group has for it
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session[A]]:
         """Calls that stay with one replica (its caches), and move only when it dies."""
         yield Session(self)
 
-    async def call_one(
-        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
-    ) -> R:
-        """`route` under the name that a process group has for it."""
-        return await self.route(method, *args, timeout_s=timeout_s)
-
-    async def fanout(
-        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
-    ) -> list[R]:
+    async def fanout(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None) -> list[R]:
         """Call an endpoint on every replica that is up: the answers of their rank 0; see call_all."""
         return [answers[0] for answers in await self.call_all(method, *args, timeout_s=timeout_s)]
 
-    async def call_all(
-        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
-    ) -> list[list[R]]:
+    async def call_all(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None) -> list[list[R]]:
         """Call an endpoint on every process of every replica that is up: answers by replica, then rank.
 
         A replica that dies meanwhile is left out. Raises what an endpoint raised.
         """
         self._check_alive()
-        groups = [replica.group for replica in self.replicas if replica.state is ReplicaState.UP]
+        groups = [replica.group for replica in self.replicas if replica.up]
         deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         calls = (group.call(method, *args, timeout_s=deadline_s) for group in groups)
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -130,7 +129,7 @@ class Service(Generic[A]):
         """Gauges now, and sums since the start (`_total`)."""
         latencies_s = sorted(self._latencies_s)
         return {
-            "replicas_up": float(sum(replica.state is ReplicaState.UP for replica in self.replicas)),
+            "replicas_up": float(sum(replica.up for replica in self.replicas)),
             "in_flight": float(sum(replica.load for replica in self.replicas)),
             "requests_total": float(self._requests),
             "retries_total": float(self._retries),
@@ -142,7 +141,7 @@ class Service(Generic[A]):
 
     def pids(self) -> list[int]:
         """Of the replicas that are up."""
-        return [pid for r in self.replicas if r.state is ReplicaState.UP for pid in r.pids]
+        return [pid for replica in self.replicas if replica.up for pid in replica.group.pids]
 
     async def close(self) -> None:
         """Stop every replica; calls that still wait fail. Safe to call twice."""
@@ -153,49 +152,28 @@ class Service(Generic[A]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._notify()
 
-    async def _route(
-        self,
-        method: Callable[[A, *Ts], Awaitable[R]],
-        args: tuple[*Ts],
-        timeout_s: float | None,
-        abandon: Callable[[ProcessGroup[A]], None] | None,
-        preferred: Replica[A] | None,
-    ) -> tuple[R, Replica[A]]:
-        deadline_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        started_s = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(deadline_s) as deadline:
-                answer, replica = await self._attempt(method, args, abandon, preferred)
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise  # the endpoint's own
-            raise InfraError(
-                f"{self.name}: no answer to {method_name(method)} within {deadline_s} s"
-            ) from error
-        self._latencies_s.append(asyncio.get_running_loop().time() - started_s)
-        self._requests += 1
-        return answer, replica
-
     async def _attempt(
         self,
-        method: Callable[[A, *Ts], Awaitable[R]],
+        method: Endpoint[A, *Ts, R],
         args: tuple[*Ts],
         abandon: Callable[[ProcessGroup[A]], None] | None,
-        preferred: Replica[A] | None,
-    ) -> tuple[R, Replica[A]]:
+        session: Session[A],
+    ) -> R:
         lost: ProcessDied | None = None
         for _ in range(self._settings.max_attempts):
-            replica = await self._pick(preferred)
+            replica = await self._pick(session.replica)
             group = replica.group
             replica.load += 1
             try:
-                return await group.call_one(method, *args, timeout_s=None), replica
+                answer = await group.call_one(method, *args, timeout_s=None)
+                session.stay_with(replica)
+                return answer
             except ProcessDied as error:
                 lost = error
                 self._retries += 1
                 # Its supervisor may not have run yet; the router must not pick it until then.
-                if replica.state is ReplicaState.UP and replica.group is group:
-                    replica.state = ReplicaState.DOWN
+                if replica.group is group:
+                    replica.up = False
             except asyncio.CancelledError:
                 if abandon is not None:
                     abandon(group)
@@ -215,7 +193,8 @@ class Service(Generic[A]):
             self._check_alive()
             if preferred is not None and preferred.has_room:
                 return preferred
-            replica = self._router.pick(self.replicas)
+            self._turn += 1
+            replica = least_loaded(self.replicas, self._turn)
             if replica is not None:
                 return replica
             await self._next_change()
@@ -244,14 +223,19 @@ class Session(Generic[A]):
 
     def __init__(self, service: Service[A]) -> None:
         self._service = service
-        self._replica: Replica[A] | None = None
+        self.replica: Replica[A] | None = None
         self.moves = 0  # to another replica, after a death
 
-    async def route(
-        self, method: Callable[[A, *Ts], Awaitable[R]], *args: *Ts, timeout_s: float | None = None
-    ) -> R:
-        answer, replica = await self._service._route(method, args, timeout_s, None, self._replica)
-        if self._replica is not None and replica is not self._replica:
-            self.moves += 1
-        self._replica = replica
-        return answer
+    async def route(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None) -> R:
+        return await self._service.route(method, *args, timeout_s=timeout_s, session=self)
+
+    def stay_with(self, replica: Replica[A]) -> None:
+        self.moves += self.replica not in (None, replica)
+        self.replica = replica
+
+
+def least_loaded(replicas: Sequence[Replica[A]], turn: int) -> Replica[A] | None:
+    """The replica with the fewest requests, or None when none is up with room; equals take turns."""
+    first = turn % len(replicas)
+    open_ones = [replica for replica in (*replicas[first:], *replicas[:first]) if replica.has_room]
+    return min(open_ones, key=lambda replica: replica.load, default=None)

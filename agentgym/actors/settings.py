@@ -29,6 +29,5 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if min(self.max_missed_probes, self.max_attempts, self.max_waiting) < 1 or self.max_respawns < 0:
             raise ValueError(
-                "service: max_missed_probes, max_attempts and max_waiting must be at least 1, "
-                "max_respawns at least 0"
+                "service: max_missed_probes, max_attempts and max_waiting must be at least 1, max_respawns at least 0"
             )

@@ -44,9 +44,7 @@ def load_command(name: str) -> Command:
     try:
         module = point.load()
     except Exception as error:  # a third party's code
-        raise UserError(
-            f"{where} failed to load from {point.value}: {type(error).__name__}: {error}"
-        ) from error
+        raise UserError(f"{where} failed to load from {point.value}: {type(error).__name__}: {error}") from error
     missing = [attribute for attribute in _ATTRIBUTES if not hasattr(module, attribute)]
     if missing:
         raise UserError(f"{where} is incomplete: {point.value} does not define {', '.join(missing)}")

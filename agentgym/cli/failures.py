@@ -37,9 +37,7 @@ def explain(error: BaseException) -> Failure:
     messages = [str(leaf) for leaf in known] + [_unexpected(leaf) for leaf in unknown]
     only_user = bool(known) and not unknown and all(isinstance(leaf, UserError) for leaf in known)
     return Failure(
-        message="\n".join(dict.fromkeys(messages)),
-        exit_code=USER_MISTAKE if only_user else FAILED,
-        is_users=only_user,
+        message="\n".join(dict.fromkeys(messages)), exit_code=USER_MISTAKE if only_user else FAILED, is_users=only_user
     )
 
 

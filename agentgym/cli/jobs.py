@@ -1,17 +1,18 @@
-"""The jobs that the commands start. A job is imported when it starts, because it imports torch."""
+"""The jobs that the commands start, and what shows them. A job is imported when it starts: it imports torch."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
-from agentgym.runs.report import Reporter
+from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
@@ -20,42 +21,11 @@ if TYPE_CHECKING:
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
 
 
-class Jobs(Protocol):
+class Jobs:
     """Whether a job returns or raises, everything it started is gone by then."""
 
     async def train(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        reporter: Reporter,
-        *,
-        resume: bool,
-        registry: PluginRegistry,
-    ) -> TrainResult: ...
-
-    async def evaluate(
-        self, recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry
-    ) -> EvalResult: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobShell(Shell):
-    """A shell whose commands can start jobs. jobs: replaced in tests."""
-
-    jobs: Callable[[], Jobs]
-
-
-class InstalledJobs:
-    """The real ones."""
-
-    async def train(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        reporter: Reporter,
-        *,
-        resume: bool,
-        registry: PluginRegistry,
+        self, recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: bool, registry: PluginRegistry
     ) -> TrainResult:
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
@@ -71,6 +41,24 @@ class InstalledJobs:
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         return await evaluate(recipe, reporter, registry=registry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShell(Shell):
+    """A shell whose commands can start jobs. jobs: replaced in tests."""
+
+    jobs: Callable[[], Jobs]
+
+
+def choose_reporter(shell: Shell, title: str, *, as_json: bool, plain: bool) -> Reporter:
+    """Live in a terminal, lines elsewhere, JSON for scripts."""
+    if as_json:
+        return JsonReporter(shell.out)
+    if plain or not shell.is_terminal or importlib.util.find_spec("rich") is None:
+        return PlainReporter(shell.out)
+    from agentgym.cli.live import LiveReporter
+
+    return LiveReporter(title, shell.out)
 
 
 def explain_missing(error: ModuleNotFoundError) -> Exception:

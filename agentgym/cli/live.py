@@ -53,12 +53,7 @@ class LiveReporter:
     """
 
     def __init__(
-        self,
-        title: str,
-        stream: TextIO,
-        *,
-        width: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, title: str, stream: TextIO, *, width: int | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._title = title
         self._clock = clock
@@ -133,11 +128,7 @@ class LiveReporter:
         cells.append(Text(f"running {duration(now - self._started_s)}", style="dim"))
         if self._phase:
             cells.append(
-                Text(
-                    f"{self._phase} {duration(now - self._phase_since_s)}",
-                    style="yellow",
-                    overflow="ellipsis",
-                )
+                Text(f"{self._phase} {duration(now - self._phase_since_s)}", style="yellow", overflow="ellipsis")
             )
         grid.add_row(*cells)
         return grid

@@ -6,19 +6,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import agentgym
 from agentgym.cli.catalogue import load_command, summaries
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell
+from agentgym.cli.jobs import Jobs, JobShell
 from agentgym.cli.logs import warnings_to
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import stoppable
 from agentgym.hooks import PluginRegistry
-
-if TYPE_CHECKING:
-    from agentgym.cli.jobs import Jobs
 
 EXAMPLES = """
 agentgym doctor                             what is installed, what is missing
@@ -39,7 +35,7 @@ exit codes:
 def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> int:
     """Run one command; returns the exit code. shell: given by tests."""
     words = sys.argv[1:] if words is None else list(words)
-    shell = shell or _own_shell()
+    shell = shell or JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
     try:
         with stoppable(), warnings_to(shell.warn):
             return _run(words, shell)
@@ -65,14 +61,10 @@ def _run(words: list[str], shell: JobShell) -> int:
     if name == "help":
         return _run([*rest[:1], "--help"], shell)
     command = load_command(name)
-    parser = Parser(
-        prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES
-    )
+    parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    overrides, others = (
-        split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
-    )
+    overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
     arguments = parser.parse_strictly(others)
     arguments.overrides = overrides
     return command.run(arguments, shell)
@@ -91,16 +83,6 @@ def _top_parser() -> Parser:
     parser.epilog = f"{parser.epilog}\n{EXIT_CODES}"
     parser.add_argument("--version", action="version", version=f"agentgym {agentgym.__version__}")
     return parser
-
-
-def _own_shell() -> JobShell:
-    return JobShell(out=sys.stdout, err=sys.stderr, jobs=_installed_jobs, plugins=PluginRegistry.discover)
-
-
-def _installed_jobs() -> Jobs:
-    from agentgym.cli.jobs import InstalledJobs
-
-    return InstalledJobs()
 
 
 if __name__ == "__main__":

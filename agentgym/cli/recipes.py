@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeAlias
 
 from agentgym.commands.parser import Parser
+from agentgym.commands.shell import FindPlugins, Shell
 from agentgym.commands.text import table_lines
 from agentgym.components import name_of
 from agentgym.config import apply_overrides, describe
@@ -13,19 +16,21 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
 from agentgym.models.defaults import KEYS
+from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 from agentgym.yaml import read_yaml
+
+Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
+"""A recipe, where its fields come from, and the plugins that it leaves on."""
 
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
     parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument(
-        "--env",
-        metavar="NAME",
-        help="an environment that is installed, or a file's or module's: my_env.py:Guess",
+        "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
     )
     parser.add_argument(
         "--reward",
@@ -44,13 +49,9 @@ def add_recipe_arguments(parser: Parser) -> None:
 
 
 def finish(
-    base: Mapping[str, object],
-    flags: Mapping[str, object],
-    arguments: argparse.Namespace,
-    where: str,
-    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
-) -> tuple[Recipe, dict[str, str]]:
-    """The recipe, from base, the command's flags (dotted) and the overrides, and where its fields come from.
+    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
+) -> Finished:
+    """The recipe from base, the command's flags (dotted), the overrides and `--reward`.
 
     A flag that is None is left out.
     """
@@ -63,8 +64,41 @@ def finish(
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
+    weights: dict[str, float | None] = {}
+    for word in arguments.reward or ():  # NAME, NAME=WEIGHT or an import path
+        name, equals, weight = word.partition("=")
+        try:
+            weights[name] = float(weight) if equals else None
+        except ValueError:
+            raise UserError(f"--reward {word}: {weight!r} is not a number; write NAME=WEIGHT") from None
     given = apply_overrides(mapping, arguments.overrides)
-    return finish_recipe(given, base=base, where=where, plugins=plugins)
+    return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins)
+
+
+def finish_checked(
+    given: Mapping[str, object],
+    weights: Mapping[str, float | None],
+    *,
+    base: Mapping[str, object],
+    where: str,
+    plugins: FindPlugins = PluginRegistry.discover,
+) -> Finished:
+    """The recipe with every name in it checked. Raises UserError.
+
+    weights: of the rewards instead of the recipe's own; None is the reward's default. The rest: see `finish_recipe`.
+    """
+    recipe, sources = finish_recipe(given, base=base, where=where, plugins=plugins)
+    registry = plugins(recipe.plugins.disabled)
+    if weights:
+        environment = registry.environment(recipe.env.name)
+        rewards = {
+            name: find_reward(name, environment, registry).weight if weight is None else weight
+            for name, weight in weights.items()
+        }
+        recipe = replace(recipe, rewards=rewards)
+    check_names(recipe, registry)
+    local_folder(recipe.model.path)  # raises for a path where nothing is
+    return recipe, sources, registry
 
 
 def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
@@ -86,8 +120,7 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
 def recipe_help() -> str:
     """Every field with its type and default."""
     rows = [
-        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default)
-        for info in describe(Recipe)
+        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default) for info in describe(Recipe)
     ]
     return "\n".join(
         [
@@ -111,13 +144,12 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
 def plan(recipe: Recipe) -> list[str]:
     """What a training run of this recipe starts and does, in lines for a person."""
     loop, generator, trainer = recipe.loop, recipe.generator, recipe.trainer
-    mode = (
-        "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
-    )
+    mode = "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
+    weights = ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
     lines = [
         f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),
         f"environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""),
-        "rewards      " + (_weights(recipe) or "the environment's own"),
+        "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
         f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
@@ -135,10 +167,6 @@ def plan(recipe: Recipe) -> list[str]:
             f"{recipe.eval.samples_per_task} times each"
         )
     return lines
-
-
-def _weights(recipe: Recipe) -> str:
-    return ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
 
 
 def _place(device: str, gpus: tuple[int, ...]) -> str:

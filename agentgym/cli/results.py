@@ -10,16 +10,7 @@ if TYPE_CHECKING:
     from agentgym.evals.statistics import PairedDifference
     from agentgym.jobs.train import TrainResult
 
-HEADER = (
-    "checkpoint",
-    "success",
-    "95% interval",
-    "reward",
-    "tasks",
-    "episodes",
-    "unsupported",
-    "infra errors",
-)
+HEADER = ("checkpoint", "success", "95% interval", "reward", "tasks", "episodes", "unsupported", "infra errors")
 
 
 def eval_row(result: EvalResult) -> tuple[str, ...]:
@@ -44,16 +35,5 @@ def difference_line(difference: PairedDifference) -> str:
     )
 
 
-def eval_json(result: EvalResult) -> dict[str, object]:
-    return asdict(result)
-
-
 def train_json(result: TrainResult) -> dict[str, object]:
-    return {
-        "event": "result",
-        "run_dir": str(result.run_dir),
-        "steps": result.steps,
-        "first": asdict(result.first) if result.first else None,
-        "last": asdict(result.last) if result.last else None,
-        "difference": asdict(result.difference) if result.difference else None,
-    }
+    return {"event": "result", **asdict(result), "run_dir": str(result.run_dir)}

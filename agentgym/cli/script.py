@@ -11,18 +11,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.commands.eval import base_recipe, find_model
-from agentgym.cli.jobs import InstalledJobs
+from agentgym.cli.jobs import Jobs
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import check_names, read_recipe
-from agentgym.cli.training import default_name, run_training, with_weights
+from agentgym.cli.recipes import Finished, finish_checked, read_recipe
+from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
 from agentgym.import_path import import_path_of
-from agentgym.jobs.layers import finish_recipe
-from agentgym.models.resolve import local_folder
-from agentgym.recipe import Recipe
 from agentgym.rewards import RewardFunction
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter, Reporter
@@ -59,7 +55,7 @@ def train(
     settings, sources, registry = _settings(base, where, {"env": env, **sections}, rewards)
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings)) as folder:
         shown = reporter or PlainReporter(sys.stdout)
-        return run_training(settings, sources, folder, registry, shown, InstalledJobs(), run_anywhere)
+        return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
 
 
 def evaluate(
@@ -81,7 +77,7 @@ def evaluate(
     settings, _, registry = _settings(base, where, given, rewards)
     shown = reporter or PlainReporter(sys.stdout)
     with contextlib.closing(shown), warnings_to(shown.note):
-        return run_anywhere(InstalledJobs().evaluate(settings, shown, registry=registry), shown.note)
+        return run_anywhere(Jobs().evaluate(settings, shown, registry=registry), shown.note)
 
 
 def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
@@ -126,19 +122,10 @@ def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
             thread.join()
 
 
-def _settings(
-    base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards
-) -> tuple[Recipe, dict[str, str], PluginRegistry]:
-    """The finished recipe with every name in it checked, where its fields come from, and the plugins."""
+def _settings(base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards) -> Finished:
     sections = {key: _section(key, value) for key, value in given.items() if value is not None}
-    recipe, sources = finish_recipe(_merged(base, sections), base=base, where=where)
-    registry = PluginRegistry.discover(recipe.plugins.disabled)
     weights = {_path(one): rewards[one] if isinstance(rewards, Mapping) else None for one in rewards}
-    if weights:
-        recipe = with_weights(recipe, weights, registry)
-    check_names(recipe, registry)
-    local_folder(recipe.model.path)  # raises for a path where nothing is
-    return recipe, sources, registry
+    return finish_checked(_merged(base, sections), weights, base=base, where=where)
 
 
 def _section(key: str, value: object) -> object:

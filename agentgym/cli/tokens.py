@@ -13,11 +13,10 @@ from agentgym.types import Episode, Turn
 Decode = Callable[[int], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TokenOrigin:
     """One token of an episode. version, logprob: None where the policy did not sample it."""
 
-    position: int
     token_id: int
     turn: int  # the turn that it belongs to, from 1; a prompt's tokens belong to the turn they come before
     version: int | None = None
@@ -38,23 +37,16 @@ def token_origins(episode: Episode) -> list[TokenOrigin]:
         known = [origin.token_id for origin in origins]
         if list(turn.prompt_ids[: len(known)]) != known:
             raise ValueError(f"turn {number} of {episode.episode_id} does not begin with the turn before it")
-        for token_id in turn.prompt_ids[len(known) :]:
-            origins.append(TokenOrigin(position=len(origins), token_id=token_id, turn=number))
-        versions = _versions(turn)
-        for token_id, logprob, version in zip(turn.completion_ids, turn.logprobs, versions, strict=True):
-            origins.append(
-                TokenOrigin(
-                    position=len(origins), token_id=token_id, turn=number, version=version, logprob=logprob
-                )
-            )
+        origins += [TokenOrigin(token_id, number) for token_id in turn.prompt_ids[len(known) :]]
+        versions = [span.version for span in turn.versions for _ in range(span.start, span.end)]
+        sampled = zip(turn.completion_ids, versions, turn.logprobs, strict=True)
+        origins += [TokenOrigin(token_id, number, version, logprob) for token_id, version, logprob in sampled]
     return origins
 
 
 def find_decoder(run_dir: Path) -> Decode | None:
     """A function from token id to text, from the tokenizer of one of the run's checkpoints; None without one."""
-    files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(
-        run_dir.glob("*/tokenizer.json")
-    )
+    files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(run_dir.glob("*/tokenizer.json"))
     if not files:
         return None
     try:
@@ -91,7 +83,7 @@ def token_rows(origins: Sequence[TokenOrigin], decode: Decode | None) -> list[tu
     """position, turn, id, text, who, version, logprob: for a table."""
     return [
         (
-            str(origin.position),
+            str(position),
             str(origin.turn),
             str(origin.token_id),
             repr(decode(origin.token_id)) if decode else "?",
@@ -99,7 +91,7 @@ def token_rows(origins: Sequence[TokenOrigin], decode: Decode | None) -> list[tu
             str(origin.version) if origin.is_sampled else "-",
             f"{origin.logprob:.4f}" if origin.logprob is not None else "-",
         )
-        for origin in origins
+        for position, origin in enumerate(origins)
     ]
 
 
@@ -109,7 +101,3 @@ def version_text(turn: Turn) -> str:
         return f"v{turn.versions[0].version}"
     parts = [f"v{span.version} to token {span.end}" for span in turn.versions[:-1]]
     return ", ".join([*parts, f"then v{turn.versions[-1].version}"]) if turn.versions else "no tokens"
-
-
-def _versions(turn: Turn) -> list[int]:
-    return [span.version for span in turn.versions for _ in range(span.start, span.end)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentgym.cli.failures import Failure, explain
@@ -15,7 +14,6 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
-from agentgym.rollout.scoring import find_reward
 from agentgym.runs.curve import write_png
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
@@ -76,28 +74,6 @@ def run_training(
     except BaseException as error:
         _record_failure(explain(error), folder, before)
         raise
-
-
-def with_rewards(recipe: Recipe, given: Iterable[str] | None, registry: PluginRegistry) -> Recipe:
-    """The recipe with the rewards of a command line, each NAME, NAME=WEIGHT or an import path. Raises UserError."""
-    weights: dict[str, float | None] = {}
-    for word in given or ():
-        name, equals, weight = word.partition("=")
-        try:
-            weights[name] = float(weight) if equals else None
-        except ValueError:
-            raise UserError(f"--reward {word}: {weight!r} is not a number; write NAME=WEIGHT") from None
-    return with_weights(recipe, weights, registry) if weights else recipe
-
-
-def with_weights(recipe: Recipe, given: Mapping[str, float | None], registry: PluginRegistry) -> Recipe:
-    """The recipe with these rewards instead of its own; a weight of None is the reward's default."""
-    environment = registry.environment(recipe.env.name)
-    weights = {
-        name: find_reward(name, environment, registry).weight if weight is None else weight
-        for name, weight in given.items()
-    }
-    return replace(recipe, rewards=weights)
 
 
 def _record_failure(failure: Failure, folder: RunFolder, before: StatusRecord | None) -> None:

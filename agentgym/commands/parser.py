@@ -19,9 +19,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(
-            part
-            if re.search(r"^\s", part, re.MULTILINE)
-            else textwrap.fill(part, width, break_on_hyphens=False)
+            part if re.search(r"^\s", part, re.MULTILINE) else textwrap.fill(part, width, break_on_hyphens=False)
             for part in text.split("\n\n")
         )
 

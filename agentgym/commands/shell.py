@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Protocol, TextIO
 
 from agentgym.commands.text import table_lines
@@ -60,23 +61,12 @@ class Paint:
 
     enabled: bool
 
-    def bold(self, text: str) -> str:
-        return self._with("1", text)
-
-    def dim(self, text: str) -> str:
-        return self._with("2", text)
-
-    def red(self, text: str) -> str:
-        return self._with("31", text)
-
-    def green(self, text: str) -> str:
-        return self._with("32", text)
-
-    def yellow(self, text: str) -> str:
-        return self._with("33", text)
-
-    def cyan(self, text: str) -> str:
-        return self._with("36", text)
-
     def _with(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.enabled and text else text
+
+    bold = partialmethod(_with, "1")
+    dim = partialmethod(_with, "2")
+    red = partialmethod(_with, "31")
+    green = partialmethod(_with, "32")
+    yellow = partialmethod(_with, "33")
+    cyan = partialmethod(_with, "36")

@@ -15,17 +15,6 @@ TaskScores: TypeAlias = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A mean over tasks, its standard error, and its confidence interval [low, high]."""
-
-    mean: float
-    standard_error: float
-    low: float
-    high: float
-    num_tasks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
     """Second minus first on the same tasks. better, worse, equal: how many tasks moved which way."""
 
@@ -44,25 +33,18 @@ class PairedDifference:
         return self.low > 0 or self.high < 0
 
 
-def clustered_estimate(scores: TaskScores, confidence: float = 0.95) -> Estimate:
-    """The mean over all episodes, with a standard error that allows for the correlation within a task.
+def clustered_error(scores: Sequence[Sequence[float]]) -> float:
+    """The standard error of the mean over all episodes, which allows for the correlation within a task.
 
     The cluster-robust variance of a mean: with the residual sums r_k of K clusters and N episodes,
-    K / (K - 1) * sum r_k^2 / N^2, and Student's t with K - 1 degrees of freedom.
+    K / (K - 1) * sum r_k^2 / N^2.
     Source: K.-Y. Liang and S. L. Zeger, Longitudinal data analysis using generalized linear models,
     Biometrika 73 (1986); for evaluations, E. Miller, Adding Error Bars to Evals, arXiv:2411.00640, section 2.2.
-    Raises ValueError when fewer than two tasks have a counted episode.
     """
-    clusters = [[float(score) for score in row if score is not None] for row in scores]
-    clusters = [cluster for cluster in clusters if cluster]
-    _check_count(len(clusters))
-    count = sum(map(len, clusters))
-    mean = math.fsum(score for cluster in clusters for score in cluster) / count
-    sums = [math.fsum(score - mean for score in cluster) for cluster in clusters]
-    num = len(clusters)
-    error = math.sqrt(num / (num - 1) * math.fsum(r * r for r in sums)) / count
-    half = student_quantile(confidence, num - 1) * error
-    return Estimate(mean=mean, standard_error=error, low=mean - half, high=mean + half, num_tasks=num)
+    num, count = len(scores), sum(map(len, scores))
+    mean = math.fsum(score for row in scores for score in row) / count
+    sums = [math.fsum(score - mean for score in row) for row in scores]
+    return math.sqrt(num / (num - 1) * math.fsum(r * r for r in sums)) / count
 
 
 def paired_difference(first: TaskScores, second: TaskScores, confidence: float = 0.95) -> PairedDifference:
@@ -75,13 +57,12 @@ def paired_difference(first: TaskScores, second: TaskScores, confidence: float =
     Raises ValueError when the lists differ in length or fewer than two tasks are left.
     """
     if len(first) != len(second):
-        raise ValueError(
-            f"{len(first)} tasks against {len(second)}; compare two evaluations of the same tasks"
-        )
+        raise ValueError(f"{len(first)} tasks against {len(second)}; compare two evaluations of the same tasks")
     pairs = [(_mean(a), _mean(b)) for a, b in zip(first, second, strict=True)]
     moves = [b - a for a, b in pairs if a is not None and b is not None]
     num = len(moves)
-    _check_count(num)
+    if num < 2:
+        raise ValueError(f"{num} tasks have a counted episode; an interval needs at least 2")
     mean = math.fsum(moves) / num
     error = math.sqrt(math.fsum((move - mean) ** 2 for move in moves) / (num - 1) / num)
     half = student_quantile(confidence, num - 1) * error
@@ -117,7 +98,7 @@ def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[floa
     if tasks > 1 and episodes > tasks:
         effective = tasks
         if 0 < mean < 1:
-            error = clustered_estimate(rows).standard_error
+            error = clustered_error(rows)
             effective = mean * (1 - mean) / max(error * error, mean * (1 - mean) / episodes)
         correction = student_quantile(confidence, episodes - 1) / student_quantile(confidence, tasks - 1)
         effective = min(max(effective * correction**2, tasks), episodes)
@@ -178,8 +159,3 @@ def _beta_cumulative(x: float, a: float, b: float) -> float:
 def _mean(scores: Sequence[float | None]) -> float | None:
     known = [float(score) for score in scores if score is not None]
     return math.fsum(known) / len(known) if known else None
-
-
-def _check_count(num_tasks: int) -> None:
-    if num_tasks < 2:
-        raise ValueError(f"{num_tasks} tasks have a counted episode; an interval needs at least 2")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
-from agentgym.models.device import has_gpu
+from agentgym.models.device import pick_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,7 @@ class VllmEngineConfig(EngineConfig):
             )
         from agentgym.generators.vllm.engine import VllmEngine
 
-        return VllmEngine(
-            generator,
-            model_path,
-            gpu_memory_utilization=self.gpu_memory_utilization,
-            enforce_eager=self.enforce_eager,
-        )
+        return VllmEngine(generator, model_path, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +45,7 @@ class AutoEngine(EngineConfig):
 
     def choose(self, generator: GeneratorConfig) -> EngineConfig:
         """Imports neither engine."""
-        if vllm_is_installed() and generator.device != "cpu" and has_gpu():
+        if vllm_is_installed() and generator.device != "cpu" and pick_device("auto", "generator") == "cuda":
             return VllmEngineConfig()
         return NativeEngineConfig()
 

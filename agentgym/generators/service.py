@@ -8,7 +8,6 @@ import logging
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
-from agentgym.actors.replica import ReplicaState
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.service import Service
 from agentgym.actors.settings import ServiceSettings
@@ -63,7 +62,7 @@ class GeneratorService:
             self._launch,
             num_replicas=self._config.replicas,
             settings=self._settings,
-            admission=self._current,
+            admit=self._current.admit,
         )
         await service.start()
         self._service = service
@@ -95,7 +94,7 @@ class GeneratorService:
             if version not in held:
                 raise KeyError(f"no weights of version {version} to update to; the store holds {held}")
             self._current.version = version
-            groups = [r.group for r in service.replicas if r.state is ReplicaState.UP]
+            groups = [r.group for r in service.replicas if r.up]
             await asyncio.gather(*(self._update_one(group) for group in groups))
 
     def get_metrics(self) -> dict[str, float]:
@@ -108,10 +107,8 @@ class GeneratorService:
         Sums (`_total`, `_s`) include those of dead replicas, as of their last answer.
         """
         service = self._started()
-        groups = [r.group for r in service.replicas if r.state is ReplicaState.UP]
-        calls = (
-            group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups
-        )
+        groups = [r.group for r in service.replicas if r.up]
+        calls = (group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         live: set[str] = set()
         for group, answer in zip(groups, answers, strict=True):
@@ -164,8 +161,9 @@ class CurrentWeights:
         self._update_timeout_s = update_timeout_s
         self._held: dict[str, int] = {}  # process group -> version
 
-    def ready(self, group: ProcessGroup[Generator]) -> bool:
-        return self.version is not None and self._held.get(group.name) == self.version
+    async def admit(self, group: ProcessGroup[Generator]) -> None:
+        while self.version is None or self._held.get(group.name) != self.version:
+            await self.prepare(group)
 
     async def prepare(self, group: ProcessGroup[Generator]) -> None:
         if self.version is None:

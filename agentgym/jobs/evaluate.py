@@ -15,12 +15,11 @@ from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
+from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.report import Reporter
 
 
-async def evaluate(
-    recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None
-) -> EvalResult:
+async def evaluate(recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None) -> EvalResult:
     """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times."""
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
@@ -32,12 +31,10 @@ async def evaluate(
         store = await recipe.weights.open("eval", runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
-        generator = GeneratorService(
-            config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime
-        )
+        generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
         await generator.start()
-        tasks = gym.held_out(recipe.eval.tasks)
+        tasks = held_out_tasks(gym.environment, recipe.eval.tasks)
         reporter.phase(f"playing {len(tasks)} held-out tasks, {recipe.eval.samples_per_task} times each")
         episodes = await play_eval(
             gym.player(generator), tasks, samples_per_task=recipe.eval.samples_per_task, seed=recipe.eval.seed

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.env import Environment
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.checks import check_lengths
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
@@ -20,7 +20,6 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
-from agentgym.types import Task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,14 +35,12 @@ class Gym:
     recipe: Recipe
 
     @classmethod
-    async def open(
-        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter
-    ) -> Gym:
+    async def open(cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox."""
         environment = build_environment(registry, recipe.env.name, recipe.env.options)
         scorer = Scorer.of(environment, registry, recipe.rewards)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
-        check_lengths(recipe)
+        _check_lengths(recipe)
         first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
         some = [first, *held_out_tasks(environment, 1)]
         sandbox = recipe.sandbox
@@ -80,10 +77,21 @@ class Gym:
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
 
-    def held_out(self, count: int) -> list[Task]:
-        return held_out_tasks(self.environment, count)
-
     async def close(self) -> None:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def _check_lengths(recipe: Recipe) -> None:
+    """An episode must fit the generator's context and the trainer's rows."""
+    longest = recipe.rollout.max_episode_tokens
+    for name, limit in (
+        ("generator.max_model_len", recipe.generator.max_model_len),
+        ("trainer.seq_len", recipe.trainer.seq_len),
+    ):
+        if longest > limit:
+            raise UserError(
+                f"rollout.max_episode_tokens is {longest} but {name} is only {limit}: "
+                "an episode would not fit; lower the first or raise the second"
+            )

@@ -35,9 +35,7 @@ def layered(
     fields, of_base = _flat(given), _flat(base)
     unchanged = {key for key, value in fields.items() if key in of_base and of_base[key] == value}
     sources = {key: where if key in unchanged else COMMAND_LINE for key in fields}
-    result = {
-        name: dict(section) if isinstance(section, Mapping) else section for name, section in given.items()
-    }
+    result = {name: dict(section) if isinstance(section, Mapping) else section for name, section in given.items()}
     path = fields.get("model.path", TINY)
     for key, default in model_defaults(path, fields).items() if isinstance(path, str) else ():
         name, _, field = key.partition(".")

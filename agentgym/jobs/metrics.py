@@ -9,6 +9,8 @@ from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
 from agentgym.types import Episode, Outcome
 
+KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity
+
 
 @dataclass(slots=True, kw_only=True)
 class StepMeter:
@@ -48,11 +50,7 @@ class StepMeter:
             **sandbox,
             **counts_since(sandbox, self.sandbox_before),
             "time/step_s": wall,
-            "time/generate_s": passed.get("generate", 0.0),
-            "time/sandbox_s": passed.get("sandbox", 0.0),
-            "time/train_s": passed.get("train", 0.0),
-            "time/reference_s": passed.get("reference", 0.0),
-            "time/publish_s": passed.get("publish", 0.0),
+            **{f"time/{kind}_s": passed.get(kind, 0.0) for kind in KINDS},
             "time/compute_share": passed.get("any", 0.0) / wall,
         }
         self.tokens_before = tokens

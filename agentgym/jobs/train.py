@@ -16,7 +16,6 @@ from agentgym.evals.play import EvalResult, play_eval, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
-from agentgym.jobs.checks import check_sampling
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.state import RunState
@@ -26,6 +25,7 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
@@ -122,12 +122,10 @@ class TrainJob:
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
-        check_sampling(recipe)
-        model_path = resolve_model(
-            recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights
-        )
+        _check_sampling(recipe)
+        model_path = resolve_model(recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights)
         if self.state.position is not None:
-            check(str(self._checkpoint(self.state.position.step) / "trainer"), str(model_path))
+            check(str(self.folder.checkpoint_dir(self.state.position.step) / "trainer"), str(model_path))
         self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
         stack.push_async_callback(self.gym.close)
         if self.gym.capabilities is not None:
@@ -143,13 +141,9 @@ class TrainJob:
     async def _start_services(self, model_path: str, runtime: Runtime, store: WeightStore) -> None:
         """Trainer, generators and reference start at the same time, then all hold the same version."""
         recipe = self.recipe
-        names = (
-            f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
-        )
+        names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
-        self.generator = GeneratorService(
-            config=recipe.generator, store=store, model_path=model_path, runtime=runtime
-        )
+        self.generator = GeneratorService(config=recipe.generator, store=store, model_path=model_path, runtime=runtime)
         self.stack.push_async_callback(self.generator.close)
         setup = TrainerSetup(
             model_path=model_path,
@@ -173,7 +167,7 @@ class TrainJob:
         step = 0
         if self.state.position is not None:
             step = self.state.position.step
-            await self.trainer.call(TitanTrainer.load, str(self._checkpoint(step) / "trainer"))
+            await self.trainer.call(TitanTrainer.load, str(self.folder.checkpoint_dir(step) / "trainer"))
         await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
 
@@ -209,9 +203,7 @@ class TrainJob:
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop
-        group = await play_group(
-            self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed
-        )
+        group = await play_group(self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
         for episode in group.episodes:
             self.monitor.add(episode)
         assign_advantages(group, self.recipe.advantage)
@@ -240,7 +232,7 @@ class TrainJob:
         self.reporter.phase(f"measuring {checkpoint} on {num_tasks} held-out tasks")
         episodes = await play_eval(
             self.player,
-            self.gym.held_out(num_tasks),
+            held_out_tasks(self.gym.environment, num_tasks),
             samples_per_task=recipe.samples_per_task,
             seed=recipe.seed,
         )
@@ -249,7 +241,8 @@ class TrainJob:
 
     async def _check_sync(self, step: int) -> dict[str, float]:
         """Compare generators and trainer at the same weights: log-probabilities of a few new tokens."""
-        prompt_ids = self.gym.renderer.prompt(self.gym.held_out(1)[0].prompt)
+        [task] = held_out_tasks(self.gym.environment, 1)
+        prompt_ids = self.gym.renderer.prompt(task.prompt)
         sampling = SamplingParams(
             max_tokens=32, temperature=self.recipe.rollout.temperature, seed=derive_seed("sync", step)
         )
@@ -270,21 +263,15 @@ class TrainJob:
         )
         [trainer] = await self.trainer.call(TitanTrainer.logprobs, [sample])
         distances = [abs(a - b) for a, b in zip(trainer[known:], completion.logprobs, strict=True)]
-        return {
-            "sync/mismatch_max": max(distances),
-            "sync/mismatch_mean": sum(distances) / len(distances),
-        }
+        return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save(self, position: Position) -> None:
         """The state names a checkpoint only once it is complete."""
-        target = self._checkpoint(position.step)
+        target = self.folder.checkpoint_dir(position.step)
         await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
         await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
         self.folder.save_state(self.state.to_mapping())
-
-    def _checkpoint(self, step: int) -> Path:
-        return self.folder.checkpoint_dir(step)
 
     def _open_sinks(self) -> None:
         for name in self.recipe.logging.sinks:
@@ -292,3 +279,14 @@ class TrainJob:
             sink.open(str(self.folder.path), cast(dict[str, Json], to_mapping(self.recipe)))
             self.sinks.append(sink)
             self.stack.callback(sink.close)
+
+
+def _check_sampling(recipe: Recipe) -> None:
+    """The trainer computes the softmax at a temperature, not a truncated distribution."""
+    rollout = recipe.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise UserError(
+            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
+            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
+            "truncate only in `agentgym eval`"
+        )

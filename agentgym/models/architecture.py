@@ -131,9 +131,7 @@ def read_architecture(folder: Path) -> Architecture:
         raise UserError(f"{path} lacks the field {error}") from error
 
 
-def collect(
-    wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]
-) -> dict[str, Tensor]:
+def collect(wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """Exactly the wanted weights, by name. An lm_head that is not wanted is tied, and dropped.
 
     Raises ValueError for a weight that is missing, unknown, repeated or of another shape.
@@ -147,9 +145,7 @@ def collect(
         if name not in wanted:
             raise ValueError(f"weight {name!r} is not one of this model's {len(wanted)}")
         if tuple(tensor.shape) != wanted[name]:
-            raise ValueError(
-                f"weight {name!r} has shape {tuple(tensor.shape)}; the model's is {wanted[name]}"
-            )
+            raise ValueError(f"weight {name!r} has shape {tuple(tensor.shape)}; the model's is {wanted[name]}")
         found[name] = tensor
     missing = [name for name in wanted if name not in found]
     if missing:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import read_architecture, read_config
-from agentgym.models.device import has_gpu
+from agentgym.models.device import pick_device
 from agentgym.models.resolve import TINY, config_folder
 from agentgym.models.tiny import policy_recipe
 
@@ -25,8 +25,7 @@ LEARNING_RATES = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
 """Least number of parameters, and where to start with full fine-tuning by AdamW."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Default:
+class Default(NamedTuple):
     """source: where the value comes from, for a person."""
 
     value: object
@@ -95,7 +94,6 @@ def _num_parameters(folder: Path) -> int | None:
 
 
 def _device(section: str, given: Mapping[str, object]) -> str:
-    device = given.get(f"{section}.device", "auto")
-    if device == "auto":
-        return "cuda" if has_gpu() else "cpu"
-    return str(device)
+    """What is given counts, also on a machine without it: a recipe may be prepared elsewhere."""
+    device = str(given.get(f"{section}.device", "auto"))
+    return pick_device("auto", section) if device == "auto" else device

@@ -1,12 +1,19 @@
-"""Whether there is a GPU to compute on."""
+"""Which device computes: the GPU where there is one."""
 
 from __future__ import annotations
 
+import contextlib
 
-def has_gpu() -> bool:
-    """What torch reports; False without torch."""
-    try:
+from agentgym.errors import UserError
+
+
+def pick_device(wanted: str, section: str) -> str:
+    """ "cpu" or "cuda". Without torch there is no GPU. Raises UserError where CUDA is asked for and missing."""
+    available = False
+    with contextlib.suppress(ImportError):
         import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
+
+        available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise UserError(f"{section}.device is 'cuda' but torch sees no GPU; use 'auto' or 'cpu'")
+    return "cuda" if available and wanted != "cpu" else "cpu"

@@ -100,8 +100,22 @@ def read_header(file: BinaryIO) -> dict[str, TensorEntry]:
 
 def read_tensors(file: BinaryIO) -> Iterator[tuple[str, Tensor]]:
     """Tensors that share a private copy-on-write map of the file; they outlive its closing and deletion."""
+    import torch
+
     entries = read_header(file)
-    return _mapped(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), entries)
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    dtypes = {short: getattr(torch, name) for name, short in DTYPES.items()}
+
+    def tensor(entry: TensorEntry) -> Tensor:
+        dtype = dtypes[entry.dtype]
+        if entry.begin == entry.end:
+            return torch.empty(entry.shape, dtype=dtype)
+        raw = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.end - entry.begin, offset=entry.begin)
+        if entry.begin % dtype.itemsize:
+            raw = raw.clone()  # the format packs without gaps, so a file of mixed types may be misaligned
+        return raw.view(dtype).reshape(entry.shape)
+
+    return ((name, tensor(entry)) for name, entry in entries.items())
 
 
 def read_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:
@@ -111,9 +125,7 @@ def read_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:
             yield from read_tensors(file)
 
 
-def write_tensors(
-    file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES
-) -> int:
+def write_tensors(file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES) -> int:
     """Write tensors one by one, as they arrive.
 
     Returns the size that the header was given, for the next file of the same shapes. Raises ValueError for a
@@ -175,21 +187,6 @@ def write_folder(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
         placed |= dict.fromkeys(names, final)
     index = {"metadata": {"total_size": total_bytes}, "weight_map": placed}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _mapped(mapped: mmap.mmap, entries: dict[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
-    import torch
-
-    dtypes = {short: getattr(torch, name) for name, short in DTYPES.items()}
-    for name, entry in entries.items():
-        dtype = dtypes[entry.dtype]
-        if entry.begin == entry.end:
-            yield name, torch.empty(entry.shape, dtype=dtype)
-            continue
-        raw = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.end - entry.begin, offset=entry.begin)
-        if entry.begin % dtype.itemsize:
-            raw = raw.clone()  # the format packs without gaps, so a file of mixed types may be misaligned
-        yield name, raw.view(dtype).reshape(entry.shape)
 
 
 def _move(file: BinaryIO, source: int, target: int, count: int, chunk: int = 2**24) -> None:

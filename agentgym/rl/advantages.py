@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from agentgym.types import Episode, Group, Outcome
 
@@ -61,7 +62,8 @@ def centred_rewards(episodes_G: Sequence[Episode]) -> tuple[list[float], float]:
 
 def assign_advantages(group: Group, advantage: Advantage) -> None:
     """Fill `group.advantages`. Episodes that broken infrastructure cost get None and touch no other's."""
-    counted = [e for e in group.episodes if e.outcome in (Outcome.SCORED, Outcome.INVALID)]
+    counts_G = [episode.outcome in (Outcome.SCORED, Outcome.INVALID) for episode in group.episodes]
+    counted = list(compress(group.episodes, counts_G))
     values = advantage(counted)
     if len(values) != len(counted) or not all(map(math.isfinite, values)):
         raise ValueError(
@@ -69,7 +71,4 @@ def assign_advantages(group: Group, advantage: Advantage) -> None:
             "give one finite number for each"
         )
     remaining = iter(values)
-    group.advantages = [
-        next(remaining) if episode.outcome in (Outcome.SCORED, Outcome.INVALID) else None
-        for episode in group.episodes
-    ]
+    group.advantages = [next(remaining) if counts else None for counts in counts_G]

@@ -29,6 +29,5 @@ class LoopConfig:
         spans = (self.max_staleness, self.checkpoint_every, self.check_sync_every, self.eval_every)
         if min(spans) < 0:
             raise ValueError(
-                "loop.max_staleness, checkpoint_every, check_sync_every and eval_every can't be negative; "
-                f"got {spans}"
+                f"loop.max_staleness, checkpoint_every, check_sync_every and eval_every can't be negative; got {spans}"
             )

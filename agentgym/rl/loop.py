@@ -23,11 +23,9 @@ class Learner(Protocol):
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
         """One optimizer step; returns metrics."""
-        ...
 
     async def publish(self, version: int) -> None:
         """Put the weights into the store under `version`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +113,7 @@ class TrainingLoop:
             self._slots.release()  # only now: a group that began earlier would exceed the staleness of its slot
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1
         return StepRecord(
-            step=step,
-            groups=groups,
-            skipped=skipped,
-            staleness=staleness,
-            next_group=next_group,
-            metrics=metrics,
+            step=step, groups=groups, skipped=skipped, staleness=staleness, next_group=next_group, metrics=metrics
         )
 
     async def _collect(self, step: int, oldest: int) -> tuple[list[Group], list[Group]]:

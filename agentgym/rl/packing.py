@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,31 +57,17 @@ class TrainBatch:
 
     def rows(self, selected: slice) -> TrainBatch:
         """Some of the rows; the counts stay those of the whole batch, because a loss divides by them."""
-        return replace(self, **{name: getattr(self, name)[selected] for name in ROW_FIELDS})
-
-    def to(self, device: torch.device) -> TrainBatch:
-        return replace(self, **{name: getattr(self, name).to(device) for name in ROW_FIELDS})
-
-
-ROW_FIELDS = (
-    "token_ids",
-    "labels",
-    "positions",
-    "loss_mask",
-    "sampler_logprobs",
-    "ref_logprobs",
-    "advantages",
-    "versions",
-    "sample_index",
-)
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        of_rows: dict[str, Any] = {
+            name: column[selected]
+            for name, column in columns.items()
+            if isinstance(column, Tensor) and column.dim() == 2
+        }
+        return replace(self, **of_rows)
 
 
 def pack(
-    samples: Sequence[Sample],
-    *,
-    seq_len: int,
-    rows_divisible_by: int = 1,
-    attention_break_even: float | None = None,
+    samples: Sequence[Sample], *, seq_len: int, rows_divisible_by: int = 1, attention_break_even: float | None = None
 ) -> TrainBatch:
     """Pack samples into as few rows as first-fit-decreasing finds. Deterministic.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from agentgym.types import Episode, Group, Sample, Turn
+from agentgym.types import Episode, Group, Sample
 
 
 def group_samples(groups: Iterable[Group]) -> list[Sample]:
@@ -35,7 +35,7 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
         token_ids += turn.completion_ids
         loss_mask += [1.0] * len(turn.completion_ids)
         logprobs += turn.logprobs
-        versions += _token_versions(turn)
+        versions += [span.version for span in turn.versions for _ in range(span.start, span.end)]
     sample = Sample(
         sample_id=episode.episode_id,
         token_ids=tuple(token_ids),
@@ -54,8 +54,3 @@ def check_provenance(sample: Sample, episode: Episode) -> None:
     for mask, version, logprob in zip(sample.loss_mask, sample.versions, sample.logprobs, strict=True):
         assert (mask == 1.0) == (version >= 0), f"{sample.sample_id}: a trained token without a version"
         assert mask == 1.0 or logprob == 0.0, f"{sample.sample_id}: a logprob on a token that was not sampled"
-
-
-def _token_versions(turn: Turn) -> Iterator[int]:
-    for span in turn.versions:
-        yield from [span.version] * (span.end - span.start)

@@ -34,15 +34,15 @@ class ChatRenderer:
 
     def reply(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The ids after the agent's end token: the new messages, up to the start of its next turn."""
-        text = after_turn(self._tokenizer, self._harmless(messages))
+        _, text = _split_turn(self._tokenizer, self._harmless(messages))
         return self._tokenizer.encode(text)
 
     def turn(self, text: str) -> tuple[int, ...]:
         """An agent's turn that was written, not sampled (a demonstration), with its end token."""
         message: Message = {"role": "assistant", "content": text}
         safe = self._harmless([message])[0]["content"]
-        end = self._tokenizer.encode(turn_end(self._tokenizer))
-        return (*self._tokenizer.encode(safe), *end)
+        end, _ = _split_turn(self._tokenizer, [{"role": "user", "content": "."}])
+        return self._tokenizer.encode(safe) + self._tokenizer.encode(end)
 
     def text(self, completion_ids: Sequence[int]) -> str:
         """What the agent said, without its end token."""
@@ -63,18 +63,8 @@ class ChatRenderer:
         return safe
 
 
-def after_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
-    """The template's text after an agent's end token when `messages` follow its turn."""
-    return _split_turn(tokenizer, messages)[1]
-
-
-def turn_end(tokenizer: Tokenizer) -> str:
-    """The text of the end token that the template writes after an agent's turn."""
-    return _split_turn(tokenizer, [{"role": "user", "content": "."}])[0]
-
-
 def _split_turn(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[str, str]:
-    """The end token of an agent's turn, and the text after it."""
+    """The template's text after an agent's turn that `messages` follow: its end token, and the rest."""
     opening: list[Message] = [{"role": "user", "content": "."}, {"role": "assistant", "content": _MARK}]
     text = tokenizer.render([*opening, *messages], generation_prompt=True)
     head, mark, tail = text.rpartition(_MARK)

@@ -34,10 +34,6 @@ class RolloutConfig:
                 f"rollout.max_episode_tokens {self.max_episode_tokens}"
             )
         if self.temperature <= 0:
-            raise ValueError(
-                f"rollout.temperature is {self.temperature}; RL needs a sampled policy, give more than 0"
-            )
+            raise ValueError(f"rollout.temperature is {self.temperature}; RL needs a sampled policy, give more than 0")
         if not 0 <= self.max_infra_error_share <= 1:
-            raise ValueError(
-                f"rollout.max_infra_error_share is {self.max_infra_error_share}; give a share in [0, 1]"
-            )
+            raise ValueError(f"rollout.max_infra_error_share is {self.max_infra_error_share}; give a share in [0, 1]")

@@ -18,17 +18,7 @@ from agentgym.rollout.generator import Generator
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
-from agentgym.types import (
-    Completion,
-    Episode,
-    FinishReason,
-    GenerateRequest,
-    Outcome,
-    SamplingParams,
-    Stop,
-    Task,
-    Turn,
-)
+from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Outcome, SamplingParams, Stop, Task, Turn
 
 
 def derive_seed(*parts: object) -> int:

@@ -17,9 +17,7 @@ async def play_group(player: EpisodePlayer, task: Task, *, group_id: int, size: 
         playing = [
             tasks.create_task(
                 player.play(
-                    task,
-                    episode_id=f"g{group_id:06d}-e{index:02d}",
-                    seed=derive_seed(run_seed, group_id, index),
+                    task, episode_id=f"g{group_id:06d}-e{index:02d}", seed=derive_seed(run_seed, group_id, index)
                 )
             )
             for index in range(size)

@@ -10,14 +10,7 @@ from typing import Any, cast
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.activity import Activity
-from agentgym.sandbox import (
-    Sandbox,
-    SandboxBackend,
-    SandboxOptions,
-    SandboxPlugin,
-    SandboxUnavailable,
-    Session,
-)
+from agentgym.sandbox import Sandbox, SandboxBackend, SandboxOptions, SandboxPlugin, SandboxUnavailable, Session
 from agentgym.types import SandboxSpec, Task
 
 log = logging.getLogger(__name__)
@@ -34,11 +27,7 @@ def check_sandbox(name: str, options: SandboxOptions, registry: PluginRegistry) 
 
 
 async def choose_sandbox(
-    name: str,
-    options: SandboxOptions,
-    tasks: Iterable[Task],
-    registry: PluginRegistry,
-    say: Callable[[str], None],
+    name: str, options: SandboxOptions, tasks: Iterable[Task], registry: PluginRegistry, say: Callable[[str], None]
 ) -> SandboxBackend | None:
     """The backend, probed but not started; None when no task asks for one.
 
@@ -61,10 +50,7 @@ async def choose_sandbox(
 
 
 async def _choose_any(
-    options: SandboxOptions,
-    specs: list[SandboxSpec],
-    registry: PluginRegistry,
-    say: Callable[[str], None],
+    options: SandboxOptions, specs: list[SandboxSpec], registry: PluginRegistry, say: Callable[[str], None]
 ) -> SandboxBackend:
     ranked = {
         name: plugin

@@ -17,7 +17,7 @@ from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hooks import PluginRegistry
 from agentgym.rewards import Reward, RewardFunction, Score, marked_rewards
-from agentgym.rollout.worker import Answer, Work, as_score, failure
+from agentgym.rollout.worker import Answer, as_score, failure
 from agentgym.rollout.worker_pool import WorkerPool
 from agentgym.types import Episode, ErrorRecord, Outcome
 
@@ -35,9 +35,7 @@ class Scorer:
     import, run inline. Use it as `async with`, or call `close()`.
     """
 
-    def __init__(
-        self, rewards: Iterable[Reward], weights: Mapping[str, float], *, num_workers: int = 2
-    ) -> None:
+    def __init__(self, rewards: Iterable[Reward], weights: Mapping[str, float], *, num_workers: int = 2) -> None:
         by_name = {reward.name: reward for reward in rewards}
         for name, weight in weights.items():
             if name not in by_name:
@@ -55,17 +53,15 @@ class Scorer:
         plain = [r for r in chosen if not _is_async(r.function)]
         self._inline = [r for r in plain if r.inline or _is_only_here(r)]
         self._plain = [r for r in plain if r not in self._inline]
-        self._floor = sum(
+        # The least that an episode can earn: what breaking the rules earns.
+        self.floor = sum(
             min(weight * by_name[name].low, weight * by_name[name].high) for name, weight in weights.items()
         )
         self._pool = WorkerPool([_pickled(r) for r in self._plain], size=num_workers)
 
     @classmethod
     def of(
-        cls,
-        environment: Environment[Any],
-        registry: PluginRegistry,
-        weights: Mapping[str, float] | None = None,
+        cls, environment: Environment[Any], registry: PluginRegistry, weights: Mapping[str, float] | None = None
     ) -> Self:
         """weights: by name or import path; empty takes the environment's. Raises UserError for an unknown name."""
         found: dict[str, Reward] = {}
@@ -76,11 +72,6 @@ class Scorer:
                 raise UserError(f"two rewards are called {one.name!r}: give one of them another name")
             found[one.name], weigh[one.name] = one, weight
         return cls(found.values(), weigh)
-
-    @property
-    def floor(self) -> float:
-        """The least that an episode can earn: what breaking the rules earns."""
-        return self._floor
 
     async def score(self, episode: Episode) -> None:
         """Fill `rewards`, and `reward` with their weighted sum, or None when a weighted one is None.
@@ -119,9 +110,8 @@ class Scorer:
         # Token ids and logprobs stay here: they are most of an episode's bytes, and a reward
         # that has to see them can be `async def`.
         light = dataclasses.replace(episode, turns=[])
-        work = Work(functions=tuple(range(len(self._plain))), episode=light)
         try:
-            answers = await self._pool.run(work, [reward.timeout_s for reward in self._plain])
+            answers = await self._pool.run(light, [reward.timeout_s for reward in self._plain])
         except InfraError as error:
             _fail(episode, "reward", type(error).__name__, str(error))
             return False
@@ -142,7 +132,7 @@ def find_reward(name: str, environment: object, registry: PluginRegistry) -> Rew
     except UserError as error:
         if not own:
             raise
-        hint = nearest(name, own).replace(" There is", " In the environment's file there is")
+        hint = nearest(name, own).replace(" Available:", " The environment's file has:")
         raise UserError(f"{error}{hint}") from error
 
 

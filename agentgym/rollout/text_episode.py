@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError
@@ -49,38 +49,33 @@ class TextGameConfig:
     timeout_s: float = 60.0  # of one call into the environment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextStep:
-    """What one action led to. reward: 0.0 until the episode ends."""
+class TextStep(NamedTuple):
+    """What one action led to, as `gymnasium.Env.step` returns it. reward: 0.0 until the episode ends."""
 
     text: str
     reward: float
     terminated: bool
     truncated: bool
-    info: dict[str, Json]
+    info: dict[str, Any]
 
 
+@dataclass(slots=True)
 class TextGame:
     """What the episodes of an environment share: its tasks, its scorer and its sandbox."""
 
-    def __init__(
-        self,
-        environment: Environment[Any],
-        tasks: Sequence[Task],
-        scorer: Scorer,
-        sandbox: SandboxBackend | None,
-        config: TextGameConfig,
-    ) -> None:
-        self.environment = environment
-        self.tasks = tasks
-        self.scorer = scorer
-        self.sandbox = sandbox
-        self.max_turn_chars = config.max_turn_chars
+    environment: Environment[Any]
+    tasks: Sequence[Task]
+    scorer: Scorer
+    sandbox: SandboxBackend | None
+    config: TextGameConfig
+    limits: RolloutConfig = field(init=False)
+
+    def __post_init__(self) -> None:
         self.limits = RolloutConfig(
-            max_turns=config.max_turns,
-            cut_turns=config.cut_turns,
-            max_retries=config.max_retries,
-            env_timeout_s=config.timeout_s,
+            max_turns=self.config.max_turns,
+            cut_turns=self.config.cut_turns,
+            max_retries=self.config.max_retries,
+            env_timeout_s=self.config.timeout_s,
         )
 
     @classmethod
@@ -95,10 +90,6 @@ class TextGame:
         if sandbox is not None:
             sandbox = await sandbox.start()
         return cls(environment, tasks, scorer, sandbox, config)
-
-    def task(self, seed: int) -> Task:
-        """The task that a seed draws."""
-        return self.tasks[seed % len(self.tasks)]
 
     async def close(self) -> None:
         """End the processes of the scorer and the sandbox."""
@@ -119,10 +110,10 @@ class TextEpisode:
 
     @property
     def task(self) -> Task:
-        """The task of the last seed."""
-        return self._game.task(self._seed)
+        """The one that the last seed draws."""
+        return self._game.tasks[self._seed % len(self._game.tasks)]
 
-    async def reset(self, seed: int) -> tuple[str, dict[str, Json]]:
+    async def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Begin the episode of a seed; returns the prompt."""
         await self.close()
         self._seed, self._actions = seed, []
@@ -137,7 +128,7 @@ class TextEpisode:
         async def act(runner: EpisodeRunner) -> TextStep:
             text = await self._say(runner, action)
             if runner.episode.stop is None:
-                return TextStep(text=text, reward=0.0, terminated=False, truncated=False, info={})
+                return TextStep(text, 0.0, terminated=False, truncated=False, info={})
             await self._release()  # an environment finishes before it is scored, as in training
             return await self._scored(runner, text)
 
@@ -165,13 +156,15 @@ class TextEpisode:
                     for action in self._actions:
                         await self._say(self._runner, action)
                 return await act(self._runner)
-            except EpisodeBroken as broken:
-                await self._abandon()
-                if not broken.retry or retries >= self._game.limits.max_retries:
-                    raise InfraError(f"{self.task.task_id}: {broken}") from broken.__cause__
-            except BaseException:
-                await self._abandon()
-                raise
+            except BaseException as error:
+                try:
+                    await self._release()
+                except EpisodeBroken as second:  # the error that ended the episode is the one that counts
+                    log.warning("%s: %s", self.task.task_id, second)
+                if not isinstance(error, EpisodeBroken):
+                    raise
+                if not error.retry or retries >= self._game.limits.max_retries:
+                    raise InfraError(f"{self.task.task_id}: {error}") from error.__cause__
         raise AssertionError("unreachable")
 
     async def _begin(self, retries: int) -> EpisodeRunner:
@@ -187,15 +180,8 @@ class TextEpisode:
         await self._stack.enter_async_context(runner.started())
         return runner
 
-    async def _abandon(self) -> None:
-        """Release what the episode holds; the error that ended it is the one that counts."""
-        try:
-            await self._release()
-        except EpisodeBroken as second:
-            log.warning("%s: %s", self.task.task_id, second)
-
     async def _say(self, runner: EpisodeRunner, action: str) -> str:
-        limit = self._game.max_turn_chars
+        limit = self._game.config.max_turn_chars
         cut = Stop.TURN_TOKENS if 0 < limit < len(action) else None
         reply = await runner.reply(action[:limit] if cut else action, cut)
         return _text(reply.messages)
@@ -205,14 +191,9 @@ class TextEpisode:
         episode = runner.episode
         if episode.reward is None:
             raise InfraError(f"{self.task.task_id} cannot be scored: {episode.error or episode.rewards}")
-        invalid = episode.outcome is Outcome.INVALID
-        return TextStep(
-            text=text,
-            reward=episode.reward,
-            terminated=episode.stop is Stop.DONE,
-            truncated=episode.stop is not Stop.DONE,
-            info={**episode.info, "rewards": dict(episode.rewards), "invalid": invalid},
-        )
+        invalid, done = episode.outcome is Outcome.INVALID, episode.stop is Stop.DONE
+        info = {**episode.info, "rewards": dict(episode.rewards), "invalid": invalid}
+        return TextStep(text, episode.reward, terminated=done, truncated=not done, info=info)
 
 
 async def _prompt(runner: EpisodeRunner) -> str:

@@ -27,9 +27,6 @@ class Tokenizer(Protocol):
     @property
     def special_tokens(self) -> tuple[str, ...]: ...
 
-    @property
-    def vocab_size(self) -> int: ...
-
     def encode(self, text: str) -> tuple[int, ...]: ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -61,20 +58,8 @@ class HuggingFaceTokenizer:
             )
         if self._inner.eos_token_id is None:
             raise UserError(f"the tokenizer of {path!r} has no eos token, so no turn of an agent could end")
-        self._special = tuple(sorted({str(token) for token in self._inner.all_special_tokens}))
-        self._end_ids = self._find_end_ids()
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        return self._end_ids
-
-    @property
-    def special_tokens(self) -> tuple[str, ...]:
-        return self._special
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._inner)
+        self.special_tokens = tuple(sorted({str(token) for token in self._inner.all_special_tokens}))
+        self.end_ids = self._find_end_ids()
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._inner.encode(text, add_special_tokens=False))
@@ -84,9 +69,7 @@ class HuggingFaceTokenizer:
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         return str(
-            self._inner.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generation_prompt
-            )
+            self._inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
         )
 
     def _find_end_ids(self) -> tuple[int, ...]:
@@ -101,7 +84,5 @@ def _read_template(given: str) -> str:
         return TEMPLATES[given]
     path = Path(given)
     if not path.is_file():
-        raise UserError(
-            f"model.chat_template {given!r} is neither a file nor one of {', '.join(sorted(TEMPLATES))}"
-        )
+        raise UserError(f"model.chat_template {given!r} is neither a file nor one of {', '.join(sorted(TEMPLATES))}")
     return path.read_text(encoding="utf-8")

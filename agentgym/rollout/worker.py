@@ -1,8 +1,8 @@
 """The child process that runs plain reward functions, so that one that hangs can be killed.
 
 A frame is four bytes of length (big endian) and a body. Frames to the child are pickles: first a `Setup`, then
-one `Work` for each episode.
-Frames to the parent are JSON, one `Answer` for each score, so that nothing a reward made is unpickled there.
+episodes, which every function scores. Frames to the parent are JSON, one `Answer` for each score, so that nothing
+a reward made is unpickled there.
 """
 
 from __future__ import annotations
@@ -39,14 +39,6 @@ class Setup:
 
     functions: tuple[bytes, ...]
     files: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One episode and the functions that score it, by their index in the setup."""
-
-    functions: tuple[int, ...]
-    episode: Episode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +80,10 @@ def serve(channel: socket.socket) -> None:
     functions = [_import(function, setup.files) for function in setup.functions]
     _send(channel, READY)
     while True:
-        work: Work = pickle.loads(_receive(channel))
-        for index in work.functions:
-            function = functions[index]
-            _send(channel, (function if isinstance(function, Answer) else _call(function, work)).to_json())
+        episode: Episode = pickle.loads(_receive(channel))
+        for function in functions:
+            answer = function if isinstance(function, Answer) else _call(function, episode)
+            _send(channel, answer.to_json())
 
 
 class _Unpickler(pickle.Unpickler):
@@ -115,9 +107,9 @@ def _import(pickled: bytes, files: dict[str, str]) -> RewardFunction | Answer:
         return failure(error)
 
 
-def _call(function: RewardFunction, work: Work) -> Answer:
+def _call(function: RewardFunction, episode: Episode) -> Answer:
     try:
-        return Answer(score=as_score(function(work.episode)))
+        return Answer(score=as_score(function(episode)))
     except (Exception, SystemExit) as error:  # plugin code: anything may come
         return failure(error)
 

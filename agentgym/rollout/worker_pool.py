@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from agentgym.errors import InfraError
 from agentgym.import_path import loaded_files
-from agentgym.rollout.worker import LENGTH, READY, Answer, Setup, Work
+from agentgym.rollout.worker import LENGTH, READY, Answer, Setup
+from agentgym.types import Episode
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +31,15 @@ class WorkerPool:
         self._busy: set[_Worker] = set()
         self.started = 0
 
-    async def run(self, work: Work, timeouts_s: Sequence[float]) -> list[Answer]:
-        """The answers of `work.functions`, in order; the last one is a failure if fewer come back.
+    async def run(self, episode: Episode, timeouts_s: Sequence[float]) -> list[Answer]:
+        """The answers of the functions, in order; the last one is a failure if fewer come back.
 
         Raises InfraError when no worker could be started.
         """
         async with self._free:
             worker = await self._take()
             try:
-                answers = await self._ask(worker, work, timeouts_s)
+                answers = await self._ask(worker, episode, timeouts_s)
             except BaseException:  # cancelled while answers were under way: the channel is out of step
                 self._drop(worker)
                 raise
@@ -76,11 +77,11 @@ class WorkerPool:
             raise
         return worker
 
-    async def _ask(self, worker: _Worker, work: Work, timeouts_s: Sequence[float]) -> list[Answer]:
+    async def _ask(self, worker: _Worker, episode: Episode, timeouts_s: Sequence[float]) -> list[Answer]:
         answers: list[Answer] = []
         try:
             async with asyncio.timeout(timeout_s := timeouts_s[0]):
-                await worker.send(pickle.dumps(work, pickle.HIGHEST_PROTOCOL))
+                await worker.send(pickle.dumps(episode, pickle.HIGHEST_PROTOCOL))
             for timeout_s in timeouts_s:
                 async with asyncio.timeout(timeout_s):
                     answers.append(Answer.from_json(await worker.receive()))

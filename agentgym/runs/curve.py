@@ -28,12 +28,18 @@ class Series:
 
 def series(rows: Sequence[MetricsRow], key: str) -> Series:
     """Raises UserError when no step has the metric."""
+    if line := _known(rows, key):
+        return line
+    if not rows:
+        raise UserError("this run has no metrics yet: it finished no step")
+    known = {name for row in rows for name in row.metrics}
+    raise UserError(f"no step of this run has the metric {key!r}.{nearest(key, known)}")
+
+
+def _known(rows: Sequence[MetricsRow], key: str) -> Series | None:
     points = [(r.step, r.metrics[key]) for r in rows if math.isfinite(r.metrics.get(key, math.nan))]
     if not points:
-        known = {name for row in rows for name in row.metrics}
-        if not rows:
-            raise UserError("this run has no metrics yet: it finished no step")
-        raise UserError(f"no step of this run has the metric {key!r}.{nearest(key, known)}")
+        return None
     steps, values = zip(*points, strict=True)
     return Series(key=key, steps=steps, values=values)
 
@@ -98,20 +104,15 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
     figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")  # no pyplot: it would keep global state
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    drawn = False
     for key, label, colour in ((REWARD, "reward", "#1f77b4"), (SUCCESS, "success", "#2ca02c")):
-        if any(math.isfinite(row.metrics.get(key, math.nan)) for row in rows):
-            line = series(rows, key)
+        if line := _known(rows, key):
             window = max(1, len(line.values) // 10) | 1
             axes.plot(line.steps, line.values, color=colour, alpha=0.3, linewidth=1)
             running = f"{label}, mean of {window} steps" if window > 1 else label
             axes.plot(line.steps, smooth(line.values, window), color=colour, linewidth=2, label=running)
-            drawn = True
-    if any(math.isfinite(row.metrics.get(HELD_OUT, math.nan)) for row in rows):
-        held_out = series(rows, HELD_OUT)
-        axes.plot(held_out.steps, held_out.values, "o--", color="#d62728", label="held-out success")
-        drawn = True
-    if not drawn:
+    if line := _known(rows, HELD_OUT):
+        axes.plot(line.steps, line.values, "o--", color="#d62728", label="held-out success")
+    if not axes.lines:
         raise UserError("nothing to draw: no step of this run has a reward")
     axes.set(xlabel="step", ylabel="mean over the step's episodes", title=title)
     axes.grid(alpha=0.3)

@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self, cast
 
 from agentgym.errors import UserError, nearest
@@ -40,7 +39,7 @@ from agentgym.runs.files import (
     write_whole,
     writing,
 )
-from agentgym.runs.records import SavedEpisode, decode_groups, decode_saved, encode_group
+from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
 from agentgym.yaml import dump_yaml, read_yaml
@@ -61,10 +60,8 @@ class StatusRecord:
     """The status of a run. time: of the last change, seconds since the epoch."""
 
     status: RunStatus
-    reason: str = ""
-    process: int = 0
-    host: str = ""
-    time: float = 0.0
+    reason: str
+    time: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +125,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # config, status, state
@@ -138,25 +133,18 @@ class RunFolder:
     def save_config(self, config: Mapping[str, object], sources: Mapping[str, str] | None = None) -> None:
         """sources: where its fields come from, by dotted key, those that are not defaults."""
         write_whole(self.path / "config.yaml", dump_yaml(dict(config)).encode())
-        write_whole(self.path / "config.sources.json", json.dumps(dict(sources or {}), indent=1).encode())
+        self._save("config.sources.json", dict(sources or {}))
 
     def load_config(self) -> dict[str, object]:
         return read_yaml(self.path / "config.yaml")
 
     def load_sources(self) -> dict[str, str]:
         """The sources that `save_config` was given."""
-        path = self.path / "config.sources.json"
-        return {key: str(source) for key, source in read_json(path).items()} if path.is_file() else {}
+        return {key: str(source) for key, source in self._load("config.sources.json").items()}
 
     def set_status(self, status: RunStatus, reason: str = "") -> None:
-        record: dict[str, Json] = {
-            "status": status.value,
-            "reason": reason,
-            "process": os.getpid(),
-            "host": socket.gethostname(),
-            "time": time.time(),
-        }
-        write_whole(self.path / "status.json", json.dumps(record, indent=1).encode())
+        writer = {"process": os.getpid(), "host": socket.gethostname()}
+        self._save("status.json", {"status": status, "reason": reason, **writer, "time": time.time()})
 
     def status(self) -> StatusRecord:
         """The current status; `lost` for a run whose process ended without recording one."""
@@ -168,12 +156,10 @@ class RunFolder:
         here = record.get("host") == socket.gethostname()  # locks of another host are not visible here
         if status is RunStatus.RUNNING and here and self._lock is None and not _is_locked(self.path):
             status = RunStatus.LOST
-        when, process = record.get("time"), record.get("process")
+        when = record.get("time")
         return StatusRecord(
             status=status,
             reason=str(record.get("reason", "")),
-            process=process if isinstance(process, int) else 0,
-            host=str(record.get("host", "")),
             time=float(when) if isinstance(when, (int, float)) else 0.0,
         )
 
@@ -185,29 +171,30 @@ class RunFolder:
         earlier = self.load_sandbox()
         before = cast("list[str]", earlier.get("before", []))
         names = dict.fromkeys([*before, *([str(earlier["backend"])] if earlier else [])])
-        record: dict[str, Json] = {
-            **asdict(able),
-            "unsafe": not able.isolated or earlier.get("unsafe") is True,
-            "before": [name for name in names if name != able.backend],
-        }
-        write_whole(self.path / "sandbox.json", json.dumps(record, indent=1).encode())
+        unsafe = not able.isolated or earlier.get("unsafe") is True
+        others = [name for name in names if name != able.backend]
+        self._save("sandbox.json", {**asdict(able), "unsafe": unsafe, "before": others})
 
     def load_sandbox(self) -> dict[str, Json]:
         """What `save_sandbox` wrote; empty for a run whose tasks ran no code."""
-        path = self.path / "sandbox.json"
-        return read_json(path) if path.is_file() else {}
+        return self._load("sandbox.json")
 
     def save_state(self, state: Mapping[str, Json]) -> None:
         """What a resumed run needs. Replaced whole: after a crash the previous state is still there."""
-        write_whole(self.path / "state.json", json.dumps(state).encode())
+        self._save("state.json", state)
 
     def load_state(self) -> dict[str, Json]:
         """Raises UserError when the run saved none, so that it can't be resumed."""
-        if not (self.path / "state.json").is_file():
-            raise UserError(
-                f"run {str(self.path)!r} stopped before it saved anything to resume from; start a new run"
-            )
-        return read_json(self.path / "state.json")
+        if state := self._load("state.json"):
+            return state
+        raise UserError(f"run {str(self.path)!r} stopped before it saved anything to resume from; start a new run")
+
+    def _save(self, name: str, record: Mapping[str, object]) -> None:
+        write_whole(self.path / name, json.dumps(record, indent=1).encode())
+
+    def _load(self, name: str) -> dict[str, Json]:
+        path = self.path / name
+        return read_json(path) if path.is_file() else {}
 
     def event(self, text: str) -> None:
         """One line for events.log, with the time."""
@@ -243,7 +230,7 @@ class RunFolder:
 
     # episodes
 
-    def save_groups(self, step: int, trained: Sequence[Group], skipped: Sequence[Group] = ()) -> Path:
+    def save_groups(self, step: int, trained: Sequence[Group], skipped: Sequence[Group] = ()) -> None:
         """All episodes of one step, one a line: first those that were trained on, in their order."""
         records = [
             record
@@ -251,11 +238,9 @@ class RunFolder:
             for group in groups
             for record in encode_group(group, step=step, trained=used)
         ]
-        path = self.path / "episodes" / f"step-{step:06d}.jsonl.gz"
-        write_json_lines(path, records)
-        return path
+        write_json_lines(self._episodes(step), records)
 
-    def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> Path:
+    def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> None:
         """The episodes of an evaluation of the weights after `step`, one row for each task."""
         records = [
             record
@@ -263,17 +248,15 @@ class RunFolder:
             for group in (Group(group_id=number, task=row[0].task, start_version=step, episodes=[*row]),)
             for record in encode_group(group, step=step, trained=False)
         ]
-        path = self.path / "evals" / f"step-{step:06d}.jsonl.gz"
-        write_json_lines(path, records)
-        return path
+        write_json_lines(self._episodes(step, evaluation=True), records)
 
     def episode_steps(self, *, evaluation: bool = False) -> list[int]:
         """The steps whose episodes were saved."""
-        return _steps_in(self.path / ("evals" if evaluation else "episodes"))
+        return _steps_in(self._episodes(0, evaluation=evaluation).parent)
 
     def read_episodes(self, step: int, *, evaluation: bool = False) -> Iterator[SavedEpisode]:
         """One after another, as they were saved. Raises UserError when the step has none."""
-        path = self.path / ("evals" if evaluation else "episodes") / f"step-{step:06d}.jsonl.gz"
+        path = self._episodes(step, evaluation=evaluation)
         if not path.is_file():
             known = self.episode_steps(evaluation=evaluation)
             there = f"steps {known[0]} to {known[-1]}" if known else "none"
@@ -281,9 +264,8 @@ class RunFolder:
         for record in read_json_lines(path):
             yield decode_saved(record)
 
-    def read_groups(self, step: int) -> list[Group]:
-        """The groups one step trained on, in order: enough to repeat the step."""
-        return decode_groups([saved for saved in self.read_episodes(step) if saved.trained])
+    def _episodes(self, step: int, *, evaluation: bool = False) -> Path:
+        return self.path / ("evals" if evaluation else "episodes") / f"step-{step:06d}.jsonl.gz"
 
     # checkpoints
 
@@ -332,8 +314,6 @@ def _is_locked(path: Path) -> bool:
     try:
         with (path / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False

@@ -7,7 +7,7 @@ a plugin must not end a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -79,19 +79,6 @@ def encode_group(group: Group, *, step: int, trained: bool) -> list[dict[str, Js
     ]
 
 
-def decode_groups(saved: Sequence[SavedEpisode]) -> list[Group]:
-    """The groups of these episodes, in the order of their first episode."""
-    groups: dict[int, Group] = {}
-    for one in saved:
-        group = groups.setdefault(
-            one.group_id,
-            Group(group_id=one.group_id, task=one.episode.task, start_version=one.start_version),
-        )
-        group.episodes.append(one.episode)
-        group.advantages.append(one.advantage)
-    return list(groups.values())
-
-
 def encode_episode(episode: Episode) -> dict[str, Json]:
     """Enumerations are strings already; spans of versions are written as [version, start, end]."""
     task = episode.task
@@ -134,9 +121,7 @@ def decode_episode(record: Mapping[str, Any]) -> Episode:
 
 def _decode_turn(record: Mapping[str, Any]) -> Turn:
     read: dict[str, Any] = {
-        "versions": tuple(
-            VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]
-        ),
+        "versions": tuple(VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]),
         "finish_reason": FinishReason(record["finish_reason"]),
     }
     return Turn(**{**_with_tuples(record), **read})
@@ -172,14 +157,12 @@ def unpack(value: Json) -> Json:
     if isinstance(value, list):
         return [unpack(item) for item in value]
     if isinstance(value, dict):
-        if len(value) == 1:
-            inner: Json
-            mark, inner = next(iter(value.items()))
-            if mark == "$repr":
-                return inner
-            if mark == "$tuple" and isinstance(inner, list):
-                return tuple(unpack(item) for item in inner)
-            if mark == "$dict" and isinstance(inner, dict):
-                return {key: unpack(item) for key, item in inner.items()}
+        match value:
+            case {"$repr": str(text)} if len(value) == 1:
+                return text
+            case {"$tuple": list(items)} if len(value) == 1:
+                return tuple(unpack(item) for item in items)
+            case {"$dict": dict(inner)} if len(value) == 1:
+                value = inner
         return {key: unpack(item) for key, item in value.items()}
     return value

@@ -43,10 +43,7 @@ class Column:
     digits: int = 3
 
     def text(self, metrics: Mapping[str, float]) -> str:
-        value = metrics.get(self.key)
-        if value is None:
-            return "-"
-        return number(value, self.digits)
+        return number(metrics[self.key], self.digits) if self.key in metrics else "-"
 
 
 STEP_COLUMNS = (
@@ -65,6 +62,7 @@ STEP_COLUMNS = (
 """The figures of a step that are shown, in this order."""
 
 
+SANDBOX_TIMES = (("sandbox/wall_p50_s", "p50"), ("sandbox/wall_p95_s", "p95"), ("sandbox/queue_p95_s", "queue p95"))
 SANDBOX_COUNTS = (
     ("sandbox/calls_waiting", "waiting"),
     ("sandbox/sessions_waiting", "sessions waiting"),
@@ -83,13 +81,7 @@ def sandbox_text(metrics: Mapping[str, float]) -> str:
     if "sandbox/calls" not in metrics:
         return ""
     shown = [f"{metrics['sandbox/calls']:.0f} calls"]
-    for key, label in (
-        ("sandbox/wall_p50_s", "p50"),
-        ("sandbox/wall_p95_s", "p95"),
-        ("sandbox/queue_p95_s", "queue p95"),
-    ):
-        if key in metrics:
-            shown.append(f"{label} {milliseconds(metrics[key])}")
+    shown += [f"{label} {milliseconds(metrics[key])}" for key, label in SANDBOX_TIMES if key in metrics]
     shown += [f"{metrics[key]:.0f} {label}" for key, label in SANDBOX_COUNTS if metrics.get(key)]
     replaced = sum(v for k, v in metrics.items() if k.startswith(REPLACED) and not k.endswith("_total"))
     if replaced:
@@ -149,11 +141,24 @@ class Pace:
         return (self.clock() - self.started_s) / (self.step - self.first_step) * (total - self.step)
 
 
-class PlainReporter:
-    """One line for each event: for logs, pipes and plain terminals."""
+class _ToStream:
+    """What prints lines to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _line(self, line: str | Mapping[str, object]) -> None:
+        print(line if isinstance(line, str) else json.dumps(line), file=self._stream, flush=True)
+
+
+class PlainReporter(_ToStream):
+    """One line for each event: for logs, pipes and plain terminals."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         self._pace = Pace()
 
     def phase(self, text: str) -> None:
@@ -176,18 +181,9 @@ class PlainReporter:
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self._line("\n" + "\n".join([title, *table_lines(header, rows)]))
 
-    def close(self) -> None:
-        self._stream.flush()
 
-    def _line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-
-class JsonReporter:
+class JsonReporter(_ToStream):
     """One JSON object a line, for scripts."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
     def phase(self, text: str) -> None:
         self._line({"event": "phase", "text": text})
@@ -202,9 +198,3 @@ class JsonReporter:
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         named = [dict(zip(header, row, strict=True)) for row in rows]
         self._line({"event": "table", "title": title, "rows": named})
-
-    def close(self) -> None:
-        self._stream.flush()
-
-    def _line(self, value: Mapping[str, object]) -> None:
-        print(json.dumps(value), file=self._stream, flush=True)

@@ -107,7 +107,8 @@ class TitanTrainer(ServiceActor):
     @endpoint
     async def get_status(self) -> TrainerStatus:
         engine = self._engine
-        return TrainerStatus(rank=_rank(), pid=os.getpid(), step=engine.step, version=engine.version)
+        rank = int(os.environ["RANK"])  # set by the client before this process began, as torchrun does
+        return TrainerStatus(rank=rank, pid=os.getpid(), step=engine.step, version=engine.version)
 
     @endpoint
     async def cleanup(self) -> None:
@@ -144,7 +145,3 @@ class TitanTrainer(ServiceActor):
         context = contextvars.copy_context()  # Monarch keeps the current actor in it
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: context.run(function, *args))
-
-
-def _rank() -> int:
-    return int(os.environ["RANK"])  # set by the client before this process began, as torchrun does

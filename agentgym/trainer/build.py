@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,24 +30,11 @@ class TrainedModel:
     flex: bool
 
 
-@dataclass(slots=True)
-class _HasParallelism:
-    """The one field that torchtitan reads of a config to plan the sharding of a model."""
-
-    parallelism: Any
-
-
-def build(
-    architecture: Architecture,
-    setup: TrainerSetup,
-    ranks: Ranks,
-) -> TrainedModel:
+def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> TrainedModel:
     """Its weights are random, from trainer.seed; load others over them."""
     trainer, optimizer = setup.trainer, setup.optimizer
     if trainer.seq_len > architecture.max_positions:
-        raise UserError(
-            f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions"
-        )
+        raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
     if trainer.seq_len % trainer.tensor_parallel:
         raise UserError(
             f"trainer.seq_len {trainer.seq_len} must be a multiple of trainer.tensor_parallel "
@@ -58,14 +46,8 @@ def build(
         raise UserError("trainer.attention is 'flex', which can't train on a CPU; use 'auto' or 'sdpa'")
     if flex:
         titan.disable_flex_autotune()
-    config = titan_config(
-        architecture,
-        attention="flex" if flex else "sdpa",
-        seq_len=trainer.seq_len,
-        logprob_chunk=trainer.logprob_chunk,
-        temperature=setup.temperature,
-    )
-    config.update_from_config(config=_HasParallelism(ranks.parallelism))
+    config = titan_config(architecture, setup, flex=flex)
+    config.update_from_config(config=SimpleNamespace(parallelism=ranks.parallelism))  # all that it reads
     torch.manual_seed(trainer.seed)
     with torch.device("meta"):
         model = config.build()

@@ -49,9 +49,7 @@ def read_manifest(folder: str) -> Manifest:
             f"{folder} is not a checkpoint of the trainer, or its save was not finished: it has no {MANIFEST}"
         ) from None
     except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}); use another checkpoint"
-        ) from error
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); use another checkpoint") from error
 
 
 def check(folder: str, model_path: str) -> None:
@@ -93,8 +91,7 @@ def check_model(folder: str) -> None:
         if found.get(name) != shape
     ]
     problems += [
-        f"{name} is not part of a dense {architecture.model_type}"
-        for name in set(found) - set(wanted) - tied_head
+        f"{name} is not part of a dense {architecture.model_type}" for name in set(found) - set(wanted) - tied_head
     ]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""

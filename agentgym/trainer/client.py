@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TypeVar, TypeVarTuple
 
+from agentgym.actors.endpoint import Endpoint
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessGroup
 from agentgym.actors.runtime import Runtime, current_runtime
@@ -46,9 +46,7 @@ class TrainerClient:
     async def start(self) -> None:
         """Start the processes and build the engine. Raises UserError for a model that can't be trained."""
         options = trainer_options(self._setup.trainer, self._store)
-        self._group = TitanTrainer.launch(
-            self._name, self._setup, self._store, options=options, runtime=self._runtime
-        )
+        self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
         try:
             await self._group.start(timeout_s=self._timeout_s)
             await self.call(TitanTrainer.setup)
@@ -56,11 +54,11 @@ class TrainerClient:
             await self.close()
             raise
 
-    async def call(self, method: Callable[[TitanTrainer, *Ts], Awaitable[R]], *args: *Ts) -> R:
+    async def call(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
         """Call an endpoint on every process; the answer of rank 0, whose metrics are of the whole batch."""
         return (await self.call_all(method, *args))[0]
 
-    async def call_all(self, method: Callable[[TitanTrainer, *Ts], Awaitable[R]], *args: *Ts) -> list[R]:
+    async def call_all(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
         """Call an endpoint on every process; answers by rank."""
         return await self._started().call(method, *args, timeout_s=self._timeout_s)
 
@@ -81,33 +79,24 @@ class TrainerClient:
 
 def trainer_options(config: TrainerConfig, store: WeightStore | None) -> ActorOptions:
     """Where the trainer's processes run, with the variables that torchrun would set."""
-    port = free_port()
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = str(probe.getsockname()[1])  # it was free a moment ago
+    shared = {
+        "WORLD_SIZE": str(config.procs),
+        "LOCAL_WORLD_SIZE": str(config.procs),
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": port,
+        "GLOO_SOCKET_IFNAME": "lo",  # otherwise gloo resolves the host name, which fails on many laptops
+    }
     return ActorOptions(
         procs=config.procs,
         with_gpus=config.device != "cpu",
         gpus=config.gpus,
         share_gpus=True,
         threads=config.threads,
-        environment_by_rank=tuple(_rank_variables(rank, config.procs, port) for rank in range(config.procs)),
+        environment_by_rank=tuple(
+            shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(config.procs)
+        ),
         imports=() if store is None else store.process_imports,
     )
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _rank_variables(rank: int, procs: int, port: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(procs),
-        "LOCAL_WORLD_SIZE": str(procs),
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",  # otherwise gloo resolves the host name, which fails on many laptops
-    }

@@ -56,6 +56,4 @@ class TrainerConfig:
                 f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel}"
             )
         if min(self.seq_len, self.rows_per_microbatch, self.logprob_chunk, self.threads) < 1:
-            raise ValueError(
-                "trainer.seq_len, rows_per_microbatch, logprob_chunk and threads must be at least 1"
-            )
+            raise ValueError("trainer.seq_len, rows_per_microbatch, logprob_chunk and threads must be at least 1")

@@ -59,9 +59,7 @@ class TitanEngine:
         if not batch.num_trained_tokens:
             raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
         if self._loss.needs_reference and not batch.has_reference:
-            raise ValueError(
-                f"{self._loss} needs ref_logprobs and the samples have none; run a reference model"
-            )
+            raise ValueError(f"{self._loss} needs ref_logprobs and the samples have none; run a reference model")
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
         totals = Totals(self._loss.metrics, self._ranks.device)
@@ -90,12 +88,9 @@ class TitanEngine:
         return metrics
 
     def optimizer_step(self) -> dict[str, float]:
-        """Clip the gradient, step, clear it. Refuses a gradient that is not finite: weights stay as they are."""
-        norm = float(
-            titan.distributed.clip_grad_norm_(
-                list(self._model.parameters()), self._setup.optimizer.max_grad_norm, foreach=True
-            )
-        )
+        """Clip the gradient, step, clear it. Raises RuntimeError when it is not finite, and leaves the weights."""
+        parameters, limit = list(self._model.parameters()), self._setup.optimizer.max_grad_norm
+        norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True))
         if not math.isfinite(norm):
             self.clear_gradients()
             raise RuntimeError(
@@ -183,9 +178,7 @@ class TitanEngine:
         if self._built.flex:
             mask = self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
         else:
-            mask = packed_mask(
-                positions_RL, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16
-            )
+            mask = packed_mask(positions_RL, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16)
         entries_N = wanted_RL.flatten().nonzero()[:, 0]
         self._model.lm_head.targets = (  # type: ignore[union-attr]
             entries_N.to(device),

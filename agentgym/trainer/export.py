@@ -17,15 +17,7 @@ from agentgym.errors import UserError
 from agentgym.models.safetensors import write_folder
 from agentgym.trainer.parallel import expected_warnings_off
 
-WEIGHT_SUFFIXES = (
-    ".safetensors",
-    ".safetensors.index.json",
-    ".bin",
-    ".bin.index.json",
-    ".pt",
-    ".pth",
-    ".gguf",
-)
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
 
 
 def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> None:

@@ -23,17 +23,13 @@ class _Shard:
     group: dist.ProcessGroup | None
     size: int
 
-    @property
-    def first(self) -> int:
-        return 0 if self.group is None else dist.get_rank(self.group) * self.size
-
     def reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> None:
         if self.group is not None:
             dist.all_reduce(values, operation, self.group)
 
     def locate(self, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         """Column of each label in this part, [N, 1], and whether it is here at all, [N]."""
-        local_N = labels_N - self.first
+        local_N = labels_N if self.group is None else labels_N - dist.get_rank(self.group) * self.size
         here_N = (local_N >= 0) & (local_N < self.size)
         return local_N.clamp(0, self.size - 1)[:, None], here_N
 
@@ -75,9 +71,7 @@ class ChunkedLogProb(torch.autograd.Function):
         return logprobs_N, entropy_N
 
     @staticmethod
-    def backward(
-        ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV = ctx.saved_tensors  # type: ignore[attr-defined]
         chunk, shard = ctx.chunk, ctx.shard  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)

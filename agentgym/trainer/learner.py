@@ -26,8 +26,7 @@ class TitanLearner:
             with self.activity.doing("reference"):
                 ref_logprobs = await self.reference.forward(samples)
             samples = [
-                replace(sample, ref_logprobs=logprobs)
-                for sample, logprobs in zip(samples, ref_logprobs, strict=True)
+                replace(sample, ref_logprobs=logprobs) for sample, logprobs in zip(samples, ref_logprobs, strict=True)
             ]
         with self.activity.doing("train"):
             return await self.trainer.call(TitanTrainer.train_step, samples)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from agentgym.models.architecture import Architecture
+from agentgym.trainer import titan
+from agentgym.trainer.attention import PackedSDPA
+from agentgym.trainer.head import LogProbHead
+from agentgym.trainer.setup import TrainerSetup
 
 
-def titan_config(
-    architecture: Architecture,
-    *,
-    attention: Literal["sdpa", "flex"],
-    seq_len: int,
-    logprob_chunk: int,
-    temperature: float = 1.0,
-) -> Any:
-    """torchtitan's configuration of the model: with our log-probability head, and packed attention for sdpa.
-
-    temperature: log-probabilities are of the softmax of logits / temperature.
-    """
-    from agentgym.trainer import titan
-    from agentgym.trainer.attention import PackedSDPA
-    from agentgym.trainer.head import LogProbHead
-
+def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool) -> Any:
+    """torchtitan's configuration of the model: with our log-probability head, and packed attention without flex."""
     dim, tied = architecture.dim, architecture.tied
     norm = titan.qwen3._qwen3_norm
     embedding_init = titan.qwen3._EMBEDDING_SKIP_INIT if tied else titan.qwen3._EMBEDDING_INIT
@@ -36,7 +26,7 @@ def titan_config(
         fuse_qkv=True,
         attn_backend="flex",
         rope=titan.CosSinRoPE.Config(
-            dim=architecture.head_dim, max_seq_len=seq_len, theta=architecture.rope_theta
+            dim=architecture.head_dim, max_seq_len=setup.trainer.seq_len, theta=architecture.rope_theta
         ),
     )
     config = titan.Qwen3Model.Config(
@@ -51,14 +41,14 @@ def titan_config(
             in_features=dim,
             out_features=architecture.vocab_size,
             param_init=titan.qwen3._LINEAR_INIT,
-            chunk=logprob_chunk,
-            temperature=temperature,
+            chunk=setup.trainer.logprob_chunk,
+            temperature=setup.temperature,
         ),
         layers=layers,
     )
     config.norm.eps = architecture.norm_eps
     for layer in config.layers:
-        if attention == "sdpa":
+        if not flex:
             layer.attention.inner_attention = PackedSDPA.Config()
         for part in (layer.attention_norm, layer.ffn_norm, layer.attention.qk_norm):
             part.eps = architecture.norm_eps

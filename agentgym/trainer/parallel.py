@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from agentgym.errors import UserError
+from agentgym.models.device import pick_device
 from agentgym.trainer import titan
-from agentgym.trainer.config import Device, TrainerConfig
+from agentgym.trainer.config import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +69,13 @@ def expected_warnings_off() -> Iterator[None]:
         yield
 
 
-def choose_device(device: Device) -> str:
-    """ "cpu" or "cuda". Raises UserError when CUDA is required and unavailable."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("trainer.device is 'cuda' but torch sees no GPU; use 'auto' or 'cpu'")
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
-
-
 def join(config: TrainerConfig) -> Ranks:
     """Join the process group, with torchrun's variables set when trainer.procs is above 1.
 
     One process in float32 needs no group and no sharding: FSDP would only copy. In bfloat16 it is FSDP that
     casts, so one process shards with itself.
     """
-    device_type = choose_device(config.device)
+    device_type = pick_device(config.device, "trainer")
     titan.set_device(device_type)
     sharded = config.procs > 1 or config.dtype != "float32"
     owns_group = sharded and not dist.is_initialized()
@@ -104,13 +96,11 @@ def join(config: TrainerConfig) -> Ranks:
         data_parallel_shard_degree=config.data_parallel_shard,
         spmd_backend="partial_dtensor",  # the default fails with more than one process on torch 2.13
     )
-    titan.distributed.set_spmd_backend("partial_dtensor")
+    titan.set_spmd_backend("partial_dtensor")
     dims = titan.ParallelDims.from_config(parallelism, config.procs)
     if sharded:
         dims.build_mesh()
-    return Ranks(
-        device=device, dims=dims, parallelism=parallelism, rank=rank, sharded=sharded, owns_group=owns_group
-    )
+    return Ranks(device=device, dims=dims, parallelism=parallelism, rank=rank, sharded=sharded, owns_group=owns_group)
 
 
 def _start_group(backend: str, procs: int) -> None:

@@ -23,9 +23,7 @@ class Totals:
         self._reductions = reductions
         self._loss = torch.zeros((), device=device)
         self._sums = {n: torch.zeros((), device=device) for n, r in reductions.items() if r != "max"}
-        self._maxima = {
-            n: torch.full((), -torch.inf, device=device) for n, r in reductions.items() if r == "max"
-        }
+        self._maxima = {n: torch.full((), -torch.inf, device=device) for n, r in reductions.items() if r == "max"}
         self._given: set[str] = set()
 
     def add(self, loss: Tensor, result: TokenLoss) -> None:
@@ -47,9 +45,7 @@ class Totals:
         """Means are over all trained tokens of the batch. A metric that no microbatch gave is left out."""
         sums = ranks.reduce(torch.stack([self._loss, *self._sums.values()])).tolist()
         given = [torch.full_like(self._loss, name in self._given) for name in self._sums]
-        maxima = ranks.reduce(
-            torch.stack([self._loss, *given, *self._maxima.values()]), dist.ReduceOp.MAX
-        ).tolist()
+        maxima = ranks.reduce(torch.stack([self._loss, *given, *self._maxima.values()]), dist.ReduceOp.MAX).tolist()
         metrics = {"train/loss": sums[0]}
         for name, total, was_given in zip(self._sums, sums[1:], maxima[1:], strict=False):
             if was_given:

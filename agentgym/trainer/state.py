@@ -17,9 +17,7 @@ from agentgym.trainer.checkpoint import read_manifest, write_manifest
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 
 
-def save_checkpoint(
-    folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture
-) -> None:
+def save_checkpoint(folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture) -> None:
     """Write to FOLDER.partial and rename at the end. Collective; the folder must be shared by all ranks."""
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")

@@ -7,8 +7,8 @@ other module of it is loaded. Its API moves fast, so the rest of this package us
 from __future__ import annotations
 
 import sys
-import types
 import warnings
+from unittest.mock import MagicMock
 
 import torch
 import torchtitan.tools.utils as titan_utils
@@ -18,87 +18,38 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
     import torch._inductor.compile_fx  # looks for triton, so it comes before the stand-in
 
-
-class _Anything:
-    """Answers every attribute, call and index with itself; as a decorator it returns the function."""
-
-    def __getattr__(self, name: str) -> _Anything:
-        return self
-
-    def __getitem__(self, key: object) -> _Anything:
-        return self
-
-    def __call__(self, *args: object, **options: object) -> object:
-        return args[0] if len(args) == 1 and callable(args[0]) and not options else self
-
-
-def _stand_in_for_triton() -> list[str]:
-    """Let `import triton` and `triton.language` succeed; returns the names to remove again.
-
-    torchtitan defines GPU kernels at import (for expert parallelism) that we never run without a GPU.
-    """
-    has_triton_package()  # cached: torch will not look for it again
-    anything = _Anything()
-
-    def attribute(name: str) -> _Anything:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return anything
-
-    package, language = types.ModuleType("triton"), types.ModuleType("triton.language")
-    for module in (package, language):
-        module.__getattr__ = attribute  # type: ignore[method-assign]
-    package.language = language  # type: ignore[attr-defined]
-    modules = {"triton": package, "triton.language": language}
-    sys.modules.update(modules)
-    return [*modules]
-
-
 if not torch.cuda.is_available():
     titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
 try:
     import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
 
-    _stood_in: list[str] = []
+    _stood_in: dict[str, MagicMock] = {}
 except ImportError:
-    _stood_in = _stand_in_for_triton()
+    # torchtitan defines GPU kernels at import (for expert parallelism) that never run without a GPU.
+    has_triton_package()  # cached: torch will not look for it again
+    _stood_in = {"triton": MagicMock(), "triton.language": MagicMock()}
+    sys.modules.update(_stood_in)
 try:
-    from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, default_adamw
-    from torchtitan.config import TORCH_DTYPE_MAP, CompileConfig, ParallelismConfig, TrainingConfig
-    from torchtitan.distributed import ParallelDims
-    from torchtitan.distributed import utils as distributed
-    from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
-    from torchtitan.models import qwen3
-    from torchtitan.models.common import CosSinRoPE, Embedding, Linear
+    from torchtitan.components.optimizer import LRSchedulersContainer as LRSchedulersContainer
+    from torchtitan.components.optimizer import default_adamw as default_adamw
+    from torchtitan.config import CompileConfig as CompileConfig
+    from torchtitan.config import ParallelismConfig as ParallelismConfig
+    from torchtitan.config import TrainingConfig as TrainingConfig
+    from torchtitan.distributed import ParallelDims as ParallelDims
+    from torchtitan.distributed.activation_checkpoint import FullAC as FullAC
+    from torchtitan.distributed.activation_checkpoint import SelectiveAC as SelectiveAC
+    from torchtitan.distributed.utils import clip_grad_norm_ as clip_grad_norm_
+    from torchtitan.distributed.utils import set_spmd_backend as set_spmd_backend
+    from torchtitan.models import qwen3 as qwen3
+    from torchtitan.models.common import CosSinRoPE as CosSinRoPE
+    from torchtitan.models.common import Embedding as Embedding
+    from torchtitan.models.common import Linear as Linear
     from torchtitan.models.common.attention import FlexAttention
-    from torchtitan.models.qwen3.model import Qwen3Model
-    from torchtitan.protocols.module import Module
+    from torchtitan.models.qwen3.model import Qwen3Model as Qwen3Model
+    from torchtitan.protocols.module import Module as Module
 finally:
     for _name in _stood_in:
         del sys.modules[_name]
-
-__all__ = [
-    "TORCH_DTYPE_MAP",
-    "CompileConfig",
-    "CosSinRoPE",
-    "Embedding",
-    "FlexAttention",
-    "FullAC",
-    "LRSchedulersContainer",
-    "Linear",
-    "Module",
-    "OptimizersContainer",
-    "ParallelDims",
-    "ParallelismConfig",
-    "Qwen3Model",
-    "SelectiveAC",
-    "TrainingConfig",
-    "default_adamw",
-    "disable_flex_autotune",
-    "distributed",
-    "qwen3",
-    "set_device",
-]
 
 
 def set_device(device_type: str) -> None:

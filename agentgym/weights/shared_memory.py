@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,15 +80,11 @@ class SharedMemoryStore:
         self._keep = keep
         self._owns = True
         self._header_bytes = HEADER_BYTES
-        self._make_folder()
+        self.folder.mkdir(mode=0o700)
+        (self.folder / OWNER_FILE).write_text(json.dumps(asdict(Owner.me())))
 
     def __getstate__(self) -> dict[str, object]:
-        return {
-            "_keep": self._keep,
-            "folder": self.folder,
-            "_owns": False,
-            "_header_bytes": self._header_bytes,
-        }
+        return self.__dict__ | {"_owns": False}
 
     async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         path = self._path(version)
@@ -127,12 +123,6 @@ class SharedMemoryStore:
     async def close(self) -> None:
         if self._owns:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _make_folder(self) -> None:
-        owner = Owner.me()
-        self.folder.mkdir(mode=0o700)
-        record = {"pid": owner.pid, "start_ticks": owner.start_ticks, "namespace": owner.namespace}
-        (self.folder / OWNER_FILE).write_text(json.dumps(record))
 
     def _path(self, version: int) -> Path:
         return self.folder / f"{version}{SUFFIX}"

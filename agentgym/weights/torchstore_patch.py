@@ -20,21 +20,19 @@ os.environ.setdefault("TORCHSTORE_RDMA_ENABLED", "0")
 INSTALL = "install it with `pip install --no-deps torchstore==0.1.2 && pip install pygtrie`"
 
 
-def endpoint_kinds(actor_class: type) -> set[bool]:
-    """{True} when all endpoints are async, {False} when none is, both when they are mixed."""
-    return {inspect.iscoroutinefunction(found._method) for found in _endpoints(actor_class).values()}
-
-
 def make_endpoints_async(actor_class: type) -> bool:
     """Wrap the synchronous endpoints of a class that mixes both kinds; returns whether the class was one."""
-    if endpoint_kinds(actor_class) != {True, False}:
+    attributes = ((name, getattr(actor_class, name, None)) for name in dir(actor_class))
+    endpoints = {name: found for name, found in attributes if isinstance(found, EndpointProperty)}
+    synchronous = [n for n, found in endpoints.items() if not inspect.iscoroutinefunction(found._method)]
+    if len(synchronous) in (0, len(endpoints)):
         return False
-    for name, found in _endpoints(actor_class).items():
-        if not inspect.iscoroutinefunction(found._method):
-            wrapped = type(found)(
-                _as_async(found._method), found._propagator, found._explicit_response_port, found._instrument
-            )
-            setattr(actor_class, name, wrapped)
+    for name in synchronous:
+        found = endpoints[name]
+        wrapped = type(found)(
+            _as_async(found._method), found._propagator, found._explicit_response_port, found._instrument
+        )
+        setattr(actor_class, name, wrapped)
     return True
 
 
@@ -50,11 +48,6 @@ def apply() -> None:
         ) from error
     make_endpoints_async(controller.Controller)
     make_endpoints_async(volume.StorageVolume)
-
-
-def _endpoints(actor_class: type) -> dict[str, EndpointProperty]:
-    found = ((name, getattr(actor_class, name, None)) for name in dir(actor_class))
-    return {name: value for name, value in found if isinstance(value, EndpointProperty)}
 
 
 def _as_async(method: Callable[..., object]) -> Callable[..., Coroutine[None, None, object]]:

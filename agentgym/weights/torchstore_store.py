@@ -25,7 +25,7 @@ class TorchStoreStore:
     A version's manifest is written last and removed first: without it the version does not exist.
     """
 
-    process_imports = (torchstore_patch.__name__,)
+    process_imports: tuple[str, ...] = (torchstore_patch.__name__,)
 
     def __init__(self, name: str, *, keep: int | None) -> None:
         self.name = name

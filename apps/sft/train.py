@@ -84,9 +84,7 @@ def run(recipe: SftRecipe, say: Callable[[str], None]) -> Path:
         if step % 25 == 0 or step == recipe.steps:
             passed = time.monotonic() - began
             left = passed / step * (recipe.steps - step)
-            say(
-                f"step {step}/{recipe.steps}  loss {metrics['train/loss']:.4f}  {passed:.0f} s, {left:.0f} s left"
-            )
+            say(f"step {step}/{recipe.steps}  loss {metrics['train/loss']:.4f}  {passed:.0f} s, {left:.0f} s left")
     engine.export_hf(str(out / "policy"))
     engine.close()
     return out / "policy"
@@ -126,9 +124,7 @@ def write_tokenizer(recipe: SftRecipe, folder: Path) -> None:
     talks = itertools.islice(demonstrations(recipe.demonstrations), recipe.tokenizer_conversations)
     texts = [message["content"] for talk in talks for message in talk]
     texts += ["user\n", "assistant\n", "system\n"] * (len(texts) // 8)
-    tokenizer = train_tokenizer(
-        texts, vocab_size=recipe.shape.vocab_size, max_token_chars=recipe.max_token_chars
-    )
+    tokenizer = train_tokenizer(texts, vocab_size=recipe.shape.vocab_size, max_token_chars=recipe.max_token_chars)
     save_tokenizer(tokenizer, folder, max_length=recipe.shape.max_position_embeddings)
 
 

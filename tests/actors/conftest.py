@@ -44,9 +44,7 @@ class Fleet:
         return [("w", torch.full((1000,), float(version)))]
 
     def request(self, number: int, *, max_tokens: int = 4) -> GenerateRequest:
-        return GenerateRequest(
-            prompt_ids=(1, number), sampling=SamplingParams(max_tokens=max_tokens, seed=number)
-        )
+        return GenerateRequest(prompt_ids=(1, number), sampling=SamplingParams(max_tokens=max_tokens, seed=number))
 
     async def running(self, count: int) -> None:
         """Wait until the engines have so many requests."""
@@ -68,9 +66,7 @@ class Fleet:
 def fleet(tmp_path: Path) -> Iterator[Callable[..., object]]:
     @asynccontextmanager
     async def make(
-        engine: Scripted | None = None,
-        config: GeneratorConfig | None = None,
-        settings: ServiceSettings | None = None,
+        engine: Scripted | None = None, config: GeneratorConfig | None = None, settings: ServiceSettings | None = None
     ) -> AsyncIterator[Fleet]:
         engine = engine or Scripted()
         config = replace(config or GeneratorConfig(probe_every_s=0.3, probe_timeout_s=30), engine=engine)

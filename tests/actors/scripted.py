@@ -95,11 +95,7 @@ class ScriptedEngine:
         started_s = asyncio.get_running_loop().time()
         try:
             tokens = scripted_tokens(
-                request.prompt_ids,
-                sampling.seed,
-                self._fingerprint,
-                sampling.max_tokens,
-                settings.vocab_size,
+                request.prompt_ids, sampling.seed, self._fingerprint, sampling.max_tokens, settings.vocab_size
             )
             versions: list[int] = []
             for _ in tokens:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from counting import Counting
@@ -15,27 +16,18 @@ from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import LifecycleActor, endpoint, endpoint_name
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied
-from agentgym.actors.router import LeastLoaded
 from agentgym.actors.runtime import Runtime, current_runtime
+from agentgym.actors.service import least_loaded
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError, UserError
 
 
-class Load:
-    """What the router looks at."""
-
-    def __init__(self, load: int, has_room: bool = True) -> None:
-        self.load = load
-        self.has_room = has_room
-
-
 def test_the_least_loaded_replica_gets_the_request_and_equals_take_turns() -> None:
-    router = LeastLoaded()
-    busy, idle, full = Load(3), Load(1), Load(0, has_room=False)
-    assert all(router.pick([busy, idle, full]) is idle for _ in range(4))
-    twins = [Load(0), Load(0)]
-    assert {id(router.pick(twins)) for _ in range(2)} == {id(twin) for twin in twins}
-    assert router.pick([full]) is None
+    busy, idle, full = (SimpleNamespace(load=n, has_room=n > 0) for n in (3, 1, 0))
+    assert all(least_loaded([busy, idle, full], turn) is idle for turn in range(4))
+    twins = [SimpleNamespace(load=0, has_room=True, name=name) for name in "ab"]
+    assert [least_loaded(twins, turn).name for turn in range(4)] == ["a", "b", "a", "b"]
+    assert least_loaded([full], 0) is None
 
 
 def test_each_replica_gets_its_own_gpus() -> None:
@@ -67,12 +59,12 @@ def test_a_call_needs_an_endpoint_of_the_class_and_the_error_names_them() -> Non
     assert endpoint_name(Counting, Counting.add) == "add"
     assert endpoint_name(Counting, LifecycleActor.probe) == "probe"
     assert endpoint_name(Overriding, Counting.add) == "add", "an override is called through its base class"
-    known = "Did you mean 'add'? There is: add, finish, pid, probe, say, sleep, start, variable, wait_for."
+    known = "Did you mean 'add'? Available: add, finish, pid, probe, say, sleep, start, variable, wait_for."
     with pytest.raises(UserError) as refused:
         endpoint_name(Counting, Overriding.add)  # of a class below
     assert known in str(refused.value) and "pass one as `Counting.name`" in str(refused.value)
     for other in (Counting.reset, ServiceActor.options, "add", None):
-        with pytest.raises(UserError, match=r"is not an endpoint of Counting.*There is: add, finish"):
+        with pytest.raises(UserError, match=r"is not an endpoint of Counting.*Available: add, finish"):
             endpoint_name(Counting, other)
 
 
@@ -109,9 +101,7 @@ async def test_an_actor_runs_on_its_processes_with_their_environment(tmp_path: P
 
 
 @pytest.mark.slow
-async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(
-    tmp_path: Path,
-) -> None:
+async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(tmp_path: Path) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path):
         group = await Counting.options(procs=2).as_actor(0)
         await group.call(Counting.say, "this was its last output", timeout_s=LONG_S)

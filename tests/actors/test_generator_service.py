@@ -101,9 +101,7 @@ async def test_a_wrong_request_is_the_callers_error_and_restarts_nothing(fleet) 
         before = f.generators.pids()
         for _ in range(10):
             with pytest.raises(ValueError, match="prompt of 0 and 1 new tokens: allowed are 1 to 1024"):
-                await f.generators.generate(
-                    GenerateRequest(prompt_ids=(), sampling=SamplingParams(max_tokens=1))
-                )
+                await f.generators.generate(GenerateRequest(prompt_ids=(), sampling=SamplingParams(max_tokens=1)))
         await asyncio.sleep(1.0)  # probes would have found something
         metrics = f.generators.get_metrics()
         assert f.generators.pids() == before

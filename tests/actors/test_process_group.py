@@ -70,9 +70,7 @@ async def started(process: subprocess.Popen[bytes], folder: Path) -> tuple[Proce
     return group, runtime
 
 
-async def test_a_death_ends_a_call_that_monarch_leaves_open(
-    process: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+async def test_a_death_ends_a_call_that_monarch_leaves_open(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     group, runtime = await started(process, tmp_path)
     call = asyncio.create_task(group.call(Counting.add, 1, timeout_s=None))
     process.kill()
@@ -96,9 +94,7 @@ async def test_the_process_and_its_last_output_are_named_even_when_monarch_repor
     await group.stop()
 
 
-async def test_a_failure_without_a_death_has_monarchs_message(
-    process: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+async def test_a_failure_without_a_death_has_monarchs_message(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     group, runtime = await started(process, tmp_path)
     runtime.add.as_asyncio().set_exception(RuntimeError("the actor\nhas failed"))
     with pytest.raises(ProcessDied, match=r"fake is dead: the actor has failed$"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_model import draw_samples, write_model
 from waiting import LONG_S, no_child_left
 
 from agentgym.actors.runtime import Runtime
@@ -21,51 +22,16 @@ from agentgym.trainer.client import TrainerClient, trainer_options
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
-from agentgym.types import Sample
 from agentgym.weights.config import WeightsConfig
 from agentgym.weights.select import TorchStoreConfig
 from agentgym.weights.shared_memory import SharedMemoryStore
 
+SAMPLES = draw_samples(4)
+
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face folder with a very small model."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        tie_word_embeddings=True,
-        max_position_embeddings=64,
-    )
-    folder = tmp_path_factory.mktemp("policy")
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-def samples(count: int = 4) -> list[Sample]:
-    made = []
-    for number in range(count):
-        tokens = tuple((number * 7 + i * 3) % 64 for i in range(12))
-        mask = (0.0,) * 6 + (1.0,) * 6
-        trained = [bool(m) for m in mask]
-        made.append(
-            Sample(
-                sample_id=f"s{number}",
-                token_ids=tokens,
-                loss_mask=mask,
-                logprobs=tuple(-4.2 if t else 0.0 for t in trained),
-                advantages=tuple((1.0 if number % 2 else -1.0) if t else 0.0 for t in trained),
-                versions=tuple(0 if t else -1 for t in trained),
-            )
-        )
-    return made
+    return Path(write_model(tmp_path_factory.mktemp("policy")))
 
 
 def setup(policy: Path, folder: Path, *, procs: int = 1) -> TrainerSetup:
@@ -100,7 +66,7 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
         assert {k for k in expected if k != "lm_head.weight"} == {k for k in first if k != "lm_head.weight"}
         assert all(torch.equal(first[k], expected[k]) for k in first if k in expected)
 
-        metrics = await trainer.call(TitanTrainer.train_step, samples())
+        metrics = await trainer.call(TitanTrainer.train_step, SAMPLES)
         assert math.isfinite(metrics["train/grad_norm"]) and metrics["train/grad_norm"] > 0
         await trainer.call(TitanTrainer.push_weights, 1)
         assert any(not torch.equal(first[name], tensor) for name, tensor in await store.get(1))
@@ -109,11 +75,11 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
         assert [s.step for s in await trainer.call_all(TitanTrainer.get_status)] == [1, 1]
 
         await trainer.call(TitanTrainer.save, str(tmp_path / "checkpoint"))
-        before = await trainer.call(TitanTrainer.logprobs, samples())
-        await trainer.call(TitanTrainer.train_step, samples())
-        assert await trainer.call(TitanTrainer.logprobs, samples()) != before
+        before = await trainer.call(TitanTrainer.logprobs, SAMPLES)
+        await trainer.call(TitanTrainer.train_step, SAMPLES)
+        assert await trainer.call(TitanTrainer.logprobs, SAMPLES) != before
         await trainer.call(TitanTrainer.load, str(tmp_path / "checkpoint"))
-        assert await trainer.call(TitanTrainer.logprobs, samples()) == before
+        assert await trainer.call(TitanTrainer.logprobs, SAMPLES) == before
         await trainer.call(TitanTrainer.export_hf, str(tmp_path / "hf"))
         exported = load_file(tmp_path / "hf" / "model.safetensors")
         published = dict(await store.get(1))
@@ -128,13 +94,9 @@ async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path,
         trainer = TrainerClient(setup(policy, tmp_path / "titan"))
         reference = ReferenceModel(setup(policy, tmp_path / "titan"))
         await asyncio.gather(trainer.start(), reference.start())
-        before = await trainer.call(TitanTrainer.logprobs, samples())
-        await trainer.call(TitanTrainer.train_step, samples())
-        assert (
-            await reference.forward(samples())
-            == before
-            != await trainer.call(TitanTrainer.logprobs, samples())
-        )
+        before = await trainer.call(TitanTrainer.logprobs, SAMPLES)
+        await trainer.call(TitanTrainer.train_step, SAMPLES)
+        assert await reference.forward(SAMPLES) == before != await trainer.call(TitanTrainer.logprobs, SAMPLES)
         with pytest.raises(InfraError, match="no weight store"):
             await trainer.call(TitanTrainer.push_weights, 1)
         await asyncio.gather(trainer.close(), reference.close())
@@ -148,7 +110,7 @@ async def test_the_death_of_a_trainer_process_names_it_at_once(policy: Path, tmp
         victim = trainer.pids()[0]
         os.kill(victim, signal.SIGKILL)
         with pytest.raises(InfraError, match=rf"process {victim} \(rank 0\) of trainer died"):
-            await asyncio.wait_for(trainer.call(TitanTrainer.train_step, samples()), LONG_S)
+            await asyncio.wait_for(trainer.call(TitanTrainer.train_step, SAMPLES), LONG_S)
         await trainer.close()
 
 

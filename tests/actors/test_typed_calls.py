@@ -46,8 +46,6 @@ def test_mypy_checks_the_arguments_and_gives_the_type_of_the_answer(tmp_path: Pa
     # Not by its whole path: from mypy's cache come the messages of an earlier run, with the path of that one.
     found = [line.partition(": ")[2] for line in done.stdout.splitlines() if "program.py:" in line]
     revealed = [line.rpartition("is ")[2] for line in found if line.startswith("note: Revealed")]
-    assert revealed == ['"list[float]"', '"float"', '"list[list[agentgym.actors.endpoint.ProcessInfo]]"'], (
-        done
-    )
+    assert revealed == ['"list[float]"', '"float"', '"list[list[agentgym.actors.endpoint.ProcessInfo]]"'], done
     errors = [line for line in found if line.startswith("error")]
     assert ["[arg-type]" in error for error in errors] == [True, True, True], done

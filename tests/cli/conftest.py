@@ -149,10 +149,7 @@ class EchoSandbox:
         assert self.open
         failed = "raise" in code
         return RunResult(
-            status=RunStatus.ERROR if failed else RunStatus.OK,
-            exit_code=int(failed),
-            stdout=code + stdin,
-            stderr="",
+            status=RunStatus.ERROR if failed else RunStatus.OK, exit_code=int(failed), stdout=code + stdin, stderr=""
         )
 
 
@@ -183,9 +180,7 @@ class SteadySandbox(EchoSandbox):
         if self.options.get("limit"):
             hit = LimitHit(resource="wall_s", used=3.04, allowed=limits.wall_s)
             return RunResult(status=RunStatus.TIMEOUT, exit_code=None, stdout="\x1b[2J", stderr="", limit=hit)
-        return RunResult(
-            status=RunStatus.OK, exit_code=0, stdout="42\n" if "6 * 7" in code else "", stderr=""
-        )
+        return RunResult(status=RunStatus.OK, exit_code=0, stdout="42\n" if "6 * 7" in code else "", stderr="")
 
     async def grade(self, request) -> Verdict:
         passed = not self.options.get("wrong")

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs/cli.md"
-[COMMAND] = [
-    code for code in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "EXAMPLES" in code
-]
+[COMMAND] = [code for code in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "EXAMPLES" in code]
 
 
 @pytest.fixture

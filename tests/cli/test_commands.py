@@ -13,17 +13,7 @@ from agentgym.cli.tokens import token_origins
 from agentgym.hooks import PluginRegistry
 from agentgym.runs.folder import RunFolder
 from agentgym.sandbox import Capabilities
-from agentgym.types import (
-    Episode,
-    ErrorRecord,
-    FinishReason,
-    Group,
-    Outcome,
-    Stop,
-    Task,
-    Turn,
-    VersionSpan,
-)
+from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, Turn, VersionSpan
 
 
 @pytest.fixture
@@ -127,10 +117,7 @@ def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
     assert end.code == 0 and "one  done" in end.out and "0.050" in end.out
     assert json.loads(cli("runs", "--json").out)[0]["run"] == "one"
     assert json.loads(cli("runs", "--json").out)[0]["sandbox"] == "-"
-    able = dict.fromkeys((field.name for field in fields(Capabilities)), False) | {
-        "backend": "plain",
-        "detail": "d",
-    }
+    able = dict.fromkeys((field.name for field in fields(Capabilities)), False) | {"backend": "plain", "detail": "d"}
     with RunFolder.open(run_dir, for_writing=True) as folder:
         folder.save_sandbox(Capabilities(**able))
     assert "plain (UNSAFE)" in cli("runs").out
@@ -192,11 +179,7 @@ def test_turns_that_do_not_go_on_from_each_other_are_refused() -> None:
     span = (VersionSpan(version=0, start=0, end=1),)
     turns = [
         Turn(
-            prompt_ids=prompt_ids,
-            completion_ids=(3,),
-            logprobs=(-0.1,),
-            versions=span,
-            finish_reason=FinishReason.STOP,
+            prompt_ids=prompt_ids, completion_ids=(3,), logprobs=(-0.1,), versions=span, finish_reason=FinishReason.STOP
         )
         for prompt_ids in ((1, 2), (1, 9, 3, 4))
     ]

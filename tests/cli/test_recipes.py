@@ -43,9 +43,7 @@ def test_every_recipe_builds_and_names_only_what_there_is(path: Path) -> None:
 
 
 def test_the_tiny_recipe_is_the_default_with_every_field_written_out() -> None:
-    assert recipe("code_exec_tiny.yaml") == default(), (
-        "a default changed: write it into code_exec_tiny.yaml too"
-    )
+    assert recipe("code_exec_tiny.yaml") == default(), "a default changed: write it into code_exec_tiny.yaml too"
     written = read_yaml(FOLDER / "code_exec_tiny.yaml")
     for info in describe(Recipe):
         value: object = written

@@ -53,14 +53,8 @@ def test_a_limit_that_was_hit_is_shown_with_what_was_used_of_it(cli, program: st
     ("hit", "text"),
     [
         (LimitHit(resource="memory_mib", used=512, allowed=512), "memory: used 512.0 of 512 MiB"),
-        (
-            LimitHit(resource="processes", used=32, allowed=32),
-            "processes and threads: used 32 of 32",
-        ),
-        (
-            LimitHit(resource="output_bytes", used=8388608, allowed=8388608),
-            "output: used 8388608 of 8388608 bytes",
-        ),
+        (LimitHit(resource="processes", used=32, allowed=32), "processes and threads: used 32 of 32"),
+        (LimitHit(resource="output_bytes", used=8388608, allowed=8388608), "output: used 8388608 of 8388608 bytes"),
         (LimitHit(resource="sockets", used=2, allowed=1), "sockets: used 2 of 1"),
         (
             LimitHit(resource="memory_mib", used=16.6, allowed=512),
@@ -79,9 +73,7 @@ def test_a_signal_that_ended_a_program_is_named(code: int, text: str) -> None:
     assert exit_text(code) == text
 
 
-@pytest.mark.parametrize(
-    ("data", "text", "kept"), [(b"\xff", "\ufffd", b"\xff"), (b"caf\xc3\xa9", "caf\u00e9", None)]
-)
+@pytest.mark.parametrize(("data", "text", "kept"), [(b"\xff", "\ufffd", b"\xff"), (b"caf\xc3\xa9", "caf\u00e9", None)])
 def test_json_holds_bytes_that_are_not_text(data: bytes, text: str, kept: bytes | None) -> None:
     result = RunResult(status=RunStatus.OK, exit_code=0, stdout=text, stderr="", stdout_bytes=data)
     found = as_mapping(result, "echo", [])
@@ -138,10 +130,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
         (["run"], "required: FILE"),
         (["run", "gone.py", "--sandbox", "echo"], "cannot read the program 'gone.py'"),
         (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken", "true"], "no engine answers"),
-        (
-            ["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken_when_used", "true"],
-            "no module to preload",
-        ),
+        (["run", "p.py", "--sandbox", "echo", "--sandbox.options.broken_when_used", "true"], "no module to preload"),
         (["run", "p.py"], "name one with --sandbox: "),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "0"], "--wall-s is 0.0; give more than 0"),
         (["run", "p.py", "--sandbox", "echo", "--wall-s", "inf"], "--wall-s is inf; give more than 0"),
@@ -207,11 +196,7 @@ def test_packages_are_named_by_an_option_of_the_command_or_of_the_sandbox(cli) -
 def test_doctor_shows_what_each_sandbox_enforces(cli) -> None:
     end = cli("sandbox", "doctor")
     assert end.code == 0 and "echo: available" in end.out
-    lines = {
-        line.split("  ")[0]: line.split()[-3:]
-        for line in end.out.splitlines()
-        if "yes" in line or "no" in line
-    }
+    lines = {line.split("  ")[0]: line.split()[-3:] for line in end.out.splitlines() if "yes" in line or "no" in line}
     assert lines["sessions"] == ["no", "no", "yes"] and lines["isolated"] == ["yes", "no", "yes"]
     assert "Runs that execute code can use: echo, image, steady." in end.out
     found = {one["sandbox"]: one for one in json.loads(cli("sandbox", "doctor", "--json").out)}
@@ -228,10 +213,7 @@ def test_doctor_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, columns:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
-    assert (
-        main(["sandbox", "doctor"], JobShell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins))
-        == 0
-    )
+    assert main(["sandbox", "doctor"], JobShell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins)) == 0
     table = [line for line in out.getvalue().splitlines() if line.startswith(("enforced", "sessions"))]
     assert len(table) == (8 if columns == 24 else 2)  # one below the other where they are too wide
     assert max(map(len, table)) <= max(columns, 26)
@@ -267,16 +249,11 @@ def test_bench_says_what_it_would_measure(cli) -> None:
 
 
 def finding(name: str, outcome: Outcome, category: Category = Category.STATE) -> Finding:
-    return Finding(
-        name=name, category=category, tries="it tries", outcome=outcome, detail="a detail", wall_s=0.1
-    )
+    return Finding(name=name, category=category, tries="it tries", outcome=outcome, detail="a detail", wall_s=0.1)
 
 
 def report(*findings: Finding) -> Report:
-    able = dict.fromkeys((field.name for field in fields(Capabilities)), True) | {
-        "backend": "b",
-        "detail": "d",
-    }
+    able = dict.fromkeys((field.name for field in fields(Capabilities)), True) | {"backend": "b", "detail": "d"}
     return Report(capabilities=Capabilities(**able), findings=findings, wall_s=3.0)
 
 
@@ -309,9 +286,7 @@ def test_help_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch, capsys) ->
 def test_what_gives_no_evidence_fails(cli) -> None:
     trial = json.loads(cli("sandbox", "verify", "--list", "--json", "--only", "surface").out)[0]["name"]
     end = cli("sandbox", "verify", "--sandbox", "steady", "--only", trial)
-    assert (
-        end.code == 1 and "steady: it does not hold (0 of 1 trial contained" in end.out and trial in end.out
-    )
+    assert end.code == 1 and "steady: it does not hold (0 of 1 trial contained" in end.out and trial in end.out
     found = json.loads(cli("sandbox", "verify", "--sandbox", "steady", "--only", trial, "--json").out)
     assert not found["holds"] and found["findings"][0]["name"] == trial
 
@@ -335,12 +310,7 @@ def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) 
     verify.show(report(*some, finding("three", Outcome.NOT_CLAIMED)), shell)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert lines[1] == "category contained escaped not claimed unsupported broken"
-    assert {
-        "surface 0 1 0 0 0",
-        "state 1 0 1 0 0",
-        "all 1 1 1 0 0",
-        "two: it tries",
-    } <= set(lines)
+    assert {"surface 0 1 0 0 0", "state 1 0 1 0 0", "all 1 1 1 0 0", "two: it tries"} <= set(lines)
     assert lines[lines.index("a detail:") + 1] == "three" and "one: it tries" not in lines
     assert lines[-1] == "b: it does not hold (1 of 3 trials contained, 3 s)"
     verify.show(report(finding("three", Outcome.NOT_CLAIMED, Category.HANDED_BACK)), shell)
@@ -350,20 +320,14 @@ def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) 
 
 
 def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> None:
-    findings = [
-        finding("a", Outcome.CONTAINED),
-        finding("b", Outcome.CONTAINED),
-        finding("c", Outcome.ESCAPED),
-    ]
+    findings = [finding("a", Outcome.CONTAINED), finding("b", Outcome.CONTAINED), finding("c", Outcome.ESCAPED)]
     for err, expected in (
         (io.StringIO(), "state  2 contained, 1 escaped; 3 of 3 done\n"),
         (Terminal(), "\r\x1b[Kstate  1 contained, 2 to go; 1 of 3 done"
                      "\r\x1b[Kstate  2 contained, 1 to go; 2 of 3 done"
                      "\r\x1b[Kstate  2 contained, 1 escaped; 3 of 3 done\n"),
     ):  # fmt: skip
-        progress = verify.Progress(
-            findings, JobShell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins)
-        )
+        progress = verify.Progress(findings, JobShell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins))
         for one in findings:
             progress.add(one)
         progress.close()

@@ -9,13 +9,7 @@ import pytest
 
 from agentgym.cli.jobs import JobShell
 from agentgym.errors import UserError
-from agentgym.sandbox import (
-    Capabilities,
-    SandboxBackend,
-    SandboxOptions,
-    SandboxPlugin,
-    SandboxUnavailable,
-)
+from agentgym.sandbox import Capabilities, SandboxBackend, SandboxOptions, SandboxPlugin, SandboxUnavailable
 from agentgym_sandboxes.commands.action import Request
 
 

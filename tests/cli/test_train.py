@@ -36,12 +36,7 @@ def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     end = cli.train(*words.split())
     assert end.code == 0, end.err
     recipe = cli.jobs.trained[0][0]
-    assert (recipe.env.name, recipe.loop.steps, recipe.loop.seed, recipe.trainer.seed) == (
-        "counting",
-        5,
-        3,
-        2,
-    )
+    assert (recipe.env.name, recipe.loop.steps, recipe.loop.seed, recipe.trainer.seed) == ("counting", 5, 3, 2)
     assert (recipe.optimizer.lr, recipe.loss.clip_low) == (1e-3, 0.1)
     sources = RunFolder.open("runs/one").load_sources()
     assert sources["loop.steps"] == "r.yaml" and sources["loop.seed"] == "command line"
@@ -190,9 +185,7 @@ def test_debug_shows_the_traceback(cli) -> None:
     assert end.code == 2 and "Traceback" in end.err and "in work" in end.err
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_cancels_the_job_which_cleans_up(cli, number: int, code: int) -> None:
     waited, cleaned = [], []
 

@@ -186,9 +186,7 @@ async def test_one_object_serves_overlapping_episodes() -> None:
 
 def test_code_is_found_bare_fenced_and_after_thinking() -> None:
     assert find_code("def f(x):\n    return x", "f") == "def f(x):\n    return x\n"
-    assert (
-        find_code("Sure:\n```python\ndef f(x):\n    return 1\n```\nDone.", "f") == "def f(x):\n    return 1\n"
-    )
+    assert find_code("Sure:\n```python\ndef f(x):\n    return 1\n```\nDone.", "f") == "def f(x):\n    return 1\n"
     two = "```py\ndef f(x):\n    return 1\n```\nbetter:\n```\ndef f(x):\n    return 2\n```"
     assert find_code(two, "f") == "def f(x):\n    return 2\n"
     assert find_code("```python\ndef f(x):\n    return 3", "f") == "def f(x):\n    return 3\n"  # cut off

@@ -10,12 +10,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.sandbox import AssertCase
-from agentgym_envs.code_exec.datasets_source import (
-    called_name,
-    docstring_cases,
-    humaneval_problem,
-    row_task,
-)
+from agentgym_envs.code_exec.datasets_source import called_name, docstring_cases, humaneval_problem, row_task
 from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.problems import Problem
 

@@ -29,9 +29,7 @@ def printed(program: str, stdin: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return out.getvalue()
 
 
-def test_each_row_is_a_program_with_examples_and_hidden_tests(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_each_row_is_a_program_with_examples_and_hidden_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -61,10 +59,7 @@ def test_each_row_is_a_program_with_examples_and_hidden_tests(
         {"tests": [{"stdin": "1\n", "expected": "a\n"}, {"input": "2\n", "output": "b\n"}]},
         {"input_output": json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["a\n", "b\n"]})},
         {"test_cases": json.dumps([{"input": "1\n", "output": "a\n"}, {"input": "2\n", "output": "b\n"}])},
-        {
-            "public_tests": {"input": ["1\n"], "output": ["a\n"]},
-            "private_tests": {"input": ["2\n"], "output": ["b\n"]},
-        },
+        {"public_tests": {"input": ["1\n"], "output": ["a\n"]}, "private_tests": {"input": ["2\n"], "output": ["b\n"]}},
         {"input_output": {"inputs": [["1", ""], "2\n"], "outputs": [["a", ""], "b\n"]}, "inputs": None},
     ],
 )

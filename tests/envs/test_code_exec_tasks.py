@@ -106,9 +106,7 @@ def test_hidden_cases_reject_what_leaves_out_a_step() -> None:
         hidden = made.problem().hidden
         for left_out in range(len(made.steps)):
             wrong = source(made.steps[:left_out] + made.steps[left_out + 1 :], "f")
-            results = [
-                run_code(wrong, list(c.args[0])) == c.expected for c in hidden if isinstance(c, CallCase)
-            ]  # type: ignore[call-overload]
+            results = [run_code(wrong, list(c.args[0])) == c.expected for c in hidden if isinstance(c, CallCase)]  # type: ignore[call-overload]
             assert not all(results)
 
 

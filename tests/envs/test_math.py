@@ -220,17 +220,12 @@ def test_a_hub_data_set_keeps_its_own_splits(tmp_path: Path, monkeypatch: pytest
         ("{", r"rows\.jsonl is not a JSONL file"),
         ("[1]", r"row 1 of .*rows\.jsonl is \[1\]"),
         ('{"answer": "#### 1"}', "row 1 of .* has no question"),
-        (
-            '{"question": "a", "answer": "#### 1"}\n{"question": "b", "answer": "#### x"}',
-            "row 2 of .* '#### x'",
-        ),
+        ('{"question": "a", "answer": "#### 1"}\n{"question": "b", "answer": "#### x"}', "row 2 of .* '#### x'"),
         ('{"question": "a", "answer": null}', "row 1 of .* has the answer None"),
         ("", "holds no row"),
     ],
 )
-def test_bad_data_is_the_users_mistake_and_named_by_its_row(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_bad_data_is_the_users_mistake_and_named_by_its_row(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "rows.jsonl").write_text(content)
     with pytest.raises(UserError, match=message):
         list(MathEnvironment(source="jsonl", path=str(tmp_path / "rows.jsonl")).tasks("test"))

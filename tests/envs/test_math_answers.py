@@ -52,15 +52,7 @@ def test_equal_numbers_are_equal_however_written(left: str, right: str) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [
-        ("42", "43"),
-        ("0.333", "1/3"),
-        ("50%", "5"),
-        ("1,234", "1.234"),
-        ("-5", "5"),
-        ("1e3", "100"),
-        ("7", "07.1"),
-    ],
+    [("42", "43"), ("0.333", "1/3"), ("50%", "5"), ("1,234", "1.234"), ("-5", "5"), ("1e3", "100"), ("7", "07.1")],
 )
 def test_different_numbers_are_different(left: str, right: str) -> None:
     assert not equal(left, right)
@@ -129,9 +121,7 @@ def test_the_canonical_form_reads_back(value: Fraction, percent: bool) -> None:
         assert parse_number(str(number)) == number
 
 
-@pytest.mark.parametrize(
-    "text", ["1," * 50_000, "\\boxed{" * 20_000, "9" * 100_000, "1/" * 50_000, "- " * 50_000]
-)
+@pytest.mark.parametrize("text", ["1," * 50_000, "\\boxed{" * 20_000, "9" * 100_000, "1/" * 50_000, "- " * 50_000])
 def test_long_texts_are_searched_in_linear_time(text: str) -> None:
     began_s = time.thread_time()  # others' work does not count
     find_answer(text)

@@ -35,9 +35,7 @@ class PlainModel:
         with torch.no_grad():
             return self.model(torch.tensor([list(token_ids)])).logits[0]
 
-    def logprobs(
-        self, prompt_ids: Sequence[int], completion_ids: Sequence[int], sampling: SamplingParams
-    ) -> Tensor:
+    def logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], sampling: SamplingParams) -> Tensor:
         """Of each completion token, after temperature, top-k and top-p; -inf for what they exclude."""
         logits = self.logits([*prompt_ids, *completion_ids])[len(prompt_ids) - 1 : -1]
         if sampling.top_k or sampling.top_p < 1:

@@ -185,9 +185,7 @@ async def test_after_every_update_the_new_weights_speak(engine, old_model, new_m
             assert before.error(request, completion) > 0.1
 
 
-async def test_running_requests_go_on_under_the_new_weights_from_the_span_boundary(
-    engine, old_model, new_model
-):
+async def test_running_requests_go_on_under_the_new_weights_from_the_span_boundary(engine, old_model, new_model):
     requests = some_requests(12, seed=10, longest=40, max_tokens=120)  # more than run at a time
     for delay_s in (0.01, 0.03, 0.1, 0.3, 0.02, 0.05, 0.2, 0.6):  # how quick the machine is, nobody knows
         models = {engine.version: old_model, next(versions): new_model, next(versions): old_model}

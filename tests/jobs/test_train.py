@@ -95,9 +95,7 @@ def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
 
 
 def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
-    recipe = lab.recipe(
-        "loop.steps=20", "loop.checkpoint_every=0", "eval.at_end=false", "loop.check_sync_every=1"
-    )
+    recipe = lab.recipe("loop.steps=20", "loop.checkpoint_every=0", "eval.at_end=false", "loop.check_sync_every=1")
     folder = lab.new_run(recipe)
     killed: list[int] = []
 
@@ -136,9 +134,7 @@ def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
     trained = trained_episodes(folder)
     assert len(trained) == len(set(trained))
     groups = sorted({int(episode.split("-")[0][1:]) for episode in trained})
-    skipped = {
-        s.group_id for step in folder.episode_steps() for s in folder.read_episodes(step) if not s.trained
-    }
+    skipped = {s.group_id for step in folder.episode_steps() for s in folder.read_episodes(step) if not s.trained}
     assert sorted({*groups, *skipped}) == list(range(max(groups) + 1))
 
 

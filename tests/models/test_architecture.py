@@ -19,9 +19,7 @@ from agentgym.models.tiny import policy_path
 def changed_config(folder: Path, **changes: object) -> Path:
     """The tiny policy's config.json with fields changed; None removes one."""
     config = json.loads((policy_path() / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(
-        json.dumps({key: value for key, value in config.items() if value is not None})
-    )
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
     return folder
 
 

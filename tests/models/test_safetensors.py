@@ -60,9 +60,7 @@ def lengthen(path: Path) -> None:
         (lambda path: path.with_name(INDEX).write_text('{"weight_map": {"a": "b"}}'), "b does not exist"),
     ],
 )
-def test_missing_or_damaged_files_are_refused(
-    tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
+def test_missing_or_damaged_files_are_refused(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
     write_folder(tmp_path, WEIGHTS.items())
     damage(tmp_path / "model.safetensors")
     for read in (read_shapes, lambda folder: list(read_folder(folder))):

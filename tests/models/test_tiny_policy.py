@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 
+from agentgym.models.safetensors import read_folder
 from agentgym.models.tiny import policy_path
 from agentgym.rollout.chat import ChatRenderer, check_append_only
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
@@ -14,17 +15,7 @@ from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.operations import OPERATIONS, Step, source
 from agentgym_envs.code_exec.problems import Problem
 
-SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-)
+TAGS = [f"<{slash}{name}>" for name in ("tool_call", "tool_response", "think") for slash in ("", "/")]
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +24,7 @@ def tokenizer() -> HuggingFaceTokenizer:
 
 
 def test_it_is_small() -> None:
-    from safetensors import safe_open
-
-    with safe_open(policy_path() / "model.safetensors", "pt") as weights:
-        tensors = [weights.get_tensor(name) for name in weights.keys()]  # noqa: SIM118  no mapping
+    tensors = [tensor for _, tensor in read_folder(policy_path())]
     assert {str(tensor.dtype) for tensor in tensors} == {"torch.float32"}
     assert sum(tensor.numel() for tensor in tensors) <= 3_000_000
     assert sum(file.stat().st_size for file in policy_path().iterdir()) <= 8_000_000
@@ -62,23 +50,14 @@ def test_it_ends_its_turns_with_the_chat_token(tokenizer: HuggingFaceTokenizer) 
     assert [tokenizer.decode([end]) for end in tokenizer.end_ids] == ["<|im_end|>"]
 
 
-@pytest.mark.parametrize("token", SPECIAL)
+@pytest.mark.parametrize("token", ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *TAGS])
 def test_chat_and_tool_tokens_are_one_token_each(tokenizer: HuggingFaceTokenizer, token: str) -> None:
     assert len(tokenizer.encode(token)) == 1
     assert tokenizer.decode(tokenizer.encode(f"a{token}b")) == f"a{token}b"
 
 
 def test_any_text_survives_the_tokenizer(tokenizer: HuggingFaceTokenizer) -> None:
-    texts = [
-        "",
-        " ",
-        "\n\n  x",
-        "tab\there",
-        "naïve 🐍 Ω",
-        "xs = [x + 12 for x in xs]",
-        "0123456789",
-        "a\r\nb",
-    ]
+    texts = ["", " ", "\n\n  x", "tab\there", "naïve 🐍 Ω", "xs = [x + 12 for x in xs]", "0123456789", "a\r\nb"]
     texts += [task.prompt[0]["content"] for task in islice(CodeExec().tasks("train"), 50)]
     for text in texts:
         assert tokenizer.decode(tokenizer.encode(text)) == text

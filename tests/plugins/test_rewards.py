@@ -17,10 +17,7 @@ ALL = {
 
 
 def score(name: str, info: dict[str, Json], answer: Json = None, said: str = "") -> object:
-    messages: list[Message] = [
-        {"role": "user", "content": "?" * 9000},
-        {"role": "assistant", "content": said},
-    ]
+    messages: list[Message] = [{"role": "user", "content": "?" * 9000}, {"role": "assistant", "content": said}]
     episode = Episode(
         episode_id="e", task=Task(task_id="t", prompt=(), answer=answer), seed=0, info=info, messages=messages
     )

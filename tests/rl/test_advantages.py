@@ -37,9 +37,7 @@ def test_equal_rewards_give_exactly_zero(rewards, advantage):
 
 
 def test_a_broken_episode_is_left_out_and_an_invalid_one_counts():
-    group = group_of(
-        episode(Outcome.SCORED, 1.0), episode(Outcome.INFRA_ERROR, None), episode(Outcome.INVALID, 0.0)
-    )
+    group = group_of(episode(Outcome.SCORED, 1.0), episode(Outcome.INFRA_ERROR, None), episode(Outcome.INVALID, 0.0))
     assign_advantages(group, MeanOnly())
     assert group.advantages == [0.5, None, -0.5]
     assert group.has_signal

@@ -6,32 +6,13 @@ import random
 
 import pytest
 import torch
+from tiny_model import draw_samples
 
 from agentgym.rl.packing import cheapest_row_length, pack, place, row_slices, unpack
-from agentgym.types import Sample
-
-
-def make_samples(count: int, *, seed: int = 0, longest: int = 40) -> list[Sample]:
-    draw = random.Random(seed)
-    samples = []
-    for number in range(count):
-        length = draw.randint(1, longest)
-        mask = (0.0, *(float(draw.random() < 0.5) for _ in range(length - 1)))
-        samples.append(
-            Sample(
-                sample_id=f"s{number}",
-                token_ids=tuple(draw.randrange(100) for _ in range(length)),
-                loss_mask=mask,
-                logprobs=tuple(-draw.random() * m for m in mask),
-                advantages=tuple(draw.gauss(0, 1) * m for m in mask),
-                versions=tuple(draw.randrange(5) if m else -1 for m in mask),
-            )
-        )
-    return samples
 
 
 def test_every_token_of_every_sample_appears_exactly_once() -> None:
-    samples = make_samples(50)
+    samples = draw_samples(50)
     batch = pack(samples, seq_len=64)
     seen: dict[tuple[int, int], int] = {}
     for row in range(batch.num_rows):
@@ -47,7 +28,7 @@ def test_every_token_of_every_sample_appears_exactly_once() -> None:
 
 
 def test_a_label_is_the_next_token_of_the_same_sample_and_carries_its_columns() -> None:
-    samples = make_samples(50, seed=1)
+    samples = draw_samples(50, seed=1)
     batch = pack(samples, seq_len=64)
     trained = set()
     for row, entry in batch.loss_mask.nonzero().tolist():
@@ -62,42 +43,12 @@ def test_a_label_is_the_next_token_of_the_same_sample_and_carries_its_columns() 
     assert batch.num_trained_tokens == len(trained)
 
 
-def test_no_document_trains_the_first_token_of_the_next() -> None:
-    sample = Sample(
-        sample_id="a",
-        token_ids=(5, 6),
-        loss_mask=(0.0, 1.0),
-        logprobs=(0.0, -1.0),
-        advantages=(0.0, 1.0),
-        versions=(-1, 0),
-    )
-    batch = pack([sample, sample], seq_len=4)
-    assert batch.loss_mask.tolist() == [[True, False, True, False]]
-    assert batch.labels.tolist() == [[6, 0, 6, 0]]
-    assert batch.positions.tolist() == [[0, 1, 0, 1]]
-
-
 def test_padding_is_no_part_of_any_document() -> None:
-    batch = pack(make_samples(7, seed=2), seq_len=128)
+    batch = pack(draw_samples(7, seed=2), seq_len=128)
     padding = batch.sample_index < 0
     assert padding.any()
     assert not batch.loss_mask[padding].any()
     assert (batch.positions[padding] == 0).all()
-
-
-def test_the_mask_decides_what_is_trained_whatever_the_token() -> None:
-    """A trained end token that has the padding's id, 0, is trained all the same."""
-    sample = Sample(
-        sample_id="a",
-        token_ids=(4, 7, 0),
-        loss_mask=(0.0, 1.0, 1.0),
-        logprobs=(0.0, -1.0, -2.0),
-        advantages=(0.0, 1.0, 1.0),
-        versions=(-1, 0, 0),
-    )
-    batch = pack([sample], seq_len=8)
-    assert batch.num_trained_tokens == 2
-    assert batch.loss_mask.tolist() == [[True, True] + [False] * 6]
 
 
 def test_rows_are_filled_first_fit_decreasing() -> None:
@@ -107,7 +58,7 @@ def test_rows_are_filled_first_fit_decreasing() -> None:
 
 
 def test_packing_is_deterministic() -> None:
-    first, second = (pack(make_samples(30), seq_len=64) for _ in range(2))
+    first, second = (pack(draw_samples(30), seq_len=64) for _ in range(2))
     assert torch.equal(first.token_ids, second.token_ids)
     assert torch.equal(first.sample_index, second.sample_index)
 
@@ -129,7 +80,7 @@ def test_the_chosen_row_length_is_the_cheapest_by_trying_all() -> None:
 
 
 def test_ranks_get_equally_many_rows_and_all_of_them_together() -> None:
-    batch = pack(make_samples(20), seq_len=64, rows_divisible_by=3)
+    batch = pack(draw_samples(20), seq_len=64, rows_divisible_by=3)
     assert batch.num_rows % 3 == 0
     rows = list(range(batch.num_rows))
     shares = [[r for part in row_slices(batch.num_rows, 2, rank, 3) for r in rows[part]] for rank in range(3)]
@@ -139,15 +90,15 @@ def test_ranks_get_equally_many_rows_and_all_of_them_together() -> None:
 
 
 def test_values_come_back_to_their_samples() -> None:
-    samples = make_samples(20, seed=4)
+    samples = draw_samples(20, seed=4)
     batch = pack(samples, seq_len=64)
     values = unpack(batch, batch.labels.float())
     assert [(0.0, *map(float, s.token_ids[1:])) for s in samples] == values
 
 
 def test_a_sample_longer_than_a_row_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"sample s\d+ has \d+ tokens; a row holds 1 to 8"):
-        pack(make_samples(20), seq_len=8)
+    with pytest.raises(ValueError, match=r"sample sample-\d+ has \d+ tokens; a row holds 1 to 8"):
+        pack(draw_samples(20), seq_len=8)
 
 
 def test_an_empty_batch_is_refused() -> None:

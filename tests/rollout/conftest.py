@@ -29,10 +29,6 @@ class CharacterTokenizer:
     def special_tokens(self) -> tuple[str, ...]:
         return SPECIAL
 
-    @property
-    def vocab_size(self) -> int:
-        return 0x110000
-
     def encode(self, text: str) -> tuple[int, ...]:
         ids: list[int] = []
         while text:

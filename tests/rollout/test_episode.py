@@ -78,9 +78,7 @@ def play(tokenizer, speaking):
         run.environment = environment = SayYes(breaks)
 
         async def main():
-            scorer = Scorer(
-                [Reward(name="said_yes", function=reward, low=-1.0, inline=True)], {"said_yes": 1.0}
-            )
+            scorer = Scorer([Reward(name="said_yes", function=reward, low=-1.0, inline=True)], {"said_yes": 1.0})
             player = EpisodePlayer(
                 environment=environment,
                 renderer=ChatRenderer(tokenizer),

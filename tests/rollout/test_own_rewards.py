@@ -54,9 +54,7 @@ def own(tmp_path: Path) -> Environment:
     return PluginRegistry([]).environment(f"{tmp_path}/own.py:Own")(share=0.75)
 
 
-async def test_marked_methods_and_functions_of_the_environments_file_are_its_rewards(
-    own: Environment,
-) -> None:
+async def test_marked_methods_and_functions_of_the_environments_file_are_its_rewards(own: Environment) -> None:
     """Plain ones run in a process that loads the file by its path, methods with their environment's options."""
     registry = PluginRegistry([])
     assert default_weights(own) == default_weights(type(own))
@@ -87,15 +85,11 @@ async def test_the_recipes_weights_replace_the_environments_and_own_rewards_win(
     assert result.rewards == {"method": 0.75, "theirs": 0.5, "unused": 1.0} and result.reward == 1.75
     with pytest.raises(UserError, match="two rewards are called 'unused'"):
         Scorer.of(own, registry, {"unused": 1.0, f"{file}:unused": 1.0})
-    with pytest.raises(
-        UserError, match=r"no reward 'metod'.*Did you mean 'method'\? In the environment's file"
-    ):
+    with pytest.raises(UserError, match=r"no reward 'metod'.*Did you mean 'method'\? The environment's file"):
         Scorer.of(own, registry, {"metod": 1.0})
 
 
-async def test_a_method_of_an_environment_that_cannot_be_sent_is_refused_with_advice(
-    own: Environment,
-) -> None:
+async def test_a_method_of_an_environment_that_cannot_be_sent_is_refused_with_advice(own: Environment) -> None:
     own.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="reward 'method' cannot be sent to a process"):
         Scorer.of(own, PluginRegistry([]))

@@ -37,9 +37,7 @@ class FakeBackend:
         self._isolated = isolated
 
     def supports(self, spec: SandboxSpec) -> bool:
-        return spec.memory_mib <= self.options.get("size", 512) and not (
-            spec.session and "small" in self.name
-        )
+        return spec.memory_mib <= self.options.get("size", 512) and not (spec.session and "small" in self.name)
 
     async def probe(self) -> Capabilities:
         if not self._there:
@@ -80,10 +78,7 @@ def task(**spec) -> Task:
 
 
 async def choose(
-    *sandboxes: tuple[str, SandboxPlugin],
-    tasks: Sequence[Task] = (task(**ALLOWED),),
-    name: str = "auto",
-    **options,
+    *sandboxes: tuple[str, SandboxPlugin], tasks: Sequence[Task] = (task(**ALLOWED),), name: str = "auto", **options
 ) -> tuple[FakeBackend | None, str]:
     """The backend, and what was said about the choice."""
 
@@ -110,12 +105,8 @@ async def test_auto_takes_the_first_by_rank_that_is_available_and_says_why_not_t
 async def test_auto_takes_an_interpreter_only_where_every_task_allows_it() -> None:
     absent = heavy(there=False)
     backend, said = await choose(absent, SMALL)
-    assert (
-        backend is not None and backend.name == "small" and ", an interpreter that these tasks allow" in said
-    )
-    with pytest.raises(
-        UserError, match=r"no sandbox is available:\n  heavy: heavy is not installed\nStart it\.$"
-    ):
+    assert backend is not None and backend.name == "small" and ", an interpreter that these tasks allow" in said
+    with pytest.raises(UserError, match=r"no sandbox is available:\n  heavy: heavy is not installed\nStart it\.$"):
         await choose(absent, SMALL, tasks=(task(**ALLOWED), task()))
 
 
@@ -157,9 +148,7 @@ async def test_options_that_are_not_used_are_reported() -> None:
 async def test_packages_are_not_given_up_for_a_sandbox_that_has_none() -> None:
     """Each solution that imports one would fail there, and look wrong."""
     absent = heavy(there=False)
-    with pytest.raises(
-        UserError, match=r"heavy is not installed[\s\S]*do not take sandbox\.options\.packages"
-    ):
+    with pytest.raises(UserError, match=r"heavy is not installed[\s\S]*do not take sandbox\.options\.packages"):
         await choose(absent, light(), packages=["numpy"])
     backend, _ = await choose(absent, light(), packages=[])
     assert backend is not None and backend.name == "light"

@@ -115,9 +115,7 @@ async def test_lost_infrastructure_begins_the_episode_again_with_its_seed_and_ac
                    "start with seed 7", "finish ['one', 'end']"]  # fmt: skip
 
 
-async def test_infrastructure_that_stays_lost_is_an_error_and_so_is_a_bug_of_the_environment(
-    play: Any,
-) -> None:
+async def test_infrastructure_that_stays_lost_is_an_error_and_so_is_a_bug_of_the_environment(play: Any) -> None:
     episode = play(max_retries=1)
     await episode.reset(0)
     failures.extend([InfraError("gone"), InfraError("gone again")])

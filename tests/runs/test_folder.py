@@ -33,13 +33,8 @@ def group(group_id: int, size: int = 2) -> Group:
         versions=(VersionSpan(version=0, start=0, end=2), VersionSpan(version=1, start=2, end=3)),
         finish_reason=FinishReason.STOP,
     )
-    episodes = [
-        Episode(episode_id=f"{group_id}-{index}", task=task, seed=index, turns=[turn])
-        for index in range(size)
-    ]
-    return Group(
-        group_id=group_id, task=task, start_version=1, episodes=episodes, advantages=[1.0, -1.0][:size]
-    )
+    episodes = [Episode(episode_id=f"{group_id}-{index}", task=task, seed=index, turns=[turn]) for index in range(size)]
+    return Group(group_id=group_id, task=task, start_version=1, episodes=episodes, advantages=[1.0, -1.0][:size])
 
 
 def test_config_state_and_status_come_back(folder: RunFolder) -> None:
@@ -57,20 +52,22 @@ def test_groups_come_back_equal_with_all_token_data(folder: RunFolder) -> None:
     trained, skipped = [group(7), group(8)], [group(9)]
     folder.save_groups(12, trained, skipped)
     assert folder.episode_steps() == [12]
-    assert folder.read_groups(12) == trained
-    assert [saved.trained for saved in folder.read_episodes(12)] == [True] * 4 + [False] * 2
+    saved = list(folder.read_episodes(12))
+    assert [one.episode for one in saved] == [e for g in [*trained, *skipped] for e in g.episodes]
+    places = [(s.group_id, s.index, s.start_version, s.advantage, s.trained) for s in saved]
+    assert places == [
+        (number, index, 1, advantage, number != 9)
+        for number in (7, 8, 9)
+        for index, advantage in enumerate((1.0, -1.0))
+    ]
     assert not folder.episode_steps(evaluation=True)
 
 
 def test_evaluations_are_kept_apart(folder: RunFolder) -> None:
     folder.save_evaluation(20, [group(0).episodes, group(1).episodes])
     saved = list(folder.read_episodes(20, evaluation=True))
-    assert [(s.group_id, s.index, s.start_version) for s in saved] == [
-        (0, 0, 20),
-        (0, 1, 20),
-        (1, 0, 20),
-        (1, 1, 20),
-    ]
+    places = [(s.group_id, s.index, s.start_version, s.advantage) for s in saved]
+    assert places == [(number, index, 20, None) for number in (0, 1) for index in (0, 1)]
     assert folder.episode_steps() == [] and folder.episode_steps(evaluation=True) == [20]
 
 
@@ -103,7 +100,8 @@ def test_a_torn_last_line_is_left_out_and_the_next_line_stands_alone(folder: Run
 
 
 def test_a_torn_episode_file_gives_what_is_whole(folder: RunFolder) -> None:
-    path = folder.save_groups(1, [group(i) for i in range(40)])
+    folder.save_groups(1, [group(i) for i in range(40)])
+    (path,) = folder.path.glob("episodes/*")
     path.write_bytes(path.read_bytes()[:-400])
     saved = list(folder.read_episodes(1))
     assert 0 < len(saved) < 80
@@ -136,11 +134,7 @@ def test_what_was_saved_before_the_disk_was_full_stays_readable(tmp_path: Path) 
             print("state.json" in str(error))
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True
     )
     (count, refused), (named,) = (line.split() for line in done.stdout.splitlines())
     assert refused == named == "True" and int(count) > 5
@@ -203,9 +197,7 @@ def test_a_missing_run_names_the_nearest(folder: RunFolder, tmp_path: Path) -> N
 def test_a_run_remembers_its_sandbox(folder: RunFolder) -> None:
     assert folder.load_sandbox() == {}
     able = dict.fromkeys((field.name for field in dataclasses.fields(Capabilities)), True)
-    folder.save_sandbox(
-        Capabilities(**{**able, "backend": "docker", "detail": "an engine", "sessions": False})
-    )
+    folder.save_sandbox(Capabilities(**{**able, "backend": "docker", "detail": "an engine", "sessions": False}))
     found = RunFolder.open(folder.path).load_sandbox()
     assert (found["backend"], found["sessions"], found["unsafe"]) == ("docker", False, False)
     folder.save_sandbox(Capabilities(**{**able, "backend": "plain", "detail": "", "isolated": False}))

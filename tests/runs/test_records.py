@@ -7,27 +7,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym.runs.records import (
-    SavedEpisode,
-    decode_groups,
-    decode_saved,
-    encode_group,
-    encode_saved,
-    pack,
-    unpack,
-)
-from agentgym.types import (
-    Episode,
-    ErrorRecord,
-    FinishReason,
-    Group,
-    Outcome,
-    SandboxSpec,
-    Stop,
-    Task,
-    Turn,
-    VersionSpan,
-)
+from agentgym.runs.records import SavedEpisode, decode_saved, encode_saved, pack, unpack
+from agentgym.types import Episode, ErrorRecord, FinishReason, Outcome, SandboxSpec, Stop, Task, Turn, VersionSpan
 
 number = st.floats(allow_nan=False, allow_infinity=False)
 text = st.text(alphabet=st.characters(exclude_categories=[]), max_size=8)  # half characters too
@@ -55,9 +36,7 @@ def turns(draw: st.DrawFn) -> Turn:
     return Turn(
         prompt_ids=tuple(draw(st.lists(ids, max_size=5))),
         completion_ids=tuple(draw(st.lists(ids, min_size=count, max_size=count))),
-        logprobs=tuple(
-            draw(st.lists(st.floats(max_value=0, min_value=-1e30), min_size=count, max_size=count))
-        ),
+        logprobs=tuple(draw(st.lists(st.floats(max_value=0, min_value=-1e30), min_size=count, max_size=count))),
         versions=tuple(
             VersionSpan(version=draw(st.integers(0, 9)), start=end - length, end=end)
             for end, length in zip(ends, lengths, strict=True)
@@ -72,9 +51,7 @@ tasks = st.builds(
     prompt=messages.map(tuple),
     answer=value,
     sandbox=st.none()
-    | st.builds(
-        SandboxSpec, image=st.none() | text, allow_interpreters=st.lists(text, max_size=2).map(tuple)
-    ),
+    | st.builds(SandboxSpec, image=st.none() | text, allow_interpreters=st.lists(text, max_size=2).map(tuple)),
     split=st.sampled_from(["train", "test"]),
     difficulty=st.integers(0, 5),
 )
@@ -100,13 +77,7 @@ episodes = st.builds(
 @given(episodes, st.none() | number, st.booleans())
 def test_an_episode_comes_back_equal(episode: Episode, advantage: float | None, trained: bool) -> None:
     saved = SavedEpisode(
-        step=3,
-        group_id=7,
-        index=1,
-        start_version=2,
-        advantage=advantage,
-        trained=trained,
-        episode=episode,
+        step=3, group_id=7, index=1, start_version=2, advantage=advantage, trained=trained, episode=episode
     )
     back = decode_saved(json.loads(json.dumps(encode_saved(saved))))
     assert back == saved
@@ -121,19 +92,3 @@ def test_values_come_back_as_they_were(given_value: object) -> None:
 def test_a_value_that_is_no_json_becomes_its_repr_and_does_not_raise() -> None:
     assert unpack(pack({"odd": {1, 2}})) == {"odd": "{1, 2}"}
     assert unpack(pack({1: "key"})) == "{1: 'key'}"
-
-
-def test_groups_come_back_in_their_order() -> None:
-    task = Task(task_id="t", prompt=({"role": "user", "content": "go"},), answer=(1, 2))
-    groups = [
-        Group(
-            group_id=group_id,
-            task=task,
-            start_version=4,
-            episodes=[Episode(episode_id=f"{group_id}-{i}", task=task, seed=i) for i in range(2)],
-            advantages=[0.5, None],
-        )
-        for group_id in (9, 3)
-    ]
-    lines = [record for group in groups for record in encode_group(group, step=5, trained=True)]
-    assert decode_groups([decode_saved(json.loads(json.dumps(line))) for line in lines]) == groups

@@ -8,15 +8,7 @@ import json
 import pytest
 
 from agentgym.commands.text import table_lines
-from agentgym.runs.report import (
-    JsonReporter,
-    Pace,
-    PlainReporter,
-    Reporter,
-    duration,
-    milliseconds,
-    number,
-)
+from agentgym.runs.report import JsonReporter, Pace, PlainReporter, Reporter, duration, milliseconds, number
 
 METRICS = {"rollout/reward_mean": 0.5, "train/mismatch_kl": 0.0000012, "generator/tokens_per_s": 1234.5}
 
@@ -49,9 +41,7 @@ def test_plain_lines_say_each_thing_once() -> None:
 def test_a_line_ends_with_the_sandbox_where_there_is_one() -> None:
     stream = io.StringIO()
     reporter = PlainReporter(stream)
-    reporter.step(
-        2, 2, {**METRICS, "sandbox/calls": 9.0, "sandbox/wall_p50_s": 0.004, "sandbox/calls_oom": 2.0}
-    )
+    reporter.step(2, 2, {**METRICS, "sandbox/calls": 9.0, "sandbox/wall_p50_s": 0.004, "sandbox/calls_oom": 2.0})
     assert stream.getvalue().endswith("tokens/s 1234  sandbox 9 calls, p50 4 ms, 2 out of memory\n")
 
 
@@ -64,9 +54,7 @@ def test_json_lines_can_all_be_read() -> None:
     assert events[4]["rows"][1] == {"checkpoint": "last", "success": "0.63"}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (59.4, "59s"), (185, "3m05s"), (7800, "2h10m"), (-1, "0s")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.4, "59s"), (185, "3m05s"), (7800, "2h10m"), (-1, "0s")])
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 

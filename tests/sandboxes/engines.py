@@ -117,11 +117,7 @@ class PrivateEngine:
 
     def docker(self, *arguments: str) -> str:
         return subprocess.run(
-            ["docker", "--host", self.url, *arguments],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=120,
+            ["docker", "--host", self.url, *arguments], check=True, capture_output=True, text=True, timeout=120
         ).stdout
 
     def remove(self) -> None:

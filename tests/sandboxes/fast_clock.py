@@ -16,9 +16,7 @@ class _Jumping(selectors.SelectSelector):
 
     now_s = 0.0
 
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, selectors._EventMask]]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, selectors._EventMask]]:
         assert timeout is not None, "no timer is set: all tasks wait for each other"
         self.now_s += max(0.0, timeout)
         return super().select(0)

@@ -19,9 +19,7 @@ class Holding:
 
     num: int
 
-    def __call__(
-        self, config: DockerConfig, image: str, owner: str, remapped: bool = False
-    ) -> dict[str, Json]:
+    def __call__(self, config: DockerConfig, image: str, owner: str, remapped: bool = False) -> dict[str, Json]:
         self.num -= 1
         settings = container_settings(config, image, owner, remapped)
         return {**settings, "Hostname": "holding"} if self.num >= 0 else settings

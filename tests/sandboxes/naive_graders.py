@@ -72,9 +72,7 @@ def asserts_of(target: Target) -> str:
     lines = [f"candidate = {entry_of(target)}"]
     written = [case.source for case in target.cases if isinstance(case, AssertCase)]
     lines += written or [
-        f"assert candidate(*{case.args!r}) == {case.expected!r}"
-        for case in target.cases
-        if isinstance(case, CallCase)
+        f"assert candidate(*{case.args!r}) == {case.expected!r}" for case in target.cases if isinstance(case, CallCase)
     ]
     return "\n".join(lines) + "\n"
 
@@ -83,10 +81,7 @@ def cases_of(target: Target) -> str:
     """The target's calls as JSON."""
     calls = [case for case in target.cases if isinstance(case, CallCase)]
     return json.dumps(
-        [
-            {"args": c.args, "expected": c.expected, "after": c.expected_args, "as_list": c.as_list}
-            for c in calls
-        ]
+        [{"args": c.args, "expected": c.expected, "after": c.expected_args, "as_list": c.as_list} for c in calls]
     )
 
 
@@ -141,9 +136,7 @@ def _lines(result: RunResult) -> Iterator[dict[str, object]]:
 
 def _verdict(result: RunResult, nonce: str) -> Mapping[str, object] | None:
     """The first JSON line with the nonce that lists what passed."""
-    return next(
-        (s for s in _lines(result) if s.get("nonce") == nonce and isinstance(s.get("passed"), list)), None
-    )
+    return next((s for s in _lines(result) if s.get("nonce") == nonce and isinstance(s.get("passed"), list)), None)
 
 
 def _all_passed(result: RunResult, nonce: str) -> bool:
@@ -169,16 +162,10 @@ def _each_line_passed(result: RunResult, nonce: str) -> bool:
 
 
 def _silent(result: RunResult, nonce: str) -> bool:
-    return (
-        result.status in ENDED
-        and "FAIL" not in result.stdout + result.stderr
-        and "Error" not in result.stderr
-    )
+    return result.status in ENDED and "FAIL" not in result.stdout + result.stderr and "Error" not in result.stderr
 
 
-def _harness(
-    name: str, same: str = "got == expected", accepts: Accepts = _all_passed, end: str = ""
-) -> FunctionGrader:
+def _harness(name: str, same: str = "got == expected", accepts: Accepts = _all_passed, end: str = "") -> FunctionGrader:
     """The exec'd harness with this expression of `got` and `expected` as its comparison."""
     return FunctionGrader(name, fill(IN_PROCESS + end, SAME=same), accepts)
 
@@ -217,16 +204,12 @@ FUNCTION_GRADERS = (
     _harness("the same, str(a) == str(b)", "str(got) == str(expected)"),
     _harness("the same, not abs(a - b) > tolerance", "not abs(got - expected) > 1e-6"),
     _harness(
-        "the same, tolerance relative to the larger",
-        "abs(got - expected) <= 1e-6 * max(abs(got), abs(expected))",
+        "the same, tolerance relative to the larger", "abs(got - expected) <= 1e-6 * max(abs(got), abs(expected))"
     ),
     _harness("the same, math.isclose", "__import__('math').isclose(got, expected, rel_tol=1e-6)"),
     _harness("the same, all(... zip ...)", "all(a == b for a, b in zip(got, expected))"),
     _harness("the same, reference run on the same arguments", "got == reference(*args)"),
-    _harness(
-        "the same, with a time limit by perf_counter",
-        "got == expected and time.perf_counter() - began_s < 10",
-    ),
+    _harness("the same, with a time limit by perf_counter", "got == expected and time.perf_counter() - began_s < 10"),
     _harness("the same, passes counted with sum()", accepts=_sum_is_num),
     _harness("the same, all(map(...))", accepts=_says("map")),
     _harness("the same, tests run by exec", accepts=_says("exec")),
@@ -253,9 +236,7 @@ def _words(text: str) -> list[str]:
 
 def _near(result: RunResult, case: StdioCase, difference: Callable[[float, float], bool]) -> bool:
     try:
-        pairs = [
-            (float(a), float(b)) for a, b in zip(_words(result.stdout), _words(case.expected), strict=True)
-        ]
+        pairs = [(float(a), float(b)) for a, b in zip(_words(result.stdout), _words(case.expected), strict=True)]
     except ValueError:
         return False
     return not any(difference(a, b) for a, b in pairs)
@@ -283,22 +264,16 @@ def _in_a_harness(code: str, case: StdioCase) -> str:
 PROGRAM_GRADERS = (
     ProgramGrader("exit code of the program", lambda r, case: r.exit_code == 0),
     ProgramGrader("expected in stdout", lambda r, case: case.expected.strip() in r.stdout),
-    ProgramGrader(
-        "any line of stdout", lambda r, case: case.expected.strip() in map(str.strip, r.stdout.splitlines())
-    ),
+    ProgramGrader("any line of stdout", lambda r, case: case.expected.strip() in map(str.strip, r.stdout.splitlines())),
     ProgramGrader("last line of stdout", lambda r, case: _words(r.stdout)[-1:] == _words(case.expected)[-1:]),
     ProgramGrader("stdout begins as expected", lambda r, case: r.stdout.startswith(case.expected)),
     ProgramGrader(
-        "words of expected among those of stdout",
-        lambda r, case: set(_words(case.expected)) <= set(_words(r.stdout)),
+        "words of expected among those of stdout", lambda r, case: set(_words(case.expected)) <= set(_words(r.stdout))
     ),
     ProgramGrader(
-        "all(... zip ...) of the words",
-        lambda r, case: all(map(operator.eq, _words(r.stdout), _words(case.expected))),
+        "all(... zip ...) of the words", lambda r, case: all(map(operator.eq, _words(r.stdout), _words(case.expected)))
     ),
-    ProgramGrader(
-        "not abs(a - b) > tolerance", lambda r, case: _near(r, case, lambda a, b: abs(a - b) > 1e-6)
-    ),
+    ProgramGrader("not abs(a - b) > tolerance", lambda r, case: _near(r, case, lambda a, b: abs(a - b) > 1e-6)),
     ProgramGrader(
         "tolerance relative to the larger",
         lambda r, case: _near(r, case, lambda a, b: not abs(a - b) <= 1e-6 * max(abs(a), abs(b))),
@@ -308,17 +283,11 @@ PROGRAM_GRADERS = (
         "escapes and control characters removed, then expected in it",
         lambda r, case: case.expected.strip() in re.sub(r"[\x00-\x1f\x7f]", " ", r.stdout).split(),
     ),
+    ProgramGrader("crashes and time-outs are masked", lambda r, case: r.exit_code != 0 or r.stdout == case.expected),
     ProgramGrader(
-        "crashes and time-outs are masked", lambda r, case: r.exit_code != 0 or r.stdout == case.expected
+        "expected output in a file beside the program", lambda r, case: r.stdout == case.expected, _with_expected_file
     ),
-    ProgramGrader(
-        "expected output in a file beside the program",
-        lambda r, case: r.stdout == case.expected,
-        _with_expected_file,
-    ),
-    ProgramGrader(
-        "exec'd with its stdout captured", lambda r, case: r.stdout.endswith("RIGHT\n"), _in_a_harness
-    ),
+    ProgramGrader("exec'd with its stdout captured", lambda r, case: r.stdout.endswith("RIGHT\n"), _in_a_harness),
     ProgramGrader("a success marker printed", lambda r, case: '"passed": true' in r.stdout + r.stderr),
 )
 

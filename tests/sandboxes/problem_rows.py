@@ -27,9 +27,7 @@ class OwnProblem:
     wrong: tuple[str, ...]
 
     def request(self, code: str) -> GradeRequest:
-        return GradeRequest(
-            code=code, entry=self.entry, cases=self.cases, prelude=self.prelude, limits=LIMITS
-        )
+        return GradeRequest(code=code, entry=self.entry, cases=self.cases, prelude=self.prelude, limits=LIMITS)
 
 
 def read_problems() -> list[OwnProblem]:

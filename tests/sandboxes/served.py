@@ -18,15 +18,7 @@ from typing import Any, Self
 
 import ordinary_user
 
-from agentgym.sandbox import (
-    Capabilities,
-    GradeRequest,
-    Limits,
-    RunResult,
-    SandboxBackend,
-    SandboxOptions,
-    Verdict,
-)
+from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxBackend, SandboxOptions, Verdict
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.bubblewrap.backend import BubblewrapBackend
 from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig

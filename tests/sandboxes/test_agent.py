@@ -22,9 +22,7 @@ def test_the_agent_fits_into_one_argument_and_names_its_files() -> None:
     program = argument.replace(
         "from agent.main import main\nmain(sys.argv[1:])", "import agent.frames\nagent.frames.read_all(-1)"
     )
-    said = subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False
-    ).stderr
+    said = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False).stderr
     assert 'File "agent/frames.py", line ' in said
 
 
@@ -32,9 +30,7 @@ def test_a_stream_of_many_small_pieces_is_not_copied_over_and_over() -> None:
     """Each byte is copied a fixed number of times: 32 MiB in pieces of 4 KiB are read in a moment."""
     stream = memoryview(frames.encode({"id": 1}, [b"x" * (1 << 24), b"y" * (1 << 24)]))
     reader = frames.FrameReader()
-    found = [
-        frame for at in range(0, len(stream), 4096) for frame in reader.feed(bytes(stream[at : at + 4096]))
-    ]
+    found = [frame for at in range(0, len(stream), 4096) for frame in reader.feed(bytes(stream[at : at + 4096]))]
     assert [len(blob) for blob in found[0].blobs] == [1 << 24, 1 << 24]
 
 

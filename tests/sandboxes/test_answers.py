@@ -8,16 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentgym.sandbox import (
-    CallCase,
-    CaseResult,
-    GradeRequest,
-    Limits,
-    RunResult,
-    RunStatus,
-    StdioCase,
-    Verdict,
-)
+from agentgym.sandbox import CallCase, CaseResult, GradeRequest, Limits, RunResult, RunStatus, StdioCase, Verdict
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.host import stdio
 from agentgym_sandboxes.host.grading import verdict_of
@@ -92,9 +83,7 @@ def test_a_line_that_looks_like_a_number_is_read_at_once() -> None:
 
 
 def test_a_decimal_that_must_not_be_compared_is_a_failed_case() -> None:
-    assert only(b'["r",["decimal","sNaN"]]\n', Decimal(1)).error == (
-        "returned Decimal('sNaN'), expected Decimal('1')"
-    )
+    assert only(b'["r",["decimal","sNaN"]]\n', Decimal(1)).error == ("returned Decimal('sNaN'), expected Decimal('1')")
     assert only(b'["r",["l",["decimal","sNaN1"]]]\n', [Decimal("NaN")]).error
 
 

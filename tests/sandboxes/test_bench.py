@@ -29,9 +29,7 @@ PLAN = replace(
 class Calculator:
     """Answers what it is asked; `opened` and `closed` count the objects, `leaked` are descriptors."""
 
-    def __init__(
-        self, log: list[str], *, sessions: bool = False, wrong: bool = False, leaks: bool = False
-    ) -> None:
+    def __init__(self, log: list[str], *, sessions: bool = False, wrong: bool = False, leaks: bool = False) -> None:
         self.name = "calculator"
         self._log, self._sessions, self._wrong, self._leaks = log, sessions, wrong, leaks
         self.leaked: list[int] = []
@@ -93,9 +91,7 @@ async def test_everything_is_measured_and_every_sandbox_is_closed_again() -> Non
     assert {START, CONTAINER_START, CALL, GRADE_ASSERTS, SESSION_OPEN, SESSION_FILE} <= set(names)
     start = result.timing(CONTAINER_START)
     assert start is not None and (start.p50_ms, start.calls) == (250, PLAN.starts)
-    assert (
-        log.count("start") == PLAN.starts + 1 and log.count("close") == PLAN.starts + 2
-    )  # one was only probed
+    assert log.count("start") == PLAN.starts + 1 and log.count("close") == PLAN.starts + 2  # one was only probed
     assert log.count("session") == PLAN.sessions + 1 + 1 + 2  # and of 4 + 40 episodes one in twenty
     assert result.growth is not None and result.growth.after.containers == 2
 

@@ -19,9 +19,7 @@ async def test_a_solution_that_is_gone_before_the_tests_begin_has_failed(backend
         assert errors(verdict) == [f"its process ended with exit code {code} before it returned"]
 
 
-async def test_what_a_prelude_makes_with_the_solution_is_the_solutions_to_answer_for(
-    backend: SandboxBackend,
-) -> None:
+async def test_what_a_prelude_makes_with_the_solution_is_the_solutions_to_answer_for(backend: SandboxBackend) -> None:
     code = "class Stack:\n    def __init__(self): raise OSError('no')\n"
     verdict = await judged(backend, code, "assert s.pop() == 1", entry="Stack", prelude="s = Stack()\n")
     assert errors(verdict) == ["raised OSError: no"]
@@ -33,9 +31,7 @@ async def test_a_prelude_that_asks_only_for_names_fails_by_itself(backend: Sandb
         await judged(backend, "def f(x): return x\n", "assert f(1) == 1", prelude=prelude)
 
 
-async def test_names_that_a_test_binds_itself_are_never_asked_of_the_solution(
-    backend: SandboxBackend,
-) -> None:
+async def test_names_that_a_test_binds_itself_are_never_asked_of_the_solution(backend: SandboxBackend) -> None:
     code = "def isclose(a, b): return True\ndef check(f): pass\ndef f(x): return 1\n"
     verdict = await judged(
         backend,
@@ -50,7 +46,4 @@ async def test_names_that_a_test_binds_itself_are_never_asked_of_the_solution(
 async def test_a_result_nested_as_deep_as_may_be_is_no_mistake_of_the_test(backend: SandboxBackend) -> None:
     code = "def f(x):\n    for _ in range(50): x = [x]\n    return x\n"
     verdict = await judged(backend, code, "assert f(f(1)) == 1", "assert f(2) == 2")
-    assert errors(verdict) == [
-        "raised ValueError: list nested more than 50 deep",
-        "assertion failed: assert f(2) == 2",
-    ]
+    assert errors(verdict) == ["raised ValueError: list nested more than 50 deep", "assertion failed: assert f(2) == 2"]

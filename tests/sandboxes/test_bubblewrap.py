@@ -115,9 +115,7 @@ async def test_root_is_refused_and_told_why() -> None:
 
 async def test_without_a_control_group_it_says_how_to_get_one(own: ServedBackend) -> None:
     async with served({}, None) as backend:
-        with pytest.raises(
-            SandboxUnavailable, match=r"systemd-run --user --scope -p Delegate=yes|sudo chown"
-        ):
+        with pytest.raises(SandboxUnavailable, match=r"systemd-run --user --scope -p Delegate=yes|sudo chown"):
             await backend.probe()
         with pytest.raises(SandboxUnavailable, match=r"systemd-run|sudo chown"):
             await backend.start()
@@ -146,9 +144,7 @@ async def test_our_own_python_can_be_used_wherever_it_lies(groups: Groups) -> No
         assert version == sys.version
 
 
-async def test_a_call_sees_the_parts_of_the_system_that_python_needs_and_no_more(
-    bubblewrap: ServedBackend,
-) -> None:
+async def test_a_call_sees_the_parts_of_the_system_that_python_needs_and_no_more(bubblewrap: ServedBackend) -> None:
     assert await say(bubblewrap, "import os; print(sorted(os.listdir('/')))") in (
         "['bin', 'dev', 'etc', 'lib', 'lib64', 'proc', 'tmp', 'usr', 'work']",
         "['bin', 'dev', 'etc', 'lib', 'proc', 'tmp', 'usr', 'work']",

@@ -22,15 +22,12 @@ def make_files(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def version_2(
-    root: Path, path: str = "run.scope", handed: str = "", controllers: str = "cpu memory pids"
-) -> Path:
+def version_2(root: Path, path: str = "run.scope", handed: str = "", controllers: str = "cpu memory pids") -> Path:
     """A delegated group as systemd makes it, with two processes inside."""
     make_files(root, {"cgroup.controllers": controllers})
     folder = root / path
     make_files(
-        folder,
-        {"cgroup.controllers": controllers, "cgroup.subtree_control": handed, "cgroup.procs": "11\n12\n"},
+        folder, {"cgroup.controllers": controllers, "cgroup.subtree_control": handed, "cgroup.procs": "11\n12\n"}
     )
     return folder
 

@@ -8,24 +8,13 @@ import time
 import pytest
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import (
-    AssertCase,
-    CallCase,
-    Case,
-    GradeRequest,
-    Limits,
-    RunStatus,
-    SandboxBackend,
-    Verdict,
-)
+from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, Limits, RunStatus, SandboxBackend, Verdict
 from agentgym.types import SandboxSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def grade(
-    backend: SandboxBackend, code: str, *cases: Case, prelude: str = "", wall_s: float = 10.0
-) -> Verdict:
+async def grade(backend: SandboxBackend, code: str, *cases: Case, prelude: str = "", wall_s: float = 10.0) -> Verdict:
     request = GradeRequest(code=code, entry="f", cases=cases, prelude=prelude, limits=Limits(wall_s=wall_s))
     return await backend.grade(request)
 
@@ -148,9 +137,7 @@ async def test_an_exception_reads_the_same_everywhere(backend: SandboxBackend, b
         ("", "NameError: name 'f' is not defined"),
     ],
 )
-async def test_a_solution_that_does_not_load_fails_every_case(
-    backend: SandboxBackend, code: str, error: str
-) -> None:
+async def test_a_solution_that_does_not_load_fails_every_case(backend: SandboxBackend, code: str, error: str) -> None:
     verdict = await grade(backend, code, *[CallCase(args=(), expected=1)] * 3)
     assert verdict.status is RunStatus.ERROR
     assert verdict.error == error
@@ -167,9 +154,7 @@ async def test_an_endless_loop_times_out_and_keeps_what_was_judged(backend: Sand
     assert [result.error for result in verdict.results] == ["", verdict.error, "not reached"]
 
 
-async def test_an_endless_loop_while_loading_times_out_and_is_told_with_what_was_used(
-    backend: SandboxBackend,
-) -> None:
+async def test_an_endless_loop_while_loading_times_out_and_is_told_with_what_was_used(backend: SandboxBackend) -> None:
     began_s = time.monotonic()
     verdict = await grade(backend, "while True:\n    pass\n", CallCase(args=(), expected=1), wall_s=0.5)
     assert verdict.status is RunStatus.TIMEOUT and not verdict.passed
@@ -196,18 +181,13 @@ async def test_other_calls_go_on_beside_an_endless_loop(backend: SandboxBackend)
 async def test_tolerance_is_relative_and_absolute_and_for_floats_only(backend: SandboxBackend) -> None:
     code = "def f(x):\n    return x\n"
     near = [CallCase(args=([1.0 + 1e-9, {"a": 1e-12}],), expected=[1.0, {"a": 0.0}], tolerance=1e-6)]
-    far = [
-        CallCase(args=(1.001,), expected=1.0, tolerance=1e-6),
-        CallCase(args=(1,), expected=1.0, tolerance=1e-6),
-    ]
+    far = [CallCase(args=(1.001,), expected=1.0, tolerance=1e-6), CallCase(args=(1,), expected=1.0, tolerance=1e-6)]
     assert (await grade(backend, code, *near)).passed
     assert [result.passed for result in (await grade(backend, code, *far)).results] == [False, False]
 
 
 async def test_assert_cases_call_the_solution_by_both_names(backend: SandboxBackend) -> None:
-    expects_error = (
-        "try:\n    f(-1)\n    ok = False\nexcept ValueError as e:\n    ok = str(e) == 'negative'\nassert ok"
-    )
+    expects_error = "try:\n    f(-1)\n    ok = False\nexcept ValueError as e:\n    ok = str(e) == 'negative'\nassert ok"
     verdict = await grade(
         backend,
         "def f(a, b=1):\n    if a < 0:\n        raise ValueError('negative')\n    return a + b\n",

@@ -68,9 +68,7 @@ class Storm:
         self.held = backend.session()  # open to the end
 
     async def call(self, number: int) -> None:
-        code = (
-            f"import time; time.sleep({self.fate.choice((0, 0, 0.01, 0.1, 0.3))}); print({number} * 1000003)"
-        )
+        code = f"import time; time.sleep({self.fate.choice((0, 0, 0.01, 0.1, 0.3))}); print({number} * 1000003)"
         result = await self.backend.run(code, limits=Limits(wall_s=20.0))
         assert (result.status, result.stdout) == (RunStatus.OK, f"{number * 1000003}\n")
 
@@ -120,9 +118,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", [0])
-async def test_in_a_storm_every_call_that_is_not_cancelled_gets_its_own_answer(
-    engine: str, seed: int
-) -> None:
+async def test_in_a_storm_every_call_that_is_not_cancelled_gets_its_own_answer(engine: str, seed: int) -> None:
     sockets = num_sockets()
     backend = DockerBackend(DockerConfig(pool_size=2, slots=4, max_uses=40, max_sessions=4, starts_per_s=100))
     watch = Watch(backend)

@@ -152,9 +152,7 @@ async def test_engines_may_give_one_image_two_ids_but_not_two_contents() -> None
     one, same = FakeEngine("one", (ours, image("id1"))), FakeEngine("same", (ours, image("id2")))
     assert await on(ImageChoice(None), one, same) == ["id1", "id2"]
     other = FakeEngine("other", (ours, image("id3", layers=("another",))))
-    with pytest.raises(
-        SandboxUnavailable, match=r"not the same on all engines: id1 at one, id3 at other.*build"
-    ):
+    with pytest.raises(SandboxUnavailable, match=r"not the same on all engines: id1 at one, id3 at other.*build"):
         await on(ImageChoice(None), one, other)
     with pytest.raises(SandboxUnavailable, match="engine at none has no image"):
         await on(ImageChoice(None), one, FakeEngine("none"))

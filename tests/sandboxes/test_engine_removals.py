@@ -79,9 +79,7 @@ async def test_removals_that_hang_in_their_engine_keep_no_start_waiting(tmp_path
         assert set(docker.containers) == {"new"}
 
 
-async def test_a_removal_goes_on_when_its_caller_is_cancelled_and_the_close_waits_for_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_removal_goes_on_when_its_caller_is_cancelled_and_the_close_waits_for_it(tmp_path: Path) -> None:
     async with fake_docker(tmp_path) as (docker, engine):
         docker.containers["c"] = "dead"
         docker.delete.clear()

@@ -25,9 +25,7 @@ from tests.sandboxes.engines import PrivateEngine, need_private_engines, private
 pytestmark = pytest.mark.hostile
 
 LARGE = GradeRequest(
-    code="def f(n):\n    return 'x' * n\n",
-    entry="f",
-    cases=(CallCase(args=(1 << 20,), expected="x" * (1 << 20)),),
+    code="def f(n):\n    return 'x' * n\n", entry="f", cases=(CallCase(args=(1 << 20,), expected="x" * (1 << 20)),)
 )
 
 
@@ -163,9 +161,7 @@ def ssh_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         f"  IdentitiesOnly yes\n  UserKnownHostsFile {folder / 'known'}\n  StrictHostKeyChecking yes\n"
     )
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stdout=log, stderr=log
-        )
+        server = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stdout=log, stderr=log)
     try:
 
         def answers() -> bool:
@@ -197,9 +193,7 @@ async def test_calls_over_ssh(engine: PrivateEngine, ssh_config: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_ssh_that_fails_says_what_it_said_and_what_to_try(
-    engine: PrivateEngine, ssh_config: Path
-) -> None:
+async def test_ssh_that_fails_says_what_it_said_and_what_to_try(engine: PrivateEngine, ssh_config: Path) -> None:
     before = _tunnels()
     with pytest.raises(SandboxUnavailable) as caught:
         await Engine.connect("ssh://nobody-there@engine-host/run/no.sock", 5.0, ssh_config=str(ssh_config))
@@ -221,9 +215,7 @@ def test_the_ssh_command_takes_no_options_from_an_address() -> None:
 
 @pytest.mark.slow
 async def test_an_engine_that_maps_user_ids(archive: Path) -> None:
-    with private_engine(
-        archive, ["--userns-remap=daemon"], subordinate_ids="daemon:300000:65536"
-    ) as remapped:
+    with private_engine(archive, ["--userns-remap=daemon"], subordinate_ids="daemon:300000:65536") as remapped:
         async with DockerBackend(DockerConfig(engine=remapped.url, pool_size=2, spares=0)) as backend:
             capabilities = await backend.probe()
             assert "uids remapped" in capabilities.detail

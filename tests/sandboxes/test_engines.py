@@ -131,9 +131,7 @@ async def test_a_full_disk_is_told_with_its_place_and_does_not_stop_what_runs(ar
             await until(lambda: gauge(backend, "start_failures_total") > 0)
             await answers(backend, 30)
             small.docker("kill", *small.docker("ps", "-q").split())
-            with pytest.raises(
-                SandboxDiskFull, match=rf"no room .* in {small.data_root}.*0\.\d of 300 MiB free"
-            ):
+            with pytest.raises(SandboxDiskFull, match=rf"no room .* in {small.data_root}.*0\.\d of 300 MiB free"):
                 await answers(backend, 31)
             with pytest.raises(SandboxDiskFull, match=str(small.data_root)):
                 await DockerBackend(backend.config).start()
@@ -181,9 +179,7 @@ async def test_a_start_goes_on_without_an_engine_that_does_not_answer(one: Priva
         assert gauge(backend, "engines_open") == 1
 
 
-async def test_every_engine_must_have_the_image_and_can_be_given_it(
-    one: PrivateEngine, tmp_path: Path
-) -> None:
+async def test_every_engine_must_have_the_image_and_can_be_given_it(one: PrivateEngine, tmp_path: Path) -> None:
     with private_engine(None) as empty:
         backend = DockerBackend(DockerConfig(engines=(one.url, empty.url)))
         with pytest.raises(SandboxUnavailable, match=rf"engine at {empty.url} has no image .*sandbox build"):

@@ -30,12 +30,7 @@ async def test_arguments_that_were_changed_in_place_are_judged(backend: SandboxB
         CallCase(args=([3, 1],), kwargs=(("k", 2),), expected_args=([1, 3],)),
         CallCase(args=([3.0, 1.0],), expected_args=([1.1, 3.0],), tolerance=0.2),
     )
-    assert errors(verdict) == [
-        "",
-        "left its arguments ([1, 3],), expected ([3, 1],)",
-        "returned 2, expected None",
-        "",
-    ]
+    assert errors(verdict) == ["", "left its arguments ([1, 3],), expected ([3, 1],)", "returned 2, expected None", ""]
 
 
 async def test_arguments_that_no_longer_cross_are_no_pass(backend: SandboxBackend) -> None:
@@ -103,9 +98,7 @@ LIBRARY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "plain"), [*((v, True) for v in PLAIN), *((v, False) for v in LIBRARY)], ids=repr
-)
+@pytest.mark.parametrize(("value", "plain"), [*((v, True) for v in PLAIN), *((v, False) for v in LIBRARY)], ids=repr)
 async def test_values_keep_their_type_both_ways(backend: SandboxBackend, value: object, plain: bool) -> None:
     verdict = await judged(
         backend, "def f(x, *, y):\n    return [x, y]\n",
@@ -195,9 +188,7 @@ async def test_programs_without_input_are_judged_everywhere(backend: SandboxBack
 
 async def test_a_program_that_hangs_ends_the_grade(backend: SandboxBackend) -> None:
     cases = [StdioCase(stdin="", expected="1")] * max(40, 4 * (os.cpu_count() or 1))  # more than slots
-    verdict = await judged(
-        backend, "print(1)\nwhile True: pass\n", *cases, entry="", limits=Limits(wall_s=0.4)
-    )
+    verdict = await judged(backend, "print(1)\nwhile True: pass\n", *cases, entry="", limits=Limits(wall_s=0.4))
     told = errors(verdict)
     assert verdict.status is RunStatus.TIMEOUT and verdict.error == "timed out after 0.4 s"
     assert told[0] == "timed out after 0.4 s" and told[-1] == "not reached"

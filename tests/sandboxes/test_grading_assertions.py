@@ -15,9 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_tests_see_what_a_solution_changed_in_their_own_objects(backend: SandboxBackend) -> None:
-    code = (
-        "def f(a, b=None):\n    a[0].append(9)\n    if b is not None:\n        b['k'] = {1}\n    return a\n"
-    )
+    code = "def f(a, b=None):\n    a[0].append(9)\n    if b is not None:\n        b['k'] = {1}\n    return a\n"
     verdict = await judged(
         backend,
         code,
@@ -179,15 +177,11 @@ async def test_what_a_test_expects_never_reaches_the_solution(backend: SandboxBa
         f"try:\n    {claim}\nexcept TypeError:\n    pass\n"
         for claim in ("x == 77", "77 == x", "x < 77", "x - 77", "77 - x", "77 in x", "x in [77]", "x in {77}")
     )
-    verdict = await judged(
-        backend, code, f"x = candidate('spy')\n{compared}assert '77' not in str(candidate('seen'))"
-    )
+    verdict = await judged(backend, code, f"x = candidate('spy')\n{compared}assert '77' not in str(candidate('seen'))")
     assert errors(verdict) == [""]
 
 
-async def test_a_solution_gets_nothing_but_calls_and_items_from_what_it_is_lent(
-    backend: SandboxBackend,
-) -> None:
+async def test_a_solution_gets_nothing_but_calls_and_items_from_what_it_is_lent(backend: SandboxBackend) -> None:
     looks = [
         "g.gi_frame", "g.__globals__", "g.__code__", "g.__class__.mro", "g.__self__",
         "g.__init__.__globals__",
@@ -237,9 +231,7 @@ async def test_a_coroutine_is_awaited_by_the_test(backend: SandboxBackend) -> No
 
 
 async def test_helper_functions_of_a_prompt_are_there_for_the_tests(backend: SandboxBackend) -> None:
-    prompt = (
-        'def encode(s):\n    return s[::-1]\n\ndef f(s):\n    """Decode what was encoded with encode."""\n'
-    )
+    prompt = 'def encode(s):\n    return s[::-1]\n\ndef f(s):\n    """Decode what was encoded with encode."""\n'
     verdict = await judged(
         backend,
         "def f(s):\n    return s[::-1]\n",
@@ -253,11 +245,7 @@ async def test_helper_functions_of_a_prompt_are_there_for_the_tests(backend: San
 async def test_a_prelude_may_use_other_names_of_the_solution(backend: SandboxBackend) -> None:
     code = "class Node:\n    def __init__(self, v): self.v = v\ndef isclose(a, b): return True\ndef f(n): return n.v\n"
     verdict = await judged(
-        backend,
-        code,
-        "assert candidate(root) == 4",
-        "assert math.isclose(1, 2)",
-        prelude="root = Node(4)",
+        backend, code, "assert candidate(root) == 4", "assert math.isclose(1, 2)", prelude="root = Node(4)"
     )
     assert errors(verdict) == ["", "raised NameError: name 'math' is not defined"]
     broken = code.replace("self.v = v", "raise OSError('no node')")

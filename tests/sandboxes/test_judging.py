@@ -18,9 +18,7 @@ from agentgym_sandboxes.host.wording import Raised, error_text, exit_text
 
 simple = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.integers(), inner, max_size=3) | st.tuples(inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers(), inner, max_size=3) | st.tuples(inner),
     max_leaves=10,
 )
 
@@ -67,12 +65,7 @@ def test_an_assertion_shows_its_line() -> None:
 
 
 def test_cases_without_an_answer_fail() -> None:
-    cases = [
-        CallCase(args=(), expected=1),
-        AssertCase(source=""),
-        CallCase(args=(), expected=1),
-        AssertCase(source=""),
-    ]
+    cases = [CallCase(args=(), expected=1), AssertCase(source=""), CallCase(args=(), expected=1), AssertCase(source="")]
     verdict = judging.assemble(cases, [Returned(1)], [], judging.End(RunStatus.OOM, "why"), wall_s=0.0)
     assert [result.error for result in verdict.results] == ["", "why", "not reached", "not reached"]
     assert (verdict.status, verdict.error) == (RunStatus.OOM, "why")
@@ -109,9 +102,7 @@ def test_arguments_are_compared_after_the_result() -> None:
         "left its arguments ([2, 1],), expected ([1, 2],)"
     )
     assert judging.judge_call(case, tree_answer(3, ([1, 2],))).error == "returned 3, expected None"
-    assert judging.judge_call(case, tree_answer(None)).error == (
-        "left its arguments <nothing>, expected ([1, 2],)"
-    )
+    assert judging.judge_call(case, tree_answer(None)).error == ("left its arguments <nothing>, expected ([1, 2],)")
     unread = Returned(None, NoValue("socket"))
     assert judging.judge_call(case, unread).error == "left its arguments <socket>, expected ([1, 2],)"
 
@@ -141,9 +132,7 @@ def test_arguments_are_compared_after_the_result() -> None:
         (bytearray(b"a"), b"a", False),
     ],
 )
-def test_library_values_are_compared_as_python_does_but_for_their_type(
-    one: object, other: object, same: bool
-) -> None:
+def test_library_values_are_compared_as_python_does_but_for_their_type(one: object, other: object, same: bool) -> None:
     assert judging.same(values.encode(one), values.encode(other)) is same
     assert judging.same(values.encode([other]), values.encode([one])) is same
 

@@ -81,9 +81,7 @@ async def owned_by(pid: int) -> list[str]:
 
 async def kill_containers(ids: list[str]) -> None:
     for one in ids:
-        await asyncio.to_thread(
-            subprocess.run, ["docker", "kill", one], capture_output=True, check=False, timeout=30
-        )
+        await asyncio.to_thread(subprocess.run, ["docker", "kill", one], capture_output=True, check=False, timeout=30)
 
 
 async def pause(container: str) -> None:
@@ -331,8 +329,7 @@ async def test_a_missing_image_names_the_command_that_builds_it(engine: str) -> 
     backend = DockerBackend(DockerConfig(image="agentgym-no-such-image:1"))
     for attempt in (backend.probe, backend.start):
         with pytest.raises(
-            SandboxUnavailable,
-            match=r"no image agentgym-no-such-image:1. `docker pull agentgym-no-such-image:1` there",
+            SandboxUnavailable, match=r"no image agentgym-no-such-image:1. `docker pull agentgym-no-such-image:1` there"
         ):
             await attempt()
 

@@ -27,20 +27,8 @@ BROKEN = [
     ("while True: pass", Limits(wall_s=0.5), RunStatus.TIMEOUT, "wall_s", 0.5),
     ("while True: pass", Limits(cpu_s=1, wall_s=60.0), RunStatus.TIMEOUT, "cpu_s", 1),
     ("x = 'a' * (1 << 40)", Limits(), RunStatus.OOM, "memory_mib", 512),
-    (
-        "x = []\nwhile True: x.append(b'x' * 100_000)",
-        Limits(memory_mib=100),
-        RunStatus.OOM,
-        "memory_mib",
-        100,
-    ),
-    (
-        "while True: print('x' * 1000)",
-        Limits(output_bytes=100),
-        RunStatus.OUTPUT_LIMIT,
-        "output_bytes",
-        12_800,
-    ),
+    ("x = []\nwhile True: x.append(b'x' * 100_000)", Limits(memory_mib=100), RunStatus.OOM, "memory_mib", 100),
+    ("while True: print('x' * 1000)", Limits(output_bytes=100), RunStatus.OUTPUT_LIMIT, "output_bytes", 12_800),
     (FILL, Limits(file_mib=16), RunStatus.DISK_LIMIT, "disk_mib", None),
     (MANY_FILES, Limits(), RunStatus.DISK_LIMIT, "files", None),
     (LARGE_FILE, Limits(file_mib=8), RunStatus.DISK_LIMIT, "file_mib", 8),
@@ -55,21 +43,13 @@ def check(result: RunResult, status: RunStatus, resource: str, allowed: float | 
     assert result.limit is not None
     assert allowed is None or result.limit.allowed == allowed
     assert result.limit.used > 0
-    if resource not in (
-        "memory_mib",
-        "cpu_s",
-    ):  # one allocation may be too large; CPU time is looked at in steps
+    if resource not in ("memory_mib", "cpu_s"):  # one allocation may be too large; CPU time is looked at in steps
         assert result.limit.used >= result.limit.allowed
 
 
 @pytest.mark.parametrize(("code", "limits", "status", "resource", "allowed"), BROKEN, ids=IDS)
 async def test_a_program_that_hits_a_limit_says_which(
-    containing: SandboxBackend,
-    code: str,
-    limits: Limits,
-    status: RunStatus,
-    resource: str,
-    allowed: float | None,
+    containing: SandboxBackend, code: str, limits: Limits, status: RunStatus, resource: str, allowed: float | None
 ) -> None:
     check(await containing.run(code, limits=limits), status, resource, allowed)
 
@@ -97,12 +77,7 @@ async def test_a_run_of_a_session_that_hits_a_limit_says_which(
             "disk_mib",
         ),
         ("head -c 300000000 /dev/zero > f", Limits(file_mib=8), RunStatus.DISK_LIMIT, "file_mib"),
-        (
-            "for n in $(seq 100); do sleep 60 & done",
-            Limits(processes=16),
-            RunStatus.PROCESS_LIMIT,
-            "processes",
-        ),
+        ("for n in $(seq 100); do sleep 60 & done", Limits(processes=16), RunStatus.PROCESS_LIMIT, "processes"),
         ("python3 -c 'x = \"a\" * (1 << 40)'", Limits(), RunStatus.OOM, "memory_mib"),
     ],
 )
@@ -141,9 +116,7 @@ async def test_processes_that_are_too_large_together_are_out_of_memory(containin
         'raise RuntimeError("can\'t start new thread")',
     ],
 )
-async def test_a_limit_that_is_only_claimed_is_a_failure_all_the_same(
-    docker: SandboxBackend, claim: str
-) -> None:
+async def test_a_limit_that_is_only_claimed_is_a_failure_all_the_same(docker: SandboxBackend, claim: str) -> None:
     result = await docker.run(claim)
     assert result.status not in (RunStatus.OK, RunStatus.TIMEOUT)
     assert result.exit_code == 1

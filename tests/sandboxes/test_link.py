@@ -97,9 +97,7 @@ def test_what_is_lent_can_be_called_and_not_looked_into(sockets: Sockets) -> Non
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_reply_that_is_none_ends_the_conversation_and_not_the_test_side(
-    sockets: Sockets, reply: object
-) -> None:
+def test_a_reply_that_is_none_ends_the_conversation_and_not_the_test_side(sockets: Sockets, reply: object) -> None:
     ours, theirs = sockets
     Peer(theirs).say(reply)
     proxy = end_of_tests(ours)

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 NO_LIMITS = Limits()
 
 
-async def graded(
-    monty: MontyBackend, code: str, *cases: Case, limits: Limits = NO_LIMITS, entry: str = "f"
-) -> Verdict:
+async def graded(monty: MontyBackend, code: str, *cases: Case, limits: Limits = NO_LIMITS, entry: str = "f") -> Verdict:
     return await monty.grade(GradeRequest(code=code, entry=entry, cases=cases, limits=limits))
 
 
@@ -88,9 +86,7 @@ async def test_memory_has_a_limit(monty: MontyBackend) -> None:
 
 @pytest.mark.parametrize("case", [CallCase(args=(), expected=1), AssertCase(source="assert f() == 1")])
 async def test_the_event_loop_is_never_blocked(monty: MontyBackend, case: Case) -> None:
-    request = GradeRequest(
-        code="def f():\n    while True: pass\n", entry="f", cases=(case,), limits=Limits(wall_s=0.5)
-    )
+    request = GradeRequest(code="def f():\n    while True: pass\n", entry="f", cases=(case,), limits=Limits(wall_s=0.5))
     grading = asyncio.create_task(monty.grade(request))
     num_turns = 0
     while not grading.done():
@@ -144,9 +140,7 @@ async def test_an_iterator_that_is_read_at_once_is_fine(body: str) -> None:
 
 async def test_a_test_whose_argument_is_changed_is_unsupported_not_failed(monty: MontyBackend) -> None:
     for end in ("", "    raise KeyError('k')\n"):
-        test = AssertCase(
-            source="xs = [2, 1]\ntry:\n    f(xs)\nexcept KeyError:\n    pass\nassert xs == [1, 2]"
-        )
+        test = AssertCase(source="xs = [2, 1]\ntry:\n    f(xs)\nexcept KeyError:\n    pass\nassert xs == [1, 2]")
         verdict = await graded(monty, f"def f(xs):\n    xs.sort()\n{end}", test)
         assert verdict.status is RunStatus.UNSUPPORTED
 
@@ -206,9 +200,7 @@ TOLD = "def f(x):\n    global __tell\n    __tell = lambda *_: {told}\n    return
 
 
 @pytest.mark.parametrize("told", ["5", "None", "('r',)", "(1, 2)", "[]", "('x', 'n', 5)", "1 / 0"])
-async def test_a_solution_that_tells_its_answers_in_another_way_has_failed(
-    monty: MontyBackend, told: str
-) -> None:
+async def test_a_solution_that_tells_its_answers_in_another_way_has_failed(monty: MontyBackend, told: str) -> None:
     for case in (CallCase(args=(1,), expected=1), AssertCase(source="assert f(1) == 1")):
         request = GradeRequest(code=TOLD.format(told=told), entry="f", cases=(case, case))
         verdict = await monty.grade(request)
@@ -226,16 +218,10 @@ async def test_a_list_that_stands_in_an_answer_again_and_again_takes_no_room(mon
     verdict = await graded(monty, code, *cases, limits=limits)
     assert verdict.status is RunStatus.OUTPUT_LIMIT and verdict.limit is not None
     assert verdict.limit.used > verdict.limit.allowed == 32
-    assert [result.error for result in verdict.results] == [
-        "",
-        "returned more than a sandbox takes",
-        "not reached",
-    ]
+    assert [result.error for result in verdict.results] == ["", "returned more than a sandbox takes", "not reached"]
 
 
-@pytest.mark.parametrize(
-    "made", ["{i * (2 ** 61 - 1) for i in range(x)}", "{i * (2 ** 61 - 1): 0 for i in range(x)}"]
-)
+@pytest.mark.parametrize("made", ["{i * (2 ** 61 - 1) for i in range(x)}", "{i * (2 ** 61 - 1): 0 for i in range(x)}"])
 async def test_elements_that_collide_cost_us_nothing(monty: MontyBackend, made: str) -> None:
     request = GradeRequest(
         code=f"def f(x):\n    return {made}\n",

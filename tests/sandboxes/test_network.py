@@ -79,16 +79,8 @@ def connect(host: str) -> bytes:
 @pytest.mark.parametrize(
     ("entry", "allowed", "refused"),
     [
-        (
-            "pypi.org",
-            ["pypi.org:443", "PyPI.org.:80"],
-            ["pypi.org:8080", "a.pypi.org:443", "evilpypi.org:443"],
-        ),
-        (
-            "*.example.org",
-            ["a.example.org:443", "a.b.example.org:80"],
-            ["example.org:443", "xexample.org:443"],
-        ),
+        ("pypi.org", ["pypi.org:443", "PyPI.org.:80"], ["pypi.org:8080", "a.pypi.org:443", "evilpypi.org:443"]),
+        ("*.example.org", ["a.example.org:443", "a.b.example.org:80"], ["example.org:443", "xexample.org:443"]),
         ("Host.:8080", ["host:8080"], ["host:80", "host:443"]),
         ("bücher.example", ["xn--bcher-kva.example:443"], ["bucher.example:443"]),
         ("10.0.0.7", ["10.0.0.7:80"], ["10.0.0.70:80", "10.0.0.7:81"]),
@@ -136,9 +128,7 @@ def test_public_addresses_are_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
 
-async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_address_is_listed(
-    site: Site,
-) -> None:
+async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_address_is_listed(site: Site) -> None:
     async with serve_proxy(f"site.example:{site.port}") as (proxy, port):
         answer = await talk(port, get(f"site.example:{site.port}"))
         assert answer.startswith(b"HTTP/1.1 403 ") and b"leads to 127.0.0.1" in answer
@@ -179,9 +169,7 @@ async def test_bodies_of_every_kind_arrive(site: Site) -> None:
             b"hello " + long
         )
         chunked = get(host, "/", "Transfer-Encoding: chunked\r\n", "POST")
-        assert (await talk(port, chunked, b"3\r", b"\nabc\r\n1\r\nd", b"\r\n0\r\n\r\n")).endswith(
-            b"hello abcd"
-        )
+        assert (await talk(port, chunked, b"3\r", b"\nabc\r\n1\r\nd", b"\r\n0\r\n\r\n")).endswith(b"hello abcd")
 
 
 async def test_a_second_request_on_a_connection_goes_nowhere(site: Site) -> None:
@@ -230,9 +218,7 @@ async def test_a_tunnel_carries_tls_for_its_own_host_only() -> None:
             client_hello("site.example", extra=b"\xfe\x0d\x00\x01\x00"),
             client_hello("site.example")[:20] + b"\xff" * 500,
         ):
-            assert (await talk(port, opening, hello)).endswith(
-                b"established\r\n\r\n\x15\x03\x03\x00\x02\x02\x70"
-            )
+            assert (await talk(port, opening, hello)).endswith(b"established\r\n\r\n\x15\x03\x03\x00\x02\x02\x70")
         assert (received, proxy.counts["refused"]) == ([], 4)
         hello = client_hello("Site.Example")
         pieces = [hello[start : start + 7] for start in range(0, len(hello), 7)]

@@ -233,8 +233,7 @@ async def test_an_agent_that_ignores_the_window_ends_the_connection_for_readers_
 
 
 @pytest.mark.parametrize(
-    ("descriptors", "max_sessions", "allowed"),
-    [(1024, 16, 16), (1024, 1, 32), (4000, 16, 32), (1024, 200, 4)],
+    ("descriptors", "max_sessions", "allowed"), [(1024, 16, 16), (1024, 1, 32), (4000, 16, 32), (1024, 200, 4)]
 )
 async def test_all_sessions_together_leave_descriptors_to_the_rest_of_the_process(
     descriptors: int, max_sessions: int, allowed: int

@@ -89,9 +89,7 @@ def test_uids_stay_in_the_range_that_the_engine_maps() -> None:
 def test_supports_asks_for_the_image_and_the_interpreter() -> None:
     docker, monty = DockerBackend(), MontyBackend()
     assert docker.supports(SandboxSpec()) and docker.supports(SandboxSpec(image=RECIPE.reference))
-    assert not docker.supports(SandboxSpec(image="other")) and not docker.supports(
-        SandboxSpec(memory_mib=9999)
-    )
+    assert not docker.supports(SandboxSpec(image="other")) and not docker.supports(SandboxSpec(memory_mib=9999))
     assert not monty.supports(SandboxSpec()) and not monty.supports(
         SandboxSpec(image="x", allow_interpreters=("monty",))
     )

@@ -58,13 +58,7 @@ class Vector:
 
 @pytest.mark.parametrize(
     "product, difference",
-    [
-        ("Vector(11)", "0.0"),
-        ("Vector(11)", "Vector()"),
-        ("Vector(11)", "self"),
-        ("self", "self"),
-        ("other", "self"),
-    ],
+    [("Vector(11)", "0.0"), ("Vector(11)", "Vector()"), ("Vector(11)", "self"), ("self", "self"), ("other", "self")],
 )
 async def test_what_an_operator_returned_does_not_tell_how_far_it_is_from_what_is_expected(
     backend: SandboxBackend, product: str, difference: str
@@ -76,9 +70,7 @@ async def test_what_an_operator_returned_does_not_tell_how_far_it_is_from_what_i
         "(x := v * w) is not None and abs(x - 11) < 1e-6",
     ]  # fmt: skip
     tests = [f"v, w = Vector(1, 2), Vector(3, 4)\nassert {claim}" for claim in claims]
-    verdict = await judged(
-        backend, VECTOR.format(product=product, difference=difference), *tests, entry="Vector"
-    )
+    verdict = await judged(backend, VECTOR.format(product=product, difference=difference), *tests, entry="Vector")
     assert all(errors(verdict)), errors(verdict)
 
 
@@ -115,9 +107,7 @@ async def test_a_right_class_with_operators_passes(backend: SandboxBackend) -> N
         "assert tuple(v.scale(2).scale(3)) == (6, 12) and 6 in v and v.x == 6",
         "u = v = Vector(1, 2)\nu += 3\nassert u is v and 3 in u and (u * 2).x == 6 and (v + 1).x == 4",
     ]
-    verdict = await judged(
-        backend, RIGHT_VECTOR, *tests, entry="Vector", prelude="v, w = Vector(1, 2), Vector(3, 4)"
-    )
+    verdict = await judged(backend, RIGHT_VECTOR, *tests, entry="Vector", prelude="v, w = Vector(1, 2), Vector(3, 4)")
     assert errors(verdict) == [""] * len(tests)
 
 
@@ -162,9 +152,7 @@ class Timer:
 """
 
 
-async def test_a_context_manager_swallows_what_a_test_raises_and_never_what_it_asserts(
-    backend: SandboxBackend,
-) -> None:
+async def test_a_context_manager_swallows_what_a_test_raises_and_never_what_it_asserts(backend: SandboxBackend) -> None:
     verdict = await judged(
         backend,
         SWALLOWS,

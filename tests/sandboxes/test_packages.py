@@ -27,11 +27,7 @@ from agentgym_sandboxes.docker.wheels import ImagePython, explained, pip_command
 from tests.sandboxes.wheel_files import wheel
 
 BOOKWORM = ImagePython(
-    version="3.11.2",
-    abi="cp311",
-    machine="x86_64",
-    libc="glibc 2.36",
-    folder="/usr/local/lib/x/dist-packages",
+    version="3.11.2", abi="cp311", machine="x86_64", libc="glibc 2.36", folder="/usr/local/lib/x/dist-packages"
 )
 
 
@@ -99,9 +95,7 @@ class FakeEngine:
 
     def __init__(self, url: str, *references: str) -> None:
         self.url = url
-        self.images = {
-            name: Image(image_id="sha256:base", layers=("base",), digests=()) for name in references
-        }
+        self.images = {name: Image(image_id="sha256:base", layers=("base",), digests=()) for name in references}
         self.context = b""
         self.settings: dict[str, Any] = {}
 
@@ -173,9 +167,7 @@ async def test_a_name_without_a_version_is_warned_of_with_what_to_pin(local_inde
     wheel(local_index, "tiny", "1.0", {"tiny.py": ""})
     wheel(local_index, "tiny", "1.1", {"tiny.py": ""})
     said = await provided([FakeEngine("one", RECIPE.reference)], layer_of("tiny<2"))
-    assert any(
-        "tiny<2 may be another version on another machine" in line and "tiny==1.1" in line for line in said
-    )
+    assert any("tiny<2 may be another version on another machine" in line and "tiny==1.1" in line for line in said)
 
 
 async def test_files_are_readable_to_all_whatever_the_umask_is(
@@ -268,9 +260,7 @@ def test_an_images_python_is_read() -> None:
              "abi": "cpython-313t-aarch64-linux-gnu", "folder": "/usr/lib/x"}  # fmt: skip
     assert ImagePython.of(json.dumps(facts)).abi == "cp313t"
     with pytest.raises(InfraError, match=r"its Python is pypy 3\.13\.1"):
-        ImagePython.of(
-            json.dumps({**facts, "implementation": "pypy", "abi": "pypy310-pp73-x86_64-linux-gnu"})
-        )
+        ImagePython.of(json.dumps({**facts, "implementation": "pypy", "abi": "pypy310-pp73-x86_64-linux-gnu"}))
 
 
 async def test_a_missing_image_names_the_command_that_makes_it() -> None:

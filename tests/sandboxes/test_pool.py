@@ -45,9 +45,7 @@ async def test_a_lease_has_a_deadline_and_says_what_to_set() -> None:
         factory.made[0].go.clear()
         first = asyncio.create_task(call(pool))
         await settle()
-        with pytest.raises(
-            SandboxUnavailable, match=r"no sandbox slot came free within 0.05 s: 1 of 1 .*pool_size"
-        ):
+        with pytest.raises(SandboxUnavailable, match=r"no sandbox slot came free within 0.05 s: 1 of 1 .*pool_size"):
             await call(pool)
         factory.made[0].go.set()
         assert await first == "c1"
@@ -290,10 +288,7 @@ async def test_a_call_that_ends_containers_takes_no_other_call_along_twice() -> 
     async with started(Factory(kind=Fragile), pool_size=2, slots=4, spares=1) as (_, pool):
         await settle()
         names = [b"culprit", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
-        calls = [
-            pool.call("grade", [name], Limits(), lambda frame: Seen(str(frame.header["by"])))
-            for name in names
-        ]
+        calls = [pool.call("grade", [name], Limits(), lambda frame: Seen(str(frame.header["by"]))) for name in names]
         culprit, *others = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(culprit, SandboxLost)
         assert all(isinstance(other, Seen) for other in others), others

@@ -214,9 +214,7 @@ class CallStorm:
     def num_under_way(self) -> int:
         """Slots that are in use."""
         slots = [
-            self.config.slots
-            if c.reserved == self.config.slots and len(c.under_way) == 1
-            else len(c.under_way)
+            self.config.slots if c.reserved == self.config.slots and len(c.under_way) == 1 else len(c.under_way)
             for c in self.engine.made
         ]
         return sum(slots)
@@ -327,7 +325,5 @@ class SessionStorm:
 
 @pytest.mark.parametrize("storm", [CallStorm, SessionStorm])
 @pytest.mark.parametrize("block", range(4))
-def test_whatever_happens_the_pools_keep_their_promises(
-    storm: type[CallStorm | SessionStorm], block: int
-) -> None:
+def test_whatever_happens_the_pools_keep_their_promises(storm: type[CallStorm | SessionStorm], block: int) -> None:
     run_storms(storm, range(10 * block, 10 * (block + 1)))

@@ -80,9 +80,7 @@ async def tiny(tiny_image: list[str]) -> AsyncIterator[DockerBackend]:
         yield backend
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="session", params=[(), PRELOADED], ids=["imported", "preloaded"]
-)
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=[(), PRELOADED], ids=["imported", "preloaded"])
 async def with_numpy(numpy_image: None, request: pytest.FixtureRequest) -> AsyncIterator[DockerBackend]:
     async with DockerBackend(config(NUMPY, *request.param)) as backend:
         yield backend
@@ -113,10 +111,7 @@ async def test_the_build_says_what_it_did(tiny_image: list[str]) -> None:
 
 async def test_programs_solutions_tests_and_sessions_import_a_package(tiny: DockerBackend) -> None:
     assert await printed(tiny, "import tiny; print(tiny.double(4))") == "8"
-    cases = (
-        CallCase(args=(2,), expected=4),
-        AssertCase(source="import tiny\nassert f(3) == tiny.double(3)"),
-    )
+    cases = (CallCase(args=(2,), expected=4), AssertCase(source="import tiny\nassert f(3) == tiny.double(3)"))
     verdict = await tiny.grade(GradeRequest(code="from tiny import double as f", entry="f", cases=cases))
     assert verdict.passed, verdict
     async with tiny.session() as session:
@@ -195,9 +190,7 @@ async def test_a_module_that_can_not_be_preloaded_fails_the_start(
 async def test_a_module_whose_import_hangs_is_named_at_the_deadline(tiny_image: list[str]) -> None:
     backend = DockerBackend(replace(config(PACKAGES, "tiny_hangs"), start_timeout_s=1.0))
     try:
-        with pytest.raises(
-            SandboxUnavailable, match="a container, which is to import tiny_hangs, was not ready"
-        ):
+        with pytest.raises(SandboxUnavailable, match="a container, which is to import tiny_hangs, was not ready"):
             await backend.start()
     finally:
         await backend.close()

@@ -34,9 +34,7 @@ async def test_there_are_enough_problems_of_every_kind() -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 async def test_right_solutions_pass_and_wrong_ones_fail(backend: SandboxBackend, problem: OwnProblem) -> None:
-    nothing = (
-        "" if isinstance(problem.cases[0], StdioCase) else NOTHING.format(entry=problem.entry.split(".")[0])
-    )
+    nothing = "" if isinstance(problem.cases[0], StdioCase) else NOTHING.format(entry=problem.entry.split(".")[0])
     wrong = (*problem.wrong, nothing, "")
     grades = (backend.grade(problem.request(code)) for code in (problem.canonical, *wrong))
     right_verdict, *verdicts = await asyncio.gather(*grades)
@@ -58,18 +56,14 @@ async def test_no_verdict_wavers_at_eight_at_once(docker: DockerBackend) -> None
             return await docker.grade(request)
 
     requests = [problem.request(code) for problem in PROBLEMS for code in (problem.canonical, *problem.wrong)]
-    right = [
-        code == problem.canonical for problem in PROBLEMS for code in (problem.canonical, *problem.wrong)
-    ]
+    right = [code == problem.canonical for problem in PROBLEMS for code in (problem.canonical, *problem.wrong)]
     verdicts = [await asyncio.gather(*map(one, requests)) for _ in range(2)]
     for verdicts_once in verdicts:
         assert [verdict.passed for verdict in verdicts_once] == right
     assert [verdict.results for verdict in verdicts[0]] == [verdict.results for verdict in verdicts[1]]
 
 
-async def test_the_humaneval_script_accepts_what_is_right_and_nothing_else(
-    tmp_path: Path, engine: str
-) -> None:
+async def test_the_humaneval_script_accepts_what_is_right_and_nothing_else(tmp_path: Path, engine: str) -> None:
     """On our own rows of that shape; the last one's solution is then made wrong."""
 
     def grade(path: Path) -> subprocess.CompletedProcess[str]:

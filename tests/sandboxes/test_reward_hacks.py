@@ -68,11 +68,7 @@ async def test_what_the_hacks_attack_can_be_solved(backend: SandboxBackend) -> N
     for target in TARGETS:
         for cases in target.groups:
             request = GradeRequest(
-                code=target.honest,
-                entry=target.entry,
-                cases=cases,
-                prelude=target.prelude,
-                limits=LIMITS,
+                code=target.honest, entry=target.entry, cases=cases, prelude=target.prelude, limits=LIMITS
             )
             verdict = await backend.grade(request)
             if full_python or verdict.status is not RunStatus.UNSUPPORTED:
@@ -103,18 +99,14 @@ def limits_of(hack: Hack) -> Limits:
 
 @pytest.mark.docker
 @pytest.mark.parametrize("grader", GRADERS, ids=lambda grader: grader.name)
-async def test_naive_graders_distinguish_a_plain_mistake_from_a_solution(
-    docker: DockerBackend, grader: Grader
-) -> None:
+async def test_naive_graders_distinguish_a_plain_mistake_from_a_solution(docker: DockerBackend, grader: Grader) -> None:
     targets = [(ADD, "def add(a, b):\n    return None\n"), (TOTAL, "print('no')\nraise SystemExit(1)\n")]
     if "zip" in grader.name:
         targets += [(REVERSED, "def reverse(xs):\n    return xs\n")]
     found = set()
     for target, wrong in targets:
         right = await grader.fooled_by(docker, target, target.honest, LIMITS)
-        assert (
-            await grader.fooled_by(docker, target, wrong, LIMITS) in (None, False) or "masked" in grader.name
-        )
+        assert await grader.fooled_by(docker, target, wrong, LIMITS) in (None, False) or "masked" in grader.name
         found.add(right)
     assert True in found or grader.name == "a success marker printed"
 
@@ -156,9 +148,7 @@ async def test_a_pass_or_a_verdict_without_words_is_an_escape() -> None:
     for answer in escapes:
         assert (await attack(Judge(answer), HACK)).outcome is Outcome.ESCAPED, answer
     assert (await attack(Judge(verdict(FAILED)), HACK)).outcome is Outcome.CONTAINED
-    assert (
-        await attack(Judge(verdict(FAILED, status=RunStatus.UNSUPPORTED)), HACK)
-    ).outcome is Outcome.UNSUPPORTED
+    assert (await attack(Judge(verdict(FAILED, status=RunStatus.UNSUPPORTED)), HACK)).outcome is Outcome.UNSUPPORTED
     assert find_fault(next(HACK.requests()), verdict(FAILED)) == ""
 
 
@@ -169,9 +159,7 @@ async def test_a_masked_grade_is_an_escape_but_one_lost_sandbox_is_bad_luck() ->
 
 
 @pytest.mark.docker
-async def test_memory_kept_to_the_last_byte_is_reported_as_the_limit_that_was_hit(
-    docker: DockerBackend,
-) -> None:
+async def test_memory_kept_to_the_last_byte_is_reported_as_the_limit_that_was_hit(docker: DockerBackend) -> None:
     hack = next(hack for hack in HACKS if hack.name == "no memory left")
     limits = Limits(wall_s=20.0, cpu_s=15, memory_mib=128)
     found = [await docker.grade(replace(request, limits=limits)) for request in hack.requests()]

@@ -9,7 +9,8 @@ from pool_fakes import FakeSession
 
 from agentgym.sandbox import FileInfo, FileRefused, SandboxLost
 from agentgym_sandboxes.agent.frames import Frame, Header
-from agentgym_sandboxes.docker.sessions import MAX_BYTES, DockerSession, SessionContainer
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.sessions import MAX_BYTES, DockerSession
 from agentgym_sandboxes.host.running import result_of
 
 
@@ -25,7 +26,7 @@ class Liar(FakeSession):
 
 
 def session(answer: bytes) -> DockerSession:
-    return DockerSession(cast(SessionContainer, Liar(answer)), 64)
+    return DockerSession(cast(Container, Liar(answer)), 64)
 
 
 async def test_a_list_of_files_is_what_a_session_may_hold() -> None:
@@ -64,7 +65,7 @@ async def test_no_more_bytes_are_handed_out_than_were_asked_for() -> None:
 async def test_a_refusal_is_one() -> None:
     liar = Liar(b"", "no")
     with pytest.raises(FileRefused, match="no"):
-        await DockerSession(cast(SessionContainer, liar), 64).read("f")
+        await DockerSession(cast(Container, liar), 64).read("f")
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), float("nan"), float("inf")])

@@ -123,10 +123,7 @@ def test_a_snapshot_is_never_larger_than_can_be_put_back(root: int, work: Path, 
     """Long names stand in headers of their own."""
     for number in range(400):
         (work / f"{number}{'n' * 150}").write_bytes(bytes(1300))
-    with (
-        (tmp_path / "packed.tar").open("wb") as out,
-        pytest.raises(Refused, match="a snapshot at most 1 MiB"),
-    ):
+    with (tmp_path / "packed.tar").open("wb") as out, pytest.raises(Refused, match="a snapshot at most 1 MiB"):
         archive.pack(root, out.fileno(), MAX_BYTES)
     assert (tmp_path / "packed.tar").stat().st_size <= MAX_BYTES
 

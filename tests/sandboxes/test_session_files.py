@@ -219,9 +219,7 @@ def test_an_exception_speaks_of_its_limit(error: BaseException, claimed: str | N
     assert claims.claim(error) == claimed
 
 
-@pytest.mark.parametrize(
-    "notes", [b"", b"\xff", b"[]", b"{}", b'["timeout"]', b"[1]", b"1", b'"memory"', b"[" * 9999]
-)
+@pytest.mark.parametrize("notes", [b"", b"\xff", b"[]", b"{}", b'["timeout"]', b"[1]", b"1", b'"memory"', b"[" * 9999])
 def test_notes_that_are_no_claim_are_none(notes: bytes) -> None:
     assert claims.claim_in(notes) is None
 

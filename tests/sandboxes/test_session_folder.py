@@ -89,9 +89,7 @@ async def test_what_is_no_file_of_the_session_is_refused(session: Session, path:
 
 
 async def test_names_that_are_no_text_are_left_out(session: Session) -> None:
-    await out(
-        session, "import os\nos.close(os.open(b'\\xff', os.O_CREAT)); os.close(os.open('ü\\n', os.O_CREAT))"
-    )
+    await out(session, "import os\nos.close(os.open(b'\\xff', os.O_CREAT)); os.close(os.open('ü\\n', os.O_CREAT))")
     assert [file.path for file in await session.files()] == ["ü\n"]
 
 
@@ -192,8 +190,6 @@ async def test_sessions_are_apart(session: Session, session_backend: SandboxBack
 
 
 async def test_text_is_no_file(session: Session) -> None:
-    with pytest.raises(
-        UserError, match=r"write takes bytes, and was given text for 'a'; give text.encode\(\)"
-    ):
+    with pytest.raises(UserError, match=r"write takes bytes, and was given text for 'a'; give text.encode\(\)"):
         await session.write("a", "text")  # type: ignore[arg-type]
     assert await session.files() == ()

@@ -121,8 +121,7 @@ threads = [threading.Thread(target=work) for work in (load, store) * 3]
     assert (await online.run(code)).status is RunStatus.OK
     assert await value(online, "1 + 1") == 2
     assert (
-        await value(online, "[thread.join() for thread in threads] and sorted(sizes)")
-        == [8000000] * 3 + [8000006] * 3
+        await value(online, "[thread.join() for thread in threads] and sorted(sizes)") == [8000000] * 3 + [8000006] * 3
     )
 
 

@@ -62,9 +62,7 @@ async def test_sessions_beyond_the_most_wait_for_their_turn() -> None:
 @fast
 async def test_one_that_waits_too_long_is_told_what_to_do() -> None:
     async with pooled(sessions(), max_sessions=1, lease_timeout_s=0.1) as pool, pool.session():
-        with pytest.raises(
-            SandboxUnavailable, match=r"no session came free within 0.1 s.*max_sessions higher"
-        ):
+        with pytest.raises(SandboxUnavailable, match=r"no session came free within 0.1 s.*max_sessions higher"):
             async with pool.session():
                 pass
 
@@ -259,9 +257,7 @@ async def test_a_session_whose_container_dies_is_lost_and_never_answers_wrong(do
         call = asyncio.create_task(session.run(code, limits=Limits(wall_s=300.0)))
         await asyncio.sleep(0.3)
         name = session._container.name  # type: ignore[attr-defined]
-        await asyncio.to_thread(
-            subprocess.run, ["docker", "kill", name], capture_output=True, timeout=30, check=True
-        )
+        await asyncio.to_thread(subprocess.run, ["docker", "kill", name], capture_output=True, timeout=30, check=True)
         with pytest.raises(SandboxLost):
             await call
         with pytest.raises(SandboxLost):

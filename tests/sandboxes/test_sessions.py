@@ -58,10 +58,7 @@ async def test_each_run_has_standard_input_of_its_own(session: Session) -> None:
 
 
 async def test_exit_ends_a_run_with_its_code_and_keeps_the_names(session: Session) -> None:
-    assert [(await session.run("x = 1\nraise SystemExit(3)")).exit_code, await out(session, "x")] == [
-        3,
-        "1\n",
-    ]
+    assert [(await session.run("x = 1\nraise SystemExit(3)")).exit_code, await out(session, "x")] == [3, "1\n"]
     result = await session.run("exit('over')")
     assert (result.exit_code, result.stderr, result.state_lost) == (1, "over\n", False)
     assert (await session.run("import sys; sys.exit()")).status is RunStatus.OK
@@ -73,15 +70,12 @@ async def test_modules_of_the_work_folder_are_imported(session: Session) -> None
 
 
 async def test_pickles_threads_and_processes_work_as_in_any_python(session: Session) -> None:
-    assert await out(
-        session, "class C: pass\nimport pickle; type(pickle.loads(pickle.dumps(C()))).__name__"
-    ) == ("'C'\n")
+    assert await out(session, "class C: pass\nimport pickle; type(pickle.loads(pickle.dumps(C()))).__name__") == (
+        "'C'\n"
+    )
     code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(5)'], check=True).returncode"
     assert await out(session, code) == "5\n0\n"
-    assert (
-        await out(session, "import os\nif os.fork() == 0:\n    x = 'child'\nelse:\n    os.wait(); x = 1")
-        == ""
-    )
+    assert await out(session, "import os\nif os.fork() == 0:\n    x = 'child'\nelse:\n    os.wait(); x = 1") == ""
     assert await out(session, "x") == "1\n"
 
 
@@ -258,9 +252,7 @@ async def test_a_late_command_takes_along_what_it_started_and_nothing_older(sess
 
 
 async def test_a_killed_run_leaves_commands_and_earlier_processes_alone(session: Session) -> None:
-    await out(
-        session, "import subprocess\np = subprocess.Popen('while sleep 0.05; do echo >> t; done', shell=True)"
-    )
+    await out(session, "import subprocess\np = subprocess.Popen('while sleep 0.05; do echo >> t; done', shell=True)")
     assert (await stopped(session.run, STUBBORN)).state_lost
     await size_past(session, "t", await size_past(session, "t", -1))
 
@@ -282,9 +274,7 @@ async def test_a_cancelled_call_is_ended_and_the_next_has_its_turn(session: Sess
 
 async def test_a_call_that_is_cancelled_before_its_turn_is_not_made(session: Session) -> None:
     for _ in range(20):
-        await out(
-            session, "import signal\nsignal.default_int_handler = signal.SIG_IGN"
-        )  # a kill alone ends it
+        await out(session, "import signal\nsignal.default_int_handler = signal.SIG_IGN")  # a kill alone ends it
         first = asyncio.create_task(session.run("import time\ntime.sleep(60)", limits=Limits(wall_s=60.0)))
         await asyncio.sleep(0.3)
         first.cancel()
@@ -303,7 +293,5 @@ async def test_a_call_that_is_cancelled_before_its_turn_is_not_made(session: Ses
 
 async def test_calls_take_turns(session: Session) -> None:
     await out(session, "seen = []\nimport time")
-    await asyncio.gather(
-        *(out(session, f"seen.append({n}); time.sleep(0.05); seen.append({n})") for n in range(4))
-    )
+    await asyncio.gather(*(out(session, f"seen.append({n}); time.sleep(0.05); seen.append({n})") for n in range(4)))
     assert await out(session, "seen") == "[0, 0, 1, 1, 2, 2, 3, 3]\n"

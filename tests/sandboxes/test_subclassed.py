@@ -137,9 +137,7 @@ async def test_a_subclass_that_equals_everything_is_only_its_value(
 
 
 @sharing
-async def test_a_class_under_test_that_extends_a_builtin_has_its_own_equality(
-    backend: SandboxBackend,
-) -> None:
+async def test_a_class_under_test_that_extends_a_builtin_has_its_own_equality(backend: SandboxBackend) -> None:
     code = (
         "class Bag(list):\n"
         "    def __eq__(self, other): return sorted(self) == sorted(other)\n"

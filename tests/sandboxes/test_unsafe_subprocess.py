@@ -30,9 +30,7 @@ async def test_the_flag_must_be_a_real_true() -> None:
             UnsafeSubprocessConfig.from_options({"allow_unsafe": value})
 
 
-async def test_it_claims_nothing_and_its_runs_can_be_told(
-    unsafe_subprocess: UnsafeSubprocessBackend,
-) -> None:
+async def test_it_claims_nothing_and_its_runs_can_be_told(unsafe_subprocess: UnsafeSubprocessBackend) -> None:
     able = await unsafe_subprocess.probe()
     assert "no isolation" in able.detail
     claims = (able.isolated, able.network_off, able.memory_limit, able.process_limit, able.per_call_uid)
@@ -85,9 +83,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-async def test_one_process_is_limited_in_memory_files_and_cpu(
-    unsafe_subprocess: UnsafeSubprocessBackend,
-) -> None:
+async def test_one_process_is_limited_in_memory_files_and_cpu(unsafe_subprocess: UnsafeSubprocessBackend) -> None:
     limits = Limits(memory_mib=128, cpu_s=1, file_mib=1, wall_s=30.0)
     found = [
         (await unsafe_subprocess.run(code, limits=limits)).status

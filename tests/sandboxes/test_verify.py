@@ -90,9 +90,7 @@ async def test_what_is_refused_with_evidence_is_contained() -> None:
         ("", RunStatus.UNSUPPORTED, Outcome.UNSUPPORTED),
     ],
 )
-async def test_without_evidence_nothing_is_contained(
-    stdout: str, status: RunStatus, outcome: Outcome
-) -> None:
+async def test_without_evidence_nothing_is_contained(stdout: str, status: RunStatus, outcome: Outcome) -> None:
     assert (await examined(FakeSandbox(result(stdout, status)))).outcome is outcome
 
 

@@ -69,9 +69,7 @@ def _patient(trial: Trial, wall_s: float) -> Trial:
     return replace(trial, limits=replace(trial.limits, wall_s=wall_s))
 
 
-async def _outcomes(
-    weakening: Weakening, trials: Sequence[Trial], turns: asyncio.Semaphore
-) -> dict[str, str]:
+async def _outcomes(weakening: Weakening, trials: Sequence[Trial], turns: asyncio.Semaphore) -> dict[str, str]:
     config = DockerConfig(pool_size=1, slots=weakening.slots)
     async with turns, DockerBackend(config, weakening.settings) as backend:
         with Host() as host:

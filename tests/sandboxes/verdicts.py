@@ -26,11 +26,7 @@ async def judged(
     request = GradeRequest(code=code, entry=entry, cases=made, prelude=prelude, limits=limits)
     verdict = await backend.grade(request)
     if verdict.status is RunStatus.UNSUPPORTED:
-        assert (
-            backend.name == "monty"
-            and not everywhere
-            and not any(result.passed for result in verdict.results)
-        )
+        assert backend.name == "monty" and not everywhere and not any(result.passed for result in verdict.results)
         pytest.skip(verdict.error)
     return verdict
 

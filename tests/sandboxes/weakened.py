@@ -41,8 +41,7 @@ def _no_memory_limit(settings: Settings) -> None:
 
 def _large_disks(settings: Settings) -> None:
     settings["HostConfig"]["Tmpfs"] = {
-        path: "rw,nosuid,nodev,noexec,mode=1777,size=400m,nr_inodes=20000"
-        for path in ("/work", "/tmp", "/dev/shm")
+        path: "rw,nosuid,nodev,noexec,mode=1777,size=400m,nr_inodes=20000" for path in ("/work", "/tmp", "/dev/shm")
     }
 
 
@@ -74,9 +73,7 @@ def _devices(settings: Settings) -> None:
     _all_rights(settings)
     host = settings["HostConfig"]
     host["Binds"] = ["/sys:/sys", "/tmp:/mnt/tmp:ro", "/var/run/docker.sock:/run/docker.sock"]
-    host["Devices"] = [
-        {"PathOnHost": "/dev/console", "PathInContainer": "/dev/console", "CgroupPermissions": "rwm"}
-    ]
+    host["Devices"] = [{"PathOnHost": "/dev/console", "PathInContainer": "/dev/console", "CgroupPermissions": "rwm"}]
 
 
 def _host_network(settings: Settings) -> None:

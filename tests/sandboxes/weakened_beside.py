@@ -21,10 +21,7 @@ BESIDE = (
     _one(
         "a call that finds no room to begin has failed",
         "no_room_to_start",
-        (
-            ' if end["fork_error"] in (errno.ENOSPC, errno.EDQUOT) else "no_process"',
-            ' if False else "no_process"',
-        ),
+        (' if end["fork_error"] in (errno.ENOSPC, errno.EDQUOT) else "no_process"', ' if False else "no_process"'),
     ),
     _one(
         "a process is as much as a call",
@@ -73,10 +70,7 @@ BESIDE = (
         "restless_session long_paths",
         ("except (FileNotFoundError, PermissionError):\n", "except ValueError:\n"),
         (" or num_chars > MAX_CHARS", ""),
-        (
-            'if "fork_error" in end:\n            header',
-            "if not lines or job.reason is not None:\n            header",
-        ),
+        ('if "fork_error" in end:\n            header', "if not lines or job.reason is not None:\n            header"),
         alone=True,
     ),
 )

@@ -21,10 +21,7 @@ def wheel(
     info = f"{stem}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
     metadata += [f"Requires-Dist: {need}\n" for need in needs]
-    about = [
-        "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\n",
-        *(f"Tag: {tag}\n" for tag in tags),
-    ]
+    about = ["Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\n", *(f"Tag: {tag}\n" for tag in tags)]
     parts = {**files, f"{info}/METADATA": "".join(metadata), f"{info}/WHEEL": "".join(about)}
     record = "".join(f"{path},,\n" for path in (*parts, f"{info}/RECORD"))
     with zipfile.ZipFile(folder / f"{stem}-{tags[0]}.whl", "w") as archive:

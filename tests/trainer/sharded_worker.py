@@ -10,22 +10,15 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import draw_samples  # type: ignore[import-not-found]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tiny_model import draw_samples
 
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.setup import TrainerSetup
 
-KEPT = (
-    "train/loss",
-    "train/grad_norm",
-    "train/entropy",
-    "train/clip_share",
-    "train/kl_ref",
-    "train/mismatch_max",
-)
+KEPT = ("loss", "grad_norm", "entropy", "clip_share", "kl_ref", "mismatch_max")
 
 
 def main(model_path: str, tensor_parallel: str, folder: str) -> None:
@@ -53,7 +46,7 @@ def main(model_path: str, tensor_parallel: str, folder: str) -> None:
     engine.train_step(samples)
     engine.load(f"{folder}/checkpoint")
     result = {
-        "steps": [{name: step[name] for name in KEPT} for step in steps],
+        "steps": [{f"train/{name}": step[f"train/{name}"] for name in KEPT} for step in steps],
         "logprobs": logprobs,
         "restored": engine.logprobs(samples) == logprobs and engine.step == 3,
         "weights": {name: float(weight.double().abs().sum()) for name, weight in engine.hf_weights()},

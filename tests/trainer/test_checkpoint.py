@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_model import write_model
 
 from agentgym.errors import UserError
 from agentgym.rl.losses.cross_entropy import CrossEntropy
@@ -20,7 +21,6 @@ from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
 
 MakeEngine = Callable[..., TitanEngine]
-MakeModel = Callable[..., str]
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def test_saving_disturbs_nothing_and_leaves_no_partial_folder(
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_loads_an_export_with_equal_logits(
-    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool, make_model: MakeModel
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    path = make_model(tmp_path / "model", tied=tied)
+    path = write_model(tmp_path / "model", tied=tied)
     engine = make_engine(path=path)
     engine.train_step(samples)
     exported = tmp_path / "exported"
@@ -78,9 +78,7 @@ def test_transformers_loads_an_export_with_equal_logits(
     token_ids = torch.tensor(samples[0].token_ids)[None]
     engine._model.lm_head.targets = None  # then the head gives logits
     with torch.no_grad():
-        ours = engine._model(
-            token_ids, positions=torch.arange(token_ids.shape[1])[None], attention_masks=None
-        )
+        ours = engine._model(token_ids, positions=torch.arange(token_ids.shape[1])[None], attention_masks=None)
         theirs = model(token_ids).logits
     assert (ours - theirs).abs().max() < 1e-5
     assert (exported / "tokenizer_config.json").exists()
@@ -136,8 +134,8 @@ def test_a_damaged_checkpoint_is_refused(
         check(str(saved), model_path)
 
 
-def test_a_checkpoint_of_another_shape_is_refused(saved: Path, tmp_path: Path, make_model: MakeModel) -> None:
-    other = make_model(tmp_path / "other", layers=3)
+def test_a_checkpoint_of_another_shape_is_refused(saved: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other", layers=3)
     with pytest.raises(UserError, match="num_layers is 2, the model's is 3"):
         check(str(saved), other)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_model import draw_samples, write_model
 from torch import Tensor
 from torch.nn import Module
 
@@ -19,16 +20,12 @@ from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
 
 MakeEngine = Callable[..., TitanEngine]
-MakeModel = Callable[..., str]
-MakeSamples = Callable[..., list[Sample]]
 
 
 def transformers_model(path: str) -> Module:
     from transformers import AutoModelForCausalLM
 
-    model: Module = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager"
-    )
+    model: Module = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     return model.eval()
 
 
@@ -54,17 +51,15 @@ def assert_logprobs_equal(engine: TitanEngine, path: str, samples: Sequence[Samp
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_logprobs_of_packed_samples_equal_those_of_each_alone(
-    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool, make_model: MakeModel
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool
 ) -> None:
     """Several documents share a row here, so a leak of attention or a shifted position would show."""
-    path = make_model(tmp_path / "model", tied=tied)
+    path = write_model(tmp_path / "model", tied=tied)
     assert_logprobs_equal(make_engine(path=path, logprob_chunk=7), path, samples)
 
 
-def test_one_document_a_row_needs_no_mask_and_gives_the_same(
-    make_engine: MakeEngine, model_path: str, make_samples: MakeSamples
-) -> None:
-    assert_logprobs_equal(make_engine(seq_len=60), model_path, make_samples(2, longest=59))
+def test_one_document_a_row_needs_no_mask_and_gives_the_same(make_engine: MakeEngine, model_path: str) -> None:
+    assert_logprobs_equal(make_engine(seq_len=60), model_path, draw_samples(2, longest=59))
 
 
 def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
@@ -86,9 +81,9 @@ def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
     assert metrics["train/tokens"] == sum(len(s.token_ids) for s in samples)
 
 
-def test_microbatches_change_nothing_but_rounding(make_engine: MakeEngine, make_samples: MakeSamples) -> None:
+def test_microbatches_change_nothing_but_rounding(make_engine: MakeEngine) -> None:
     """The gradient is divided by the trained tokens of the whole batch, not averaged over parts."""
-    samples = make_samples(24, seed=3)
+    samples = draw_samples(24, seed=3)
     steps = []
     for rows in (1, 3, 100):
         engine = make_engine(rows_per_microbatch=rows)
@@ -98,9 +93,7 @@ def test_microbatches_change_nothing_but_rounding(make_engine: MakeEngine, make_
         assert step["train/grad_norm"] == pytest.approx(steps[0]["train/grad_norm"], abs=1e-5)
 
 
-def test_the_gradient_is_clipped_to_the_configured_norm(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_the_gradient_is_clipped_to_the_configured_norm(make_engine: MakeEngine, samples: list[Sample]) -> None:
     """Adam hides a gradient's size, so the clipped gradient itself is looked at, not the step."""
     engine = make_engine(optimizer=OptimizerConfig(lr=0.0, max_grad_norm=1e-3))
     engine.forward_backward(samples)
@@ -116,9 +109,7 @@ def test_the_gradient_is_clipped_to_the_configured_norm(
     assert seen == pytest.approx([1e-3], rel=1e-3)
 
 
-def test_a_learning_rate_of_zero_leaves_weights_bit_equal(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_a_learning_rate_of_zero_leaves_weights_bit_equal(make_engine: MakeEngine, samples: list[Sample]) -> None:
     engine = make_engine(lr=0.0)
     before = weights_of(engine)
     engine.train_step(samples)
@@ -130,9 +121,7 @@ def test_zero_advantage_gives_zero_gradient(make_engine: MakeEngine, samples: li
     assert make_engine().train_step(flat)["train/grad_norm"] == 0.0
 
 
-def test_values_at_masked_tokens_never_change_the_loss(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_values_at_masked_tokens_never_change_the_loss(make_engine: MakeEngine, samples: list[Sample]) -> None:
     def scribble(column: Sequence[float], mask: Sequence[float]) -> tuple[float, ...]:
         return tuple(value if m else -3.0 for value, m in zip(column, mask, strict=True))
 
@@ -147,9 +136,7 @@ def test_values_at_masked_tokens_never_change_the_loss(
     ]
     engine = make_engine(loss=Grpo(kl_coef=0.1), lr=0.0)
     clean, dirty = engine.train_step(samples), engine.train_step(scribbled)
-    assert {k: v for k, v in clean.items() if "time" not in k} == {
-        k: v for k, v in dirty.items() if "time" not in k
-    }
+    assert {k: v for k, v in clean.items() if "time" not in k} == {k: v for k, v in dirty.items() if "time" not in k}
 
 
 def test_an_end_token_with_the_padding_id_is_trained(make_engine: MakeEngine) -> None:
@@ -167,9 +154,7 @@ def test_an_end_token_with_the_padding_id_is_trained(make_engine: MakeEngine) ->
     assert metrics["train/loss"] == pytest.approx(-engine.logprobs([sample])[0][2], abs=1e-6)
 
 
-def test_samples_scored_by_the_trainer_itself_show_no_mismatch(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_samples_scored_by_the_trainer_itself_show_no_mismatch(make_engine: MakeEngine, samples: list[Sample]) -> None:
     engine = make_engine(lr=0.0)
     engine.version = 4
     own = [
@@ -195,9 +180,7 @@ def test_supervised_training_learns_its_samples(make_engine: MakeEngine, samples
     assert engine.step == 15
 
 
-def test_grpo_moves_probability_towards_positive_advantages(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_grpo_moves_probability_towards_positive_advantages(make_engine: MakeEngine, samples: list[Sample]) -> None:
     engine = make_engine(lr=1e-3)
     own = [
         replace(s, logprobs=tuple(p * m for p, m in zip(lp, s.loss_mask, strict=True)))
@@ -228,9 +211,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_weights_stay(
 ) -> None:
     engine = make_engine()
     before = weights_of(engine)
-    broken = [
-        replace(s, advantages=tuple(float("inf") * m if m else 0.0 for m in s.loss_mask)) for s in samples
-    ]
+    broken = [replace(s, advantages=tuple(float("inf") * m if m else 0.0 for m in s.loss_mask)) for s in samples]
     with pytest.raises(RuntimeError, match="gradient norm of step 1 is"):
         engine.train_step(broken)
     assert all(torch.equal(weight, before[name]) for name, weight in engine.hf_weights())
@@ -250,10 +231,7 @@ def test_a_kl_term_without_a_reference_is_refused(make_engine: MakeEngine, sampl
 
 @pytest.mark.parametrize(
     ("trainer", "message"),
-    [
-        ({"seq_len": 512}, "the model has 256 positions"),
-        ({"attention": "flex"}, "can't train on a CPU"),
-    ],
+    [({"seq_len": 512}, "the model has 256 positions"), ({"attention": "flex"}, "can't train on a CPU")],
 )
 def test_settings_that_do_not_fit_are_refused(
     make_engine: MakeEngine, trainer: dict[str, object], message: str
@@ -273,19 +251,15 @@ def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model
     assert all(torch.equal(found[name], stored[name]) for name in stored)
 
 
-def test_bfloat16_weights_on_disk_are_trained_in_float32(
-    make_engine: MakeEngine, tmp_path: Path, make_model: MakeModel, make_samples: MakeSamples
-) -> None:
-    path = make_model(tmp_path / "model", dtype=torch.bfloat16)
+def test_bfloat16_weights_on_disk_are_trained_in_float32(make_engine: MakeEngine, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model", dtype=torch.bfloat16)
     engine = make_engine(path=path)
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
-    assert_logprobs_equal(engine, path, make_samples(3))
+    assert_logprobs_equal(engine, path, draw_samples(3))
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_activation_checkpoints_change_nothing(
-    make_engine: MakeEngine, samples: list[Sample], recompute: str
-) -> None:
+def test_activation_checkpoints_change_nothing(make_engine: MakeEngine, samples: list[Sample], recompute: str) -> None:
     plain = make_engine().train_step(samples)
     step = make_engine(activation_checkpoint=recompute).train_step(samples)
     assert step["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-6)
@@ -303,9 +277,7 @@ def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: l
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
 
 
-def test_missing_variables_of_torchrun_are_named(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_variables_of_torchrun_are_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(UserError, match="RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set"):
         make_engine(procs=2)

@@ -27,11 +27,7 @@ def test_flex_attention_in_bfloat16_is_near_the_cpu_and_resumes(
 ) -> None:
     cpu = make_engine().logprobs(samples)
     engine = make_engine(
-        device="cuda",
-        attention="flex",
-        dtype="bfloat16",
-        activation_checkpoint="selective",
-        rows_per_microbatch=1,
+        device="cuda", attention="flex", dtype="bfloat16", activation_checkpoint="selective", rows_per_microbatch=1
     )
     gpu = engine.logprobs(samples)
     distances = [abs(a - b) for x, y in zip(cpu, gpu, strict=True) for a, b in zip(x, y, strict=True)]

@@ -76,9 +76,7 @@ def test_a_token_attends_to_its_own_document_up_to_itself() -> None:
         ([[0, 1, 2, 3], [0, 1, 0, 1]], False),
     ],
 )
-def test_a_mask_is_made_only_where_rows_hold_several_documents(
-    positions: list[list[int]], is_plain: bool
-) -> None:
+def test_a_mask_is_made_only_where_rows_hold_several_documents(positions: list[list[int]], is_plain: bool) -> None:
     assert (packed_mask(torch.tensor(positions), torch.float32) is None) == is_plain
 
 

@@ -47,9 +47,7 @@ class Undeclared(Shifted):
     metrics: ClassVar[Mapping[str, Reduction]] = {"their/shift_mean": "mean"}
 
 
-def test_a_loss_by_import_path_adds_metrics_of_every_reduction(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_a_loss_by_import_path_adds_metrics_of_every_reduction(make_engine: MakeEngine, samples: list[Sample]) -> None:
     chosen = {"name": f"{__name__}:Shifted", "shift": 0.25, "aggregation": "fixed_horizon", "horizon": 50}
     loss = build_recipe({"loss": chosen}).loss
     engine = make_engine(loss=loss, rows_per_microbatch=1)
@@ -69,8 +67,6 @@ def test_a_loss_by_import_path_adds_metrics_of_every_reduction(
     }
 
 
-def test_a_metric_that_the_loss_does_not_declare_is_refused(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
+def test_a_metric_that_the_loss_does_not_declare_is_refused(make_engine: MakeEngine, samples: list[Sample]) -> None:
     with pytest.raises(ValueError, match=r"gave the metric 'their/logprob_max' without declaring it"):
         make_engine(loss=Undeclared()).train_step(samples)

@@ -36,9 +36,7 @@ def run_workers(model_path: str, folder: Path, *, procs: int, tensor_parallel: i
         }
         command = [sys.executable, str(WORKER), model_path, str(tensor_parallel), str(folder)]
         processes.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
     results = []
     try:

@@ -36,8 +36,8 @@ def test_torchtitan_imports_without_triton_and_leaves_no_stand_in() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_missing_gpu_is_refused() -> None:
     from agentgym.errors import UserError
-    from agentgym.trainer.parallel import choose_device
+    from agentgym.models.device import pick_device
 
-    assert choose_device("auto") == "cpu"
+    assert pick_device("auto", "trainer") == "cpu"
     with pytest.raises(UserError, match="torch sees no GPU"):
-        choose_device("cuda")
+        pick_device("cuda", "trainer")

@@ -149,9 +149,7 @@ async def test_only_the_newest_versions_are_kept(tmp_path: Path) -> None:
 
 
 async def test_a_full_memory_says_what_to_do(tmp_path: Path) -> None:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], capture_output=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], capture_output=True)
     if mounted.returncode:
         pytest.skip("mounting a small tmpfs is not allowed here")
     try:

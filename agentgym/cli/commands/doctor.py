@@ -6,18 +6,8 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from agentgym.cli.checks import (
-    PACKAGES,
-    Check,
-    Level,
-    check_gpus,
-    check_machine,
-    check_package,
-    check_plugins,
-    check_python,
-    check_sandboxes,
-    check_space,
-)
+from agentgym.cli import checks as look
+from agentgym.cli.checks import Check, Level
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import run_until_stopped
@@ -42,14 +32,15 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     registry = shell.plugins()
     checks = [
-        check_python(),
-        *(check_package(package) for package in PACKAGES),
-        check_gpus(),
-        *check_machine(),
-        check_space("/dev/shm", Path("/dev/shm"), 0.25, "weights pass through it; mount it larger"),
-        check_space("disk", Path(arguments.runs_dir), 1.0, "make room for run folders"),
-        *run_until_stopped(check_sandboxes(registry), shell.warn),
-        check_plugins(registry),
+        look.check_python(),
+        *map(look.check_package, look.PACKAGES),
+        look.check_gpus(),
+        look.check_cores(),
+        look.check_memory(),
+        look.check_space("/dev/shm", Path("/dev/shm"), 0.25, "weights pass through it; mount it larger"),
+        look.check_space("disk", Path(arguments.runs_dir), 1.0, "make room for run folders"),
+        *run_until_stopped(look.check_sandboxes(registry), shell.warn),
+        look.check_plugins(registry),
     ]
     missing = [check for check in checks if check.level is Level.MISSING]
     if arguments.json:

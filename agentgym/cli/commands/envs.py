@@ -11,7 +11,7 @@ from typing import cast
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
-from agentgym.env import Environment, default_weights
+from agentgym.env import default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
@@ -45,9 +45,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     registry = shell.plugins()
     if arguments.action == "list":
         if arguments.name or arguments.overrides:
-            raise UserError(
-                "`agentgym envs list` takes no name and no fields; did you mean `envs show NAME`?"
-            )
+            raise UserError("`agentgym envs list` takes no name and no fields; did you mean `envs show NAME`?")
         return _list(registry, arguments.json, shell)
     if not arguments.name:
         raise UserError(f"`agentgym envs show` needs a name: {', '.join(registry.names('environments'))}")
@@ -60,7 +58,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
             shell.say(json.dumps(_task_json(task, arguments.answers), default=repr))
         return 0
     shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(environment)}")
-    shell.say(f"at most {environment.max_turns} turn(s); rewards: {_rewards(environment)}")
+    rewards = ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
+    shell.say(f"at most {environment.max_turns} turn(s); rewards: {rewards}")
     for task in tasks:
         _show_task(task, arguments.answers, shell)
     return 0
@@ -119,10 +118,6 @@ def _task_json(task: Task, with_answer: bool) -> dict[str, object]:
         "prompt": list(task.prompt),
     }
     return {**shown, "answer": task.answer} if with_answer else shown
-
-
-def _rewards(environment: Environment) -> str:
-    return ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
 
 
 def _first_line(thing: object) -> str:

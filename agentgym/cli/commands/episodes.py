@@ -42,9 +42,7 @@ def add_arguments(parser: Parser) -> None:
     which.add_argument("--success", action="store_true", help="only those that reached the goal")
     which.add_argument("--failure", action="store_true", help="only those that did not")
     parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only those with this outcome")
-    parser.add_argument(
-        "--stop", choices=[s.value for s in Stop], help="only those that ended for this reason"
-    )
+    parser.add_argument("--stop", choices=[s.value for s in Stop], help="only those that ended for this reason")
     parser.add_argument("--task", metavar="TEXT", help="only tasks whose id contains it")
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows at most (default 40)")
     parser.add_argument("--show", metavar="N", help="read number N of the step, or an episode by its id")
@@ -110,9 +108,7 @@ def _read(folder: RunFolder, steps: Sequence[int], evals: bool) -> Iterator[tupl
 
 def _find(wanted: str, folder: RunFolder, steps: Sequence[int], evals: bool) -> tuple[int, SavedEpisode]:
     if wanted.isdigit() and len(steps) > 1:
-        raise UserError(
-            f"--show {wanted} with --step all: numbers count within a step; give the step or an id"
-        )
+        raise UserError(f"--show {wanted} with --step all: numbers count within a step; give the step or an id")
     count = 0
     ids: list[str] = []
     for number, saved in _read(folder, steps, evals):
@@ -154,9 +150,7 @@ def _row(number: int, saved: SavedEpisode) -> tuple[str, ...]:
     )
 
 
-def _show(
-    number: int, saved: SavedEpisode, folder: RunFolder, arguments: argparse.Namespace, shell: Shell
-) -> None:
+def _show(number: int, saved: SavedEpisode, folder: RunFolder, arguments: argparse.Namespace, shell: Shell) -> None:
     if arguments.json:
         shell.say_json(encode_saved(saved))
         return
@@ -171,17 +165,13 @@ def _show(
     else:
         shell.say_table(TOKEN_HEADER, token_rows(origins, decode))
     if decode is None:
-        shell.say(
-            "Texts are not shown: no checkpoint of this run holds a tokenizer, or `tokenizers` is missing."
-        )
+        shell.say("Texts are not shown: no checkpoint of this run holds a tokenizer, or `tokenizers` is missing.")
 
 
 def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
     episode, paint = saved.episode, shell.paint
     result = paint.green("success") if episode.success else paint.red("no success")
-    shell.say(
-        paint.bold(f"episode {episode.episode_id} (number {number} of step {saved.step})") + f"  {result}"
-    )
+    shell.say(paint.bold(f"episode {episode.episode_id} (number {number} of step {saved.step})") + f"  {result}")
     parts = ", ".join(f"{name} {_figure(value)}" for name, value in episode.rewards.items())
     lines = {
         "task": f"{episode.task.task_id} ({episode.task.split}, difficulty {episode.task.difficulty})",

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from dataclasses import asdict
 from pathlib import Path
 
-from agentgym.cli.jobs import JobShell
+from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import (
-    add_recipe_arguments,
-    check_names,
-    finish,
-    read_recipe,
-    recipe_help,
-)
-from agentgym.cli.reporters import choose_reporter
-from agentgym.cli.results import HEADER, eval_json, eval_row
-from agentgym.cli.training import with_rewards
+from agentgym.cli.recipes import add_recipe_arguments, finish, read_recipe, recipe_help
+from agentgym.cli.results import HEADER, eval_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
-from agentgym.models.resolve import local_folder
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import sandbox_text
 from agentgym.yaml import read_yaml
@@ -58,7 +50,6 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         if value is not None and value < 1:
             raise UserError(f"--{flag} is {value}; give at least 1")
     model, run_dir = find_model(arguments.model)
-    local_folder(model)  # raises for a path where nothing is
     base, where = base_recipe(arguments.recipe, run_dir)
     flags = {
         "model.path": model,
@@ -68,16 +59,13 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         "eval.samples_per_task": arguments.samples,
         "eval.seed": arguments.seed,
     }
-    recipe, _ = finish(base, flags, arguments, where, shell.plugins)
-    registry = shell.plugins(recipe.plugins.disabled)
-    recipe = with_rewards(recipe, arguments.reward, registry)
-    check_names(recipe, registry)
+    recipe, _, registry = finish(base, flags, arguments, where, shell)
     reporter = choose_reporter(shell, f"eval {model}", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter), warnings_to(reporter.note):
         job = shell.jobs().evaluate(recipe, reporter, registry=registry)
         result = run_until_stopped(job, reporter.note)
         if arguments.json:
-            shell.say_json(eval_json(result))
+            shell.say_json(asdict(result))
         else:
             reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
             if result.sandbox:

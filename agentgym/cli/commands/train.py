@@ -10,25 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import (
-    add_recipe_arguments,
-    check_names,
-    finish,
-    plan,
-    read_recipe,
-    recipe_help,
-    source_lines,
-)
-from agentgym.cli.reporters import choose_reporter
+from agentgym.cli.jobs import JobShell, choose_reporter
+from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, plan, read_recipe, recipe_help, source_lines
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
-from agentgym.cli.training import default_name, run_training, with_rewards
+from agentgym.cli.training import default_name, run_training
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.folder import RunFolder, StatusRecord
@@ -70,11 +60,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    recipe, sources, earlier = _recipe(arguments, shell)
-    registry = shell.plugins(recipe.plugins.disabled)
-    recipe = with_rewards(recipe, arguments.reward, registry)
-    check_names(recipe, registry)
-    local_folder(recipe.model.path)  # raises for a path where nothing is
+    (recipe, sources, registry), earlier = _recipe(arguments, shell)
     name = arguments.name or default_name(recipe)
     path = earlier or Path(recipe.logging.runs_dir) / name
     if arguments.dry_run:
@@ -87,8 +73,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         return _train(recipe, sources, folder, registry, arguments, shell, before=before)
 
 
-def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, dict[str, str], Path | None]:
-    """The recipe, where its fields come from, and the folder of the run to resume."""
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, Path | None]:
+    """With the folder of the run to resume."""
     if arguments.recipe and arguments.recipe_file:
         raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
     file = arguments.recipe or arguments.recipe_file
@@ -100,10 +86,8 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, dic
     }
     if not arguments.resume:
         base, where = read_recipe(file)
-        return *finish(base, flags, arguments, where, shell.plugins), None
-    given = [
-        flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None
-    ]
+        return finish(base, flags, arguments, where, shell), None
+    given = [flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(
@@ -112,9 +96,9 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Recipe, dic
         )
     folder = RunFolder.open(arguments.resume)
     where = str(folder.path / "config.yaml")
-    recipe, sources = finish(folder.load_config(), {}, arguments, where, shell.plugins)
+    recipe, sources, registry = finish(folder.load_config(), {}, arguments, where, shell)
     changed = {key: source for key, source in sources.items() if source != where}
-    return recipe, folder.load_sources() | changed, folder.path
+    return (recipe, folder.load_sources() | changed, registry), folder.path
 
 
 def _show_plan(

@@ -30,9 +30,7 @@ class KVCache:
         size = (architecture.num_layers, 2, rows, architecture.num_kv_heads, max_len, architecture.head_dim)
         try:
             self.data = (
-                _lazy_zeros(size, dtype)
-                if device.type == "cpu"
-                else torch.zeros(size, device=device, dtype=dtype)
+                _lazy_zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, device=device, dtype=dtype)
             )
         except (MemoryError, torch.OutOfMemoryError) as error:
             gib = np.prod(size, dtype=np.int64) * dtype.itemsize / 2**30
@@ -40,9 +38,7 @@ class KVCache:
                 f"the key-value cache of {rows} rows x {max_len} tokens takes {gib:.1f} GiB and does not fit; "
                 "lower generator.max_batch or generator.max_model_len"
             ) from error
-        self._layers = [
-            self.data[layer].view(-1, architecture.head_dim) for layer in range(architecture.num_layers)
-        ]
+        self._layers = [self.data[layer].view(-1, architecture.head_dim) for layer in range(architecture.num_layers)]
         # where (kind, kv head) lies within a layer, before the row and the position are added
         kinds = torch.arange(2, device=device)[:, None] * rows * architecture.num_kv_heads * max_len
         heads = torch.arange(architecture.num_kv_heads, device=device)[None, :] * max_len

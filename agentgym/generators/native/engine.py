@@ -24,6 +24,7 @@ from agentgym.generators.native.model import Qwen3Model
 from agentgym.generators.native.scheduler import Scheduler
 from agentgym.generators.native.weights import Qwen3Weights, fuse
 from agentgym.models.architecture import read_architecture
+from agentgym.models.device import pick_device
 from agentgym.models.safetensors import read_folder
 from agentgym.types import Completion, GenerateRequest
 
@@ -44,7 +45,7 @@ class NativeEngine:
                 f"generator.max_model_len is {config.max_model_len}; the model in {model_path} has "
                 f"only {self._architecture.max_positions} positions"
             )
-        self._device = torch.device(pick_device(config))
+        self._device = torch.device(pick_device(config.device, "generator"))
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None: end
         self._futures: dict[int, asyncio.Future[Completion]] = {}
@@ -72,9 +73,7 @@ class NativeEngine:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """See `GeneratorEngine.generate`. Raises InfraError once the engine has failed or is closed."""
-        check_request(
-            request, vocab_size=self._architecture.vocab_size, max_model_len=self._config.max_model_len
-        )
+        check_request(request, vocab_size=self._architecture.vocab_size, max_model_len=self._config.max_model_len)
         self._refuse_after_failure()
         ticket = next(self._tickets)
         future: asyncio.Future[Completion] = self._loop.create_future()
@@ -199,11 +198,3 @@ class NativeEngine:
 def _settle(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_result(None)
-
-
-def pick_device(config: GeneratorConfig) -> str:
-    """Raises UserError where CUDA is asked for and missing."""
-    available = torch.cuda.is_available()
-    if config.device == "cuda" and not available:
-        raise UserError("generator.device is 'cuda' but torch sees no GPU; use 'cpu' or 'auto'")
-    return "cuda" if available and config.device != "cpu" else "cpu"

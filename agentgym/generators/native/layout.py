@@ -18,9 +18,7 @@ from agentgym.generators.native.model import TokenBatch
 _BUCKET = 32  # cached lengths are rounded up to this many tokens, so that kernels see few different sizes
 
 
-def decode_batch(
-    cache: KVCache, tokens: npt.NDArray[np.int64], positions_B: npt.NDArray[np.int64]
-) -> TokenBatch:
+def decode_batch(cache: KVCache, tokens: npt.NDArray[np.int64], positions_B: npt.NDArray[np.int64]) -> TokenBatch:
     """One new token for each of the first B rows: tokens[row, position]. tokens: [rows, max_len]."""
     rows = np.arange(len(positions_B))
     positions = _on(cache, positions_B)
@@ -73,9 +71,7 @@ def _mask(cache: KVCache, visible_to_BN: Tensor, cached_len: int) -> Tensor:
     """[B, N, S]: 0 up to and including the last position a query may attend to, -inf after it."""
     places = torch.arange(cached_len, device=visible_to_BN.device)
     hidden = places > visible_to_BN[:, :, None]
-    return torch.zeros(hidden.shape, dtype=cache.data.dtype, device=hidden.device).masked_fill_(
-        hidden, -torch.inf
-    )
+    return torch.zeros(hidden.shape, dtype=cache.data.dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
 def _bucketed(cache: KVCache, length: int) -> int:

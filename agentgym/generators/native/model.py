@@ -69,13 +69,7 @@ class Qwen3Model:
         return F.linear(self._norm(hidden_TH, weights.norm), weights.head).float()
 
     def _attend(
-        self,
-        index: int,
-        layer: LayerWeights,
-        hidden_TH: Tensor,
-        rotations: Tensor,
-        batch: TokenBatch,
-        cache: KVCache,
+        self, index: int, layer: LayerWeights, hidden_TH: Tensor, rotations: Tensor, batch: TokenBatch, cache: KVCache
     ) -> Tensor:
         architecture = self.architecture
         qkv = F.linear(self._norm(hidden_TH, layer.attention_norm), layer.qkv)
@@ -84,9 +78,7 @@ class Qwen3Model:
         normed = self._norm(queries_keys, layer.qk_norm)
         pairs = torch.view_as_complex(normed.float().view(*normed.shape[:-1], -1, 2))
         queries_keys.copy_(torch.view_as_real(pairs * rotations).flatten(-2))  # into qkv, beside the values
-        cache.write(
-            index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim)
-        )
+        cache.write(index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim))
         keys, values = cache.read(index, batch.rows, batch.cached_len)
         queries = self._by_kv_head(qkv[:, : architecture.num_heads], batch)
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.mask)
@@ -96,28 +88,16 @@ class Qwen3Model:
         """[T, heads, D] to [B, K, G * N, D]: heads that share keys are rows of one product."""
         if batch.pad_index is None:
             return queries.view(len(queries), self.architecture.num_kv_heads, -1, self.architecture.head_dim)
-        num_sequences = batch.mask.shape[0]
-        padded = queries[batch.pad_index].view(
-            num_sequences,
-            -1,
-            self.architecture.num_kv_heads,
-            self.architecture.heads_per_kv,
-            self.architecture.head_dim,
-        )
+        size = self.architecture
+        padded = queries[batch.pad_index].view(len(batch.mask), -1, size.num_kv_heads, size.heads_per_kv, size.head_dim)
         return padded.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
     def _packed(self, attended: Tensor, batch: TokenBatch) -> Tensor:
         """[B, K, G * N, D] to [T, heads * D]."""
         if batch.unpad_index is None:
             return attended.flatten(1)
-        num_sequences = attended.shape[0]
-        split = attended.view(
-            num_sequences,
-            self.architecture.num_kv_heads,
-            self.architecture.heads_per_kv,
-            -1,
-            self.architecture.head_dim,
-        )
+        size = self.architecture
+        split = attended.view(len(attended), size.num_kv_heads, size.heads_per_kv, -1, size.head_dim)
         return split.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[batch.unpad_index]
 
     def _norm(self, values: Tensor, scale: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +34,6 @@ class SchedulerTotals:
     decode_s: float = 0.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Sequence:
-    """version_starts: (version, first completion token sampled by it)."""
-
-    version_starts: list[tuple[int, int]] = field(default_factory=list)
-
-
 class Scheduler:
     """Owns the cache rows. Not thread-safe: one thread calls it, and everything may change between steps."""
 
@@ -53,7 +46,8 @@ class Scheduler:
         self._max_padded_tokens = max_padded_tokens  # of one forward pass over new tokens
         self._table = RowTable(cache)
         self._waiting: OrderedDict[int, GenerateRequest] = OrderedDict()
-        self._sequences: dict[int, _Sequence] = {}  # that hold a row, by ticket
+        # of each ticket that holds a row: (version, first completion token sampled by it)
+        self._sequences: dict[int, list[tuple[int, int]]] = {}
         self._to_extend: list[int] = []  # tickets whose context is not computed yet
 
     @property
@@ -119,7 +113,7 @@ class Scheduler:
             table.top_k[row] = sampling.top_k
             table.top_p[row] = sampling.top_p
             table.set_stop_ids(row, sampling.stop_token_ids)
-            self._sequences[ticket] = _Sequence()
+            self._sequences[ticket] = []
             self._to_extend.append(ticket)
             self.totals.prompt_tokens += len(request.prompt_ids)
 
@@ -175,9 +169,9 @@ class Scheduler:
         self.totals.computed_tokens += int((ends - starts).sum())
         table.computed[rows] = ends
         for row in rows:  # the only place where a sequence switches to new weights
-            version_starts = self._sequences[int(table.tickets[row])].version_starts
-            if not version_starts or version_starts[-1][0] != self.version:
-                version_starts.append((self.version, int(table.length[row] - table.prompt_length[row])))
+            switches = self._sequences[int(table.tickets[row])]
+            if not switches or switches[-1][0] != self.version:
+                switches.append((self.version, int(table.length[row] - table.prompt_length[row])))
         return self._append(np.asarray(rows), logits_BV)
 
     def _decode(self) -> list[tuple[int, Completion]]:
@@ -203,9 +197,7 @@ class Scheduler:
         if not running.all():
             rows, tokens, logprobs = rows[running], tokens[running], logprobs[running]
         if not np.isfinite(logprobs).all():
-            raise InfraError(
-                f"the weights of version {self.version} give log-probabilities that are not numbers"
-            )
+            raise InfraError(f"the weights of version {self.version} give log-probabilities that are not numbers")
         places = table.length[rows]
         table.tokens[rows, places] = tokens
         table.logprobs[rows, places] = logprobs
@@ -218,7 +210,7 @@ class Scheduler:
     def _finish(self, row: int, *, stopped: bool) -> tuple[int, Completion]:
         table = self._table
         ticket = int(table.tickets[row])
-        starts = self._sequences.pop(ticket).version_starts
+        starts = self._sequences.pop(ticket)
         begin, end = int(table.prompt_length[row]), int(table.length[row])
         ends = [start for _, start in starts[1:]] + [end - begin]
         completion = Completion(

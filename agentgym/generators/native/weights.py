@@ -43,11 +43,7 @@ class Qwen3Weights:
 
 
 def fuse(
-    architecture: Architecture,
-    weights: Iterable[tuple[str, Tensor]],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
+    architecture: Architecture, weights: Iterable[tuple[str, Tensor]], *, device: torch.device, dtype: torch.dtype
 ) -> Qwen3Weights:
     """Copies of all weights in the layout of the forward pass. Raises ValueError as `collect` does."""
     found = collect(architecture.hf_shapes(), weights)

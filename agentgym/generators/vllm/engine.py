@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
-from agentgym.generators.vllm.settings import model_size, set_environment, wants_gpu
+from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
 from agentgym.models.architecture import collect
 from agentgym.models.safetensors import write_folder
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
@@ -41,17 +41,10 @@ class VllmEngine:
     vLLM computes in a process of its own, which ends with this one.
     """
 
-    def __init__(
-        self,
-        config: GeneratorConfig,
-        model_path: str,
-        *,
-        gpu_memory_utilization: float = 0.6,
-        enforce_eager: bool = False,
-    ) -> None:
+    def __init__(self, config: GeneratorConfig, model_path: str, **options: Any) -> None:
+        """options: settings of `AsyncEngineArgs`, by name."""
         self._config = config
-        self._gpu_memory_utilization = gpu_memory_utilization
-        self._enforce_eager = enforce_eager
+        self._options = options
         self._folder = Path(model_path)
         self._vocab_size, self._shapes = model_size(self._folder)
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
@@ -82,16 +75,8 @@ class VllmEngine:
         """Start vLLM's process; takes seconds on a CPU and up to minutes on a GPU, when it compiles."""
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        from agentgym.generators.vllm.settings import engine_arguments
-
         # in this thread: the engine's sockets belong to the running event loop
-        arguments = engine_arguments(
-            self._config,
-            self._folder,
-            gpu=self._gpu,
-            gpu_memory_utilization=self._gpu_memory_utilization,
-            enforce_eager=self._enforce_eager,
-        )
+        arguments = engine_arguments(self._config, self._folder, gpu=self._gpu, **self._options)
         self._llm = AsyncLLM.from_engine_args(arguments)
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
@@ -122,9 +107,8 @@ class VllmEngine:
             self._refuse_after_failure()
             try:
                 with _shared_folder() as folder:
-                    await asyncio.to_thread(
-                        self._write, weights, Path(folder)
-                    )  # generation goes on meanwhile
+                    # generation goes on meanwhile
+                    await asyncio.to_thread(self._write, weights, Path(folder))
                     await self._swap(version, folder)
             except BaseException as error:  # a cancelled update leaves the engine between two versions, too
                 await self._fail(f"the update to version {version} failed: {error!r}")
@@ -154,8 +138,6 @@ class VllmEngine:
 
     async def _final_output(self, request: GenerateRequest, request_id: str) -> CompletionOutput:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
-
-        from agentgym.generators.vllm.settings import sampling_params
 
         prompt = {
             "prompt_token_ids": list(request.prompt_ids),
@@ -225,8 +207,7 @@ def _completion(output: CompletionOutput) -> Completion:
         completion_ids=tuple(output.token_ids),
         logprobs=tuple(output.logprobs.logprobs),
         versions=tuple(
-            VersionSpan(version=int(span.version), start=span.start, end=span.end)
-            for span in output.weight_versions
+            VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in output.weight_versions
         ),
         finish_reason=FinishReason(output.finish_reason),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
@@ -56,15 +56,11 @@ def set_environment(config: GeneratorConfig) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings would tear the live view
 
 
-def engine_arguments(
-    config: GeneratorConfig,
-    folder: Path,
-    *,
-    gpu: bool,
-    gpu_memory_utilization: float = 0.6,
-    enforce_eager: bool = False,
-) -> AsyncEngineArgs:
-    """Log-probabilities are those of the distribution that is sampled from ("processed")."""
+def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **options: Any) -> AsyncEngineArgs:
+    """Log-probabilities are those of the distribution that is sampled from ("processed").
+
+    options: those of `VllmEngineConfig`.
+    """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     arguments = AsyncEngineArgs(
@@ -74,16 +70,16 @@ def engine_arguments(
         dtype=config.dtype,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_batch,
-        gpu_memory_utilization=gpu_memory_utilization,
-        enforce_eager=enforce_eager or not gpu,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",
         worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",
         disable_log_stats=True,
         enable_log_requests=False,
         use_tqdm_on_load=False,
+        **options,
     )
     if not gpu:
+        arguments.enforce_eager = True
         arguments.kv_cache_memory_bytes = _CPU_CACHE_BYTES
         arguments.block_size = 32  # with the default of 128, short prompts never find a common prefix
         # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU generator can't do

@@ -23,9 +23,7 @@ class _ModelRunner(Protocol):
 
     def get_model(self) -> nn.Module: ...
 
-    def reload_weights(
-        self, weights_iterator: Iterator[tuple[str, Tensor]], *, is_checkpoint_format: bool
-    ) -> None: ...
+    def reload_weights(self, weights_iterator: Iterator[tuple[str, Tensor]], *, is_checkpoint_format: bool) -> None: ...
 
 
 class WorkerExtension:

@@ -32,12 +32,7 @@ class CodeExec(Environment[Problem]):
     max_turns: ClassVar[int] = 2
 
     def __init__(
-        self,
-        *,
-        source: str = "procedural",
-        feedback_chars: int = 200,
-        wall_s: float = 5.0,
-        **options: object,
+        self, *, source: str = "procedural", feedback_chars: int = 200, wall_s: float = 5.0, **options: object
     ) -> None:
         """source: `procedural`, `jsonl`, `parquet` or `hub`; options: what that source takes.
 
@@ -45,9 +40,7 @@ class CodeExec(Environment[Problem]):
         Raises UserError for an unknown source, option or file.
         """
         if feedback_chars < 16 or wall_s <= 0:
-            raise UserError(
-                f"code_exec: feedback_chars {feedback_chars} must be at least 16, wall_s {wall_s} above 0"
-            )
+            raise UserError(f"code_exec: feedback_chars {feedback_chars} must be at least 16, wall_s {wall_s} above 0")
         self._source: TaskSource = make_source(source, options)
         self._feedback_chars = feedback_chars
         self._limits = Limits(wall_s=wall_s)

@@ -110,6 +110,4 @@ def _case_from_json(row: Json) -> Case:
             return StdioCase(stdin=stdin, expected=expected, tolerance=float(tolerance))
         if isinstance(arguments, Sequence) and isinstance(tolerance, (int, float)) and "expected" in row:
             return CallCase(args=tuple(arguments), expected=row["expected"], tolerance=float(tolerance))
-    raise ValueError(
-        f"a case is {{'args', 'expected'}}, {{'stdin', 'expected'}} or {{'assert'}}, not {row!r}"
-    )
+    raise ValueError(f"a case is {{'args', 'expected'}}, {{'stdin', 'expected'}} or {{'assert'}}, not {row!r}")

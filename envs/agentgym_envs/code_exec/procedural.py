@@ -91,9 +91,7 @@ def _draw_step(rng: random.Random) -> Step:
     return Step(name=operation.name, k=rng.choice(operation.parameters) if operation.parameters else 0)
 
 
-def _telling_inputs(
-    rng: random.Random, steps: tuple[Step, ...], count: int
-) -> tuple[tuple[int, ...], ...] | None:
+def _telling_inputs(rng: random.Random, steps: tuple[Step, ...], count: int) -> tuple[tuple[int, ...], ...] | None:
     """Examples in which every step shows: leaving any one out gives another result, and none is empty."""
     found: list[tuple[int, ...]] = []
     for _ in range(12 * count):

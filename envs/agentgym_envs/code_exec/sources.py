@@ -35,9 +35,7 @@ class ProceduralSource:
         if not 1 <= self.max_difficulty <= MAX_DIFFICULTY:
             raise UserError(f"code_exec: max_difficulty is {self.max_difficulty}; give 1 to {MAX_DIFFICULTY}")
         if self.visible < 1 or self.test_tasks < 1:
-            raise UserError(
-                f"code_exec: visible {self.visible} and test_tasks {self.test_tasks} must be at least 1"
-            )
+            raise UserError(f"code_exec: visible {self.visible} and test_tasks {self.test_tasks} must be at least 1")
         if not self.shares:
             raise UserError(
                 f"code_exec: weights {dict(self.weights)} leave no task up to difficulty {self.max_difficulty}; "
@@ -108,10 +106,7 @@ def _hub(options: Mapping[str, object]) -> TaskSource:
     if not dataset:
         raise UserError("code_exec: source hub needs `dataset`, for example openai/openai_humaneval")
     return DatasetSource(
-        reader="hub",
-        path=dataset,
-        subset=_word(options, "subset", ""),
-        visible=_whole(options, "visible", 1),
+        reader="hub", path=dataset, subset=_word(options, "subset", ""), visible=_whole(options, "visible", 1)
     )
 
 
@@ -140,16 +135,12 @@ def _word(options: Mapping[str, object], key: str, default: str) -> str:
 def _weights(value: object) -> dict[int, float]:
     """Difficulty to share; keys may be strings, as JSON has them."""
     if not isinstance(value, Mapping):
-        raise UserError(
-            f"code_exec: weights map a difficulty to its share, for example {{2: 1.0}}; not {value!r}"
-        )
+        raise UserError(f"code_exec: weights map a difficulty to its share, for example {{2: 1.0}}; not {value!r}")
     weights: dict[int, float] = {}
     for key, share in value.items():
         if not str(key).isdecimal() or not 1 <= int(str(key)) <= MAX_DIFFICULTY:
             raise UserError(f"code_exec: weights: no difficulty {key!r}; there is 1 to {MAX_DIFFICULTY}")
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1e9:
-            raise UserError(
-                f"code_exec: weights: the share of {key} is a number of at least 0, not {share!r}"
-            )
+            raise UserError(f"code_exec: weights: the share of {key} is a number of at least 0, not {share!r}")
         weights[int(str(key))] = float(share)
     return weights

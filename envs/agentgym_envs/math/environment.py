@@ -104,9 +104,7 @@ class MathEnvironment(Environment):
     def _from_rows(self, split: Split, seed: int) -> Iterator[Task]:
         rows = self._rows(split)
         if not rows:
-            raise UserError(
-                f"math: {self._path} has no row for the {split} split; see test_share and test_path"
-            )
+            raise UserError(f"math: {self._path} has no row for the {split} split; see test_share and test_path")
         for row in gsm8k.in_order(rows, split, seed):
             yield Task(
                 task_id=f"math/{self._source}/{row.key[:16]}",

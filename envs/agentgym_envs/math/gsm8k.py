@@ -112,7 +112,5 @@ def _datasets() -> ModuleType:
     try:
         datasets = importlib.import_module("datasets")  # takes seconds, so only when it is asked for
     except ImportError as error:
-        raise UserError(
-            "math: this source needs the package `datasets`: pip install agentgym[data]"
-        ) from error
+        raise UserError("math: this source needs the package `datasets`: pip install agentgym[data]") from error
     return datasets

@@ -66,9 +66,7 @@ class _Bounded:
 
 
 def _too_large(max_bytes: int) -> Refused:
-    return Refused(
-        f"the work folder is too large, and a snapshot at most {max_bytes >> 20} MiB; remove files"
-    )
+    return Refused(f"the work folder is too large, and a snapshot at most {max_bytes >> 20} MiB; remove files")
 
 
 def check(data: bytes, max_bytes: int) -> Needs:
@@ -81,9 +79,7 @@ def check(data: bytes, max_bytes: int) -> Needs:
         num_block_bytes += -(-member.size // _BLOCK_BYTES) * _BLOCK_BYTES
         num_files = max(index, len(regular) + len(folders))
         if not (member.size >= 0 and num_bytes <= max_bytes and num_files < files.MAX_ENTRIES):
-            raise Refused(
-                f"the snapshot holds more than {max_bytes >> 20} MiB or {files.MAX_ENTRIES} members"
-            )
+            raise Refused(f"the snapshot holds more than {max_bytes >> 20} MiB or {files.MAX_ENTRIES} members")
         above = {names[:depth] for depth in range(1, len(names))}
         folders |= above
         if member.isdir():
@@ -165,9 +161,7 @@ def _members(data: bytes) -> Iterator[tuple[tarfile.TarInfo, tuple[str, ...]]]:
                     raise Refused("the snapshot ends too early; take it again")
                 names = tuple(files.components(member.name, "/"))
                 if any(len(name.encode()) > _MAX_NAME_BYTES for name in names):
-                    raise Refused(
-                        f"{member.name[:80]!r}... holds a name of more than {_MAX_NAME_BYTES} bytes"
-                    )
+                    raise Refused(f"{member.name[:80]!r}... holds a name of more than {_MAX_NAME_BYTES} bytes")
                 yield member, names
             end = data[archive.offset : archive.offset + tarfile.BLOCKSIZE]
             if end != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end

@@ -146,9 +146,7 @@ class Calls:
         self._balances = len(self.jobs) > 1
         if not self._balances:
             return
-        for uid, num_running in count_running(
-            [uid for job in self.jobs.values() for uid in job.uids]
-        ).items():
+        for uid, num_running in count_running([uid for job in self.jobs.values() for uid in job.uids]).items():
             nice = nice_of(num_running)
             if nice > self._nices.get(uid, FIRST_NICE):
                 self._nices[uid] = nice

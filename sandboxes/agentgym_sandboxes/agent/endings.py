@@ -94,10 +94,7 @@ def others_fill_disk(num_calls: int) -> bool:
     share = num_calls / (num_calls + 1)
     for folder in filter(os.path.isdir, FOLDERS):
         info = os.statvfs(folder)
-        if (
-            info.f_blocks - info.f_bfree > share * info.f_blocks
-            or info.f_files - info.f_ffree > share * info.f_files
-        ):
+        if info.f_blocks - info.f_bfree > share * info.f_blocks or info.f_files - info.f_ffree > share * info.f_files:
             return True
     return False
 

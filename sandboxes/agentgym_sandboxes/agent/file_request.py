@@ -41,9 +41,7 @@ def _do(do: str, root: int, names: Sequence[str], request: dict[str, object], da
             archive.pack(root, out, MAX_BYTES)
         elif do == "check":
             needs, room = archive.check(data, MAX_BYTES), os.fstatvfs(root)
-            archive.check_room(
-                needs, block_bytes=room.f_frsize, num_blocks=room.f_blocks, num_files=room.f_files
-            )
+            archive.check_room(needs, block_bytes=room.f_frsize, num_blocks=room.f_blocks, num_files=room.f_files)
         elif do == "restore":
             archive.unpack(root, data)
         else:

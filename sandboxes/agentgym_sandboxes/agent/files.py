@@ -125,9 +125,7 @@ def read(root: int, names: Sequence[str], max_bytes: int) -> bytes:
                 pieces.append(piece)
                 num_read += len(piece)
             size = num_read
-    raise Refused(
-        f"{'/'.join(names)!r} has {size} bytes; at most {max_bytes} are read: make it smaller or read a part"
-    )
+    raise Refused(f"{'/'.join(names)!r} has {size} bytes; at most {max_bytes} are read: make it smaller or read a part")
 
 
 def write(root: int, names: Sequence[str], data: bytes) -> None:

@@ -9,9 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Callable, NamedTuple, Union
 
-Field = Union[
-    None, bool, int, float, str, list[int], list[str], dict[str, float], dict[str, int], dict[str, str]
-]
+Field = Union[None, bool, int, float, str, list[int], list[str], dict[str, float], dict[str, int], dict[str, str]]
 Header = dict[str, Field]
 Blob = Union[bytes, bytearray]
 

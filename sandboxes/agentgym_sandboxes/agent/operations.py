@@ -14,9 +14,7 @@ UNARY: dict[str, Callable[..., object]] = {
     "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
     "pos": operator.pos, "invert": operator.invert, "reversed": reversed,
 }  # fmt: skip
-TELLING = frozenset(
-    ("iter", "len", "bool", "int", "float", "complex", "index", "abs", "neg", "pos", "invert", "round")
-)
+TELLING = frozenset(("iter", "len", "bool", "int", "float", "complex", "index", "abs", "neg", "pos", "invert", "round"))
 """Operations that reveal how far a difference is from zero."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = (

@@ -52,12 +52,7 @@ def _reopened(fd: int, old: io.TextIOWrapper) -> io.TextIOWrapper:
     buffered = open(fd, mode + "b", closefd=False)  # noqa: SIM115
     buffered.raw.name = old.name  # type: ignore[attr-defined]
     stream = io.TextIOWrapper(
-        buffered,
-        old.encoding,
-        old.errors,
-        "\n",
-        line_buffering=old.line_buffering,
-        write_through=old.write_through,
+        buffered, old.encoding, old.errors, "\n", line_buffering=old.line_buffering, write_through=old.write_through
     )
     stream.mode = mode  # type: ignore[misc]
     return stream

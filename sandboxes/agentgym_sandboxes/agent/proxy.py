@@ -90,9 +90,7 @@ class Relay:
             return
         try:
             accepted, _ = listening.accept()
-        except (
-            OSError
-        ):  # none there, or gone again; or no descriptor is left, then the next round tries again
+        except OSError:  # none there, or gone again; or no descriptor is left, then the next round tries again
             return
         accepted.setblocking(False)
         self.reactor.unwatch(listening.fileno())

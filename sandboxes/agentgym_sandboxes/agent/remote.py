@@ -33,15 +33,7 @@ class Proxy:
 
     __slots__ = ("_base", "_is_class", "_kind", "_link", "_met", "_own", "_place", "_value")
 
-    def __init__(
-        self,
-        link: Asked,
-        place: int,
-        kind: str,
-        *,
-        is_class: bool = False,
-        base: type | None = None,
-    ) -> None:
+    def __init__(self, link: Asked, place: int, kind: str, *, is_class: bool = False, base: type | None = None) -> None:
         for name, value in (
             ("_link", link), ("_place", place), ("_kind", kind), ("_is_class", is_class), ("_own", RETURNED),
             ("_met", False), ("_base", base), ("_value", None),
@@ -202,9 +194,7 @@ def _owned(found: object, own: int, *, met: bool = False) -> object:
 
 def _refuse(proxy: Proxy, sign: str, other: object) -> NoReturn:
     raise refused(
-        TypeError(
-            f"{sign!r} is not asked of a <{proxy._kind}> that was returned, with a {type(other).__name__}"
-        )
+        TypeError(f"{sign!r} is not asked of a <{proxy._kind}> that was returned, with a {type(other).__name__}")
     )
 
 

@@ -214,9 +214,7 @@ class Session:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         interpreter = self._interpreter = Interpreter(ours)
-        limits = ChildLimits(
-            0, 0, int(self._most["memory_mib"]), int(self._most["file_mib"]), MAX_PROCESSES, 0, 0
-        )
+        limits = ChildLimits(0, 0, int(self._most["memory_mib"]), int(self._most["file_mib"]), MAX_PROCESSES, 0, 0)
         request = json.dumps({"work": HOME, "env": self._env}).encode()
         fds = [memory_file(request), theirs.detach()]
         self._spawn("repl", self._uid, limits, fds, functools.partial(self._interpreter_ended, interpreter))
@@ -274,9 +272,7 @@ class Session:
             interpreter.control.close()
             interpreter.control = None
 
-    def _spawn(
-        self, op: str, keeper: int, limits: ChildLimits, fds: list[int], on_end: Callable[[End], None]
-    ) -> None:
+    def _spawn(self, op: str, keeper: int, limits: ChildLimits, fds: list[int], on_end: Callable[[End], None]) -> None:
         order = {"op": op, "uid": self._uid, "keeper": keeper, "limits": limits._asdict()}
         self._reactor.spawn(order, fds, on_end)
 

@@ -42,9 +42,7 @@ def makes_objects(sources: Iterable[str], names: set[str]) -> bool:
 
 def _mentions(value: ast.expr, names: set[str], held: set[str]) -> bool:
     """Whether such a call, or what holds one, is in it."""
-    return any(
-        _is_call(part, names) or (isinstance(part, ast.Name) and part.id in held) for part in ast.walk(value)
-    )
+    return any(_is_call(part, names) or (isinstance(part, ast.Name) and part.id in held) for part in ast.walk(value))
 
 
 def _calls(value: ast.expr, names: set[str]) -> bool:

@@ -137,9 +137,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        shared: list[object] | None = None,
-        foreign: Callable[[str, list[Tree]], object] | None = None,
+        self, shared: list[object] | None = None, foreign: Callable[[str, list[Tree]], object] | None = None
     ) -> None:
         self.shared = shared
         self._foreign = foreign
@@ -230,9 +228,7 @@ def _text_tree(value: str) -> Tree:
         return value
     try:
         value.encode()
-    except (
-        UnicodeEncodeError
-    ):  # a lone half of a pair: two of them side by side would be read as one character
+    except UnicodeEncodeError:  # a lone half of a pair: two of them side by side would be read as one character
         return ["u", _base64(value.encode("utf-8", "surrogatepass"))]
     return value
 

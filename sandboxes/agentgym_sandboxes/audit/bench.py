@@ -20,14 +20,7 @@ from agentgym.sandbox import (
     Session,
     Verdict,
 )
-from agentgym_sandboxes.audit.machine import (
-    Footprint,
-    Load,
-    Machine,
-    describe_machine,
-    footprint,
-    measure_load,
-)
+from agentgym_sandboxes.audit.machine import Footprint, Load, Machine, describe_machine, footprint, measure_load
 from agentgym_sandboxes.audit.timing import Plan, Timing, Way, measure, nearest_rank
 
 PROGRAM, PRINTED = "print(6 * 7)", "42\n"

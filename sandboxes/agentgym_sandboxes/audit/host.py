@@ -52,10 +52,7 @@ class Host:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for sock in self._sockets:
             sock.close()
@@ -108,7 +105,5 @@ def _addresses() -> list[str]:
     """This machine's addresses, and where Docker's bridge usually has its host."""
     found = {"127.0.0.1", "172.17.0.1"}
     with contextlib.suppress(OSError):
-        found.update(
-            str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
-        )
+        found.update(str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET))
     return sorted(found)

@@ -17,10 +17,7 @@ LOSSES = ("replaced_dirty_total", "replaced_backstop_total", "replaced_lost_tota
 
 
 async def verify(
-    backend: SandboxBackend,
-    *,
-    only: Sequence[str] | None = None,
-    on_finding: Callable[[Finding], None] | None = None,
+    backend: SandboxBackend, *, only: Sequence[str] | None = None, on_finding: Callable[[Finding], None] | None = None
 ) -> Report:
     """Run every trial on a started backend, one after another, each followed by the next-call check.
 

@@ -99,8 +99,7 @@ async def _find_bwrap(wanted: str | None) -> str:
     path = shutil.which(wanted or "bwrap")
     if path is None:
         raise SandboxUnavailable(
-            f"there is no command {wanted or 'bwrap'!r}. Install bubblewrap, on Debian with "
-            "`apt install bubblewrap`."
+            f"there is no command {wanted or 'bwrap'!r}. Install bubblewrap, on Debian with `apt install bubblewrap`."
         )
     try:
         said = await run_command([path, "--version"], COMMAND_TIMEOUT_S)

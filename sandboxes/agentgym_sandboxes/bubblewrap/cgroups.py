@@ -119,9 +119,7 @@ def find_parent(wanted: str | None, root: Path = Path("/sys/fs/cgroup")) -> Pare
     for name in CONTROLLERS:
         path = wanted if wanted is not None else own.get("" if version == 2 else name)
         if path is None or not mounts[name].is_dir():
-            raise SandboxUnavailable(
-                f"there is no control group of the controller {name!r} here. {_HOW[version]}"
-            )
+            raise SandboxUnavailable(f"there is no control group of the controller {name!r} here. {_HOW[version]}")
         folders[name] = mounts[name] / path.strip("/")
         if version == 2 and folders[name].name == OURS:
             folders[name] = folders[name].parent
@@ -184,9 +182,7 @@ def _enable(folder: Path) -> None:
                 _write(folder / OURS / "cgroup.procs", int(pid))
         _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in CONTROLLERS))
     except OSError as error:
-        raise SandboxUnavailable(
-            f"the control group {folder} can't be divided: {error}. {_HOW[2]}"
-        ) from error
+        raise SandboxUnavailable(f"the control group {folder} can't be divided: {error}. {_HOW[2]}") from error
 
 
 def _write(file: Path, value: int | str) -> None:

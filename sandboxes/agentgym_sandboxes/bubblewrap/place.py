@@ -24,10 +24,7 @@ MASKED = ("kcore", "keys", "key-users", "latency_stats", "timer_list", "sched_de
 _JOIN = 'for group in $1; do echo 0 >"$group" || exit 97; done; shift; exec "$@"'
 # At a size of 1 the kernel runs no program of the host's for a crash; at 0 it does.
 _NO_DUMPS = ("prlimit", "--core=1:1", "--")
-_MOUNT = (
-    'mount -t tmpfs -o "$1" files /dev/shm && mount -t tmpfs -o "$2" files /dev/pts || exit 98; '
-    'shift 2; exec "$@"'
-)
+_MOUNT = 'mount -t tmpfs -o "$1" files /dev/shm && mount -t tmpfs -o "$2" files /dev/pts || exit 98; shift 2; exec "$@"'
 _PASSWD = b"root:x:0:0:root:/:/bin/false\nsandbox:x:1000:1000:sandbox:/work:/bin/sh\n"
 _GROUP = b"root:x:0:\nsandbox:x:1000:\n"
 
@@ -142,10 +139,7 @@ def mount_command(work_mib: int, tmp_mib: int) -> list[str]:
         f"nosuid,nodev,noexec,size={mib}m,nr_inodes={files},mode={mode}"
         for mib, files, mode in ((work_mib, WORK_FILES, "0700"), (tmp_mib, TMP_FILES, "1777"))
     ]
-    return [
-        *("unshare", "--user", "--map-root-user", "--mount", "--"),
-        *("/bin/sh", "-c", _MOUNT, "mount", *options),
-    ]
+    return [*("unshare", "--user", "--map-root-user", "--mount", "--"), *("/bin/sh", "-c", _MOUNT, "mount", *options)]
 
 
 def _system(folders: Iterable[str]) -> list[str]:

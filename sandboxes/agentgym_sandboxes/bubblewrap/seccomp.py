@@ -11,13 +11,7 @@ from typing import Any, cast
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.host.seccomp import seccomp_text
 
-_ARCHITECTURES = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "riscv64": "riscv64",
-    "s390x": "s390x",
-    "ppc64le": "ppc64le",
-}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64", "s390x": "s390x", "ppc64le": "ppc64le"}
 _OURS = {"prlimit64": [{"index": 0, "op": "SCMP_CMP_EQ", "value": 0}]}
 """Conditions besides: a call shares its uid with the keeper, whose limits it must not change."""
 
@@ -70,9 +64,7 @@ def _action(library: Any, rule: dict[str, Any]) -> int:
 
 
 def _argument(library: Any, condition: dict[str, Any]) -> Any:
-    if (
-        condition["op"] == "SCMP_CMP_MASKED_EQ"
-    ):  # `value` is the mask, and what must be left of it is valueTwo
+    if condition["op"] == "SCMP_CMP_MASKED_EQ":  # `value` is the mask, and what must be left of it is valueTwo
         masked = condition.get("valueTwo", 0)
         return library.Arg(condition["index"], library.MASKED_EQ, condition["value"], masked)
     operator = getattr(library, condition["op"].removeprefix("SCMP_CMP_"))  # EQ, NE, LT, LE, GT, GE

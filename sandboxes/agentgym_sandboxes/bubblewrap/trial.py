@@ -81,9 +81,7 @@ async def try_walls(run: Run, *, files_mib: int, most_mib: Callable[[int], int])
         ),
     )
     if looked.status is not RunStatus.OK:
-        raise SandboxUnavailable(
-            f"a trial in the sandbox failed: {looked.status}, {looked.stderr.strip()[-500:]}"
-        )
+        raise SandboxUnavailable(f"a trial in the sandbox failed: {looked.status}, {looked.stderr.strip()[-500:]}")
     held: dict[str, bool] = json.loads(looked.stdout)
     held["a limit on memory"] = filled.status is RunStatus.OOM or filled.stdout == "True\n"
     broken = sorted(wall for wall, holds in held.items() if not holds)

@@ -47,9 +47,7 @@ class Request:
         """
         named: str | None = self.arguments.sandbox
         plugins = self.registry.sandboxes()
-        ranked = [
-            k for k, plugin in plugins.items() if plugin.auto_rank is not None and not plugin.interpreter
-        ]
+        ranked = [k for k, plugin in plugins.items() if plugin.auto_rank is not None and not plugin.interpreter]
         if not named and not ranked:
             known = ", ".join(plugins) or "(none is installed)"
             raise UserError(f"no installed sandbox is chosen by itself; name one with --sandbox: {known}")

@@ -35,10 +35,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--quick", action="store_true", help="a third as many calls")
     parser.add_argument("--at-once", type=int, default=8, metavar="N", help="default 8")
     parser.add_argument(
-        "--episodes",
-        type=int,
-        metavar="N",
-        help="in a row, watched for growth: default 200, quick 60; 0 leaves it out",
+        "--episodes", type=int, metavar="N", help="in a row, watched for growth: default 200, quick 60; 0 leaves it out"
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be measured")
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")

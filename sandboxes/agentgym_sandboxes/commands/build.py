@@ -36,9 +36,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="REQUIREMENT",
         help="the same as sandbox.options.packages: Python packages in the image, as numpy==2.3.1",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only show what would be done, and what is there now"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done, and what is there now")
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
@@ -47,9 +45,7 @@ async def run(request: Request) -> int:
     arguments, shell = request.arguments, request.shell
     backend, images = image_backend(request, "build")
     if arguments.dry_run:
-        how = (
-            f"pull {arguments.pull}" if arguments.pull else "build a Debian root file system with debootstrap"
-        )
+        how = f"pull {arguments.pull}" if arguments.pull else "build a Debian root file system with debootstrap"
         packages = cast("list[str]", request.options.get("packages") or [])
         if packages:
             how = how if arguments.pull else f"take the base image, or {how} if it is missing"

@@ -62,9 +62,7 @@ def add_arguments(parser: Parser) -> None:
 
 async def run(request: Request) -> int:
     named: str | None = request.arguments.sandbox
-    found = [
-        await _look(request, name) for name in ([named] if named else request.registry.names("sandboxes"))
-    ]
+    found = [await _look(request, name) for name in ([named] if named else request.registry.names("sandboxes"))]
     good = any(one.able is not None if named else one.is_full for one in found)
     if request.arguments.json:
         request.shell.say_json([one.to_mapping() for one in found])

@@ -49,14 +49,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help='a Python file; "-" reads it from standard input')
     add_sandbox_argument(parser)
     parser.add_argument(
-        "--stdin",
-        default="",
-        metavar="TEXT",
-        help="what the program reads; our own standard input is not passed on",
+        "--stdin", default="", metavar="TEXT", help="what the program reads; our own standard input is not passed on"
     )
-    parser.add_argument(
-        "--wall-s", type=float, default=DEFAULTS.wall_s, metavar="S", help="default %(default)g"
-    )
+    parser.add_argument("--wall-s", type=float, default=DEFAULTS.wall_s, metavar="S", help="default %(default)g")
     for name, field in (("memory-mib", "memory_mib"), ("processes", "processes"), ("file-mib", "file_mib")):
         parser.add_argument(
             f"--{name}", type=int, default=getattr(DEFAULTS, field), metavar="N", help="default %(default)s"
@@ -92,9 +87,7 @@ async def _run_in_session(
     backend: SandboxBackend, able: Capabilities, code: str, limits: Limits, arguments: argparse.Namespace
 ) -> tuple[RunResult, list[str]]:
     if not able.sessions:
-        raise UserError(
-            f"sandbox {backend.name!r} has no sessions, which --files-in, --files-out and --network need"
-        )
+        raise UserError(f"sandbox {backend.name!r} has no sessions, which --files-in, --files-out and --network need")
     if arguments.network and not able.network_allow_list:
         raise UserError(f"sandbox {backend.name!r} has no allow list for hosts, so --network is unavailable")
     given = read_files_in(arguments.files_in)
@@ -150,9 +143,7 @@ def as_mapping(result: RunResult, sandbox: str, files: list[str]) -> dict[str, o
     return {
         "sandbox": sandbox,
         "status": result.status.value,
-        "limit": {"resource": limit.resource, "used": limit.used, "allowed": limit.allowed}
-        if limit
-        else None,
+        "limit": {"resource": limit.resource, "used": limit.used, "allowed": limit.allowed} if limit else None,
         "exit_code": result.exit_code,
         "stdout": result.stdout,
         "stderr": result.stderr,

@@ -49,10 +49,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     request = Request(
-        arguments=arguments,
-        options=options_of(arguments.overrides),
-        registry=shell.plugins(),
-        shell=shell,
+        arguments=arguments, options=options_of(arguments.overrides), registry=shell.plugins(), shell=shell
     )
     try:
         return run_until_stopped(_action(arguments.action).run(request), shell.warn)

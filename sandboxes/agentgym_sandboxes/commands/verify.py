@@ -35,9 +35,7 @@ agentgym sandbox verify --sandbox bubblewrap --json
 
 def add_arguments(parser: Parser) -> None:
     add_sandbox_argument(parser)
-    parser.add_argument(
-        "--only", nargs="+", metavar="PATTERN", help="names of trials or categories, as 'fork*'"
-    )
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="names of trials or categories, as 'fork*'")
     parser.add_argument("--list", action="store_true", help="show the trials, run none")
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
@@ -89,10 +87,7 @@ def _matching(trials: Sequence[Trial], patterns: Sequence[str] | None) -> list[T
 def _list_trials(trials: Sequence[Trial], shell: Shell, *, as_json: bool) -> None:
     if as_json:
         shell.say_json(
-            [
-                {"name": t.name, "category": t.category.value, "tries": t.tries, "claim": t.claim}
-                for t in trials
-            ]
+            [{"name": t.name, "category": t.category.value, "tries": t.tries, "claim": t.claim} for t in trials]
         )
         return
     if shell.is_terminal:  # too wide for a table there
@@ -164,8 +159,7 @@ def show(report: Report, shell: Shell) -> None:
     rows = [[category.value, *_row(report, category)] for category in Category if report.counts(category)]
     shell.say()
     shell.say_table(
-        ("category", *(outcome.value.replace("_", " ") for outcome in Outcome)),
-        [*rows, ["all", *_row(report, None)]],
+        ("category", *(outcome.value.replace("_", " ") for outcome in Outcome)), [*rows, ["all", *_row(report, None)]]
     )
     for outcome in Outcome:
         found = [finding for finding in report.findings if finding.outcome is outcome]

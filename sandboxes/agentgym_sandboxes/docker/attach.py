@@ -118,9 +118,7 @@ class _Upgrade(asyncio.Protocol):
             self._refuse(self._said())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._refuse(
-            self._said() if self._status else f"closed the connection{f': {error}' if error else ''}"
-        )
+        self._refuse(self._said() if self._status else f"closed the connection{f': {error}' if error else ''}")
 
     def _hand_over(self, rest: bytes) -> None:
         """In the same step of the loop, so that no byte comes in between."""

@@ -33,9 +33,7 @@ class DockerBackend(AgentBackend):
 
     name = "docker"
 
-    def __init__(
-        self, config: DockerConfig | None = None, settings_of: SettingsOf = container_settings
-    ) -> None:
+    def __init__(self, config: DockerConfig | None = None, settings_of: SettingsOf = container_settings) -> None:
         super().__init__()
         self.config = config or DockerConfig()
         self._settings_of = settings_of
@@ -186,9 +184,7 @@ class DockerBackend(AgentBackend):
         async with DockerBackend(replace(self.config, pool_size=1, spares=0)) as backend:
             found = await backend.run(FIND, stdin=" ".join(names))
         if found.status is not RunStatus.OK:
-            raise InfraError(
-                f"the image was made, but its Python does not find {names}: {found.stderr[-500:]}"
-            )
+            raise InfraError(f"the image was made, but its Python does not find {names}: {found.stderr[-500:]}")
         say(f"use them with sandbox.options.packages: [{', '.join(map(str, self.config.requirements))}]")
 
     def _new_choice(self) -> ImageChoice:

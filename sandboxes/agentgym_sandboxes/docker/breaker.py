@@ -23,10 +23,7 @@ class Breaker:
     """
 
     def __init__(
-        self,
-        max_failures: int,
-        max_backoff_s: float = MAX_BACKOFF_S,
-        clock: Callable[[], float] = time.monotonic,
+        self, max_failures: int, max_backoff_s: float = MAX_BACKOFF_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.last_error: Exception | None = None
         self._max_failures = max_failures

@@ -109,9 +109,7 @@ class DockerConfig:
 
     def _check_engines(self) -> None:
         if self.engine is not None and self.engines:
-            raise UserError(
-                f"engine is {self.engine!r} and engines is {list(self.engines)}; give one of the two"
-            )
+            raise UserError(f"engine is {self.engine!r} and engines is {list(self.engines)}; give one of the two")
         if len(set(self.engines)) < len(self.engines):
             raise UserError(f"engines is {list(self.engines)}; name each engine once")
         for url in self.urls:
@@ -119,9 +117,7 @@ class DockerConfig:
                 check_url(url)
         given = [name for name in ("tls_ca", "tls_cert", "tls_key") if getattr(self, name) is not None]
         if len(given) not in (0, 3):
-            raise UserError(
-                f"only {', '.join(given)} is given; TLS takes all of tls_ca, tls_cert and tls_key"
-            )
+            raise UserError(f"only {', '.join(given)} is given; TLS takes all of tls_ca, tls_cert and tls_key")
 
     def _check_packages(self) -> None:
         if self.requirements and self.image is not None:

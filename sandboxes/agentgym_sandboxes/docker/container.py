@@ -59,9 +59,7 @@ class AgentStream(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         said = self.stderr.decode(errors="replace").strip()
-        self._on_lost(
-            f"its stream ended{f': {error}' if error else ''}{f'; it said: {said}' if said else ''}"
-        )
+        self._on_lost(f"its stream ended{f': {error}' if error else ''}{f'; it said: {said}' if said else ''}")
 
 
 class Container:
@@ -124,9 +122,7 @@ class Container:
                 await container.close()  # by its name: a create that timed out may have been carried out
             if isinstance(error, TimeoutError):
                 what = f", which is to import {', '.join(config.preload)}," if config.preload else ""
-                raise EngineError(
-                    f"a container{what} was not ready within {config.start_timeout_s:g} s"
-                ) from error
+                raise EngineError(f"a container{what} was not ready within {config.start_timeout_s:g} s") from error
             raise
         container.started_s = time.monotonic()
         container.start_s = container.started_s - began_s
@@ -151,9 +147,7 @@ class Container:
         """
         number = next(self._numbers)
         try:
-            data = _frame(
-                {"op": op, "limits": wire_limits(limits, self._config.memory_mib), "id": number}, blobs
-            )
+            data = _frame({"op": op, "limits": wire_limits(limits, self._config.memory_mib), "id": number}, blobs)
         except BaseException:  # it is never sent
             self.reserved -= 1
             self._on_change()
@@ -186,13 +180,7 @@ class Container:
         await self.ask("ping", {}, (), self._config.ping_timeout_s)
 
     async def ask(
-        self,
-        op: str,
-        header: frames.Header,
-        blobs: Sequence[bytes],
-        timeout_s: float,
-        *,
-        cancel: str | None = None,
+        self, op: str, header: frames.Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
     ) -> frames.Frame:
         """The agent's answer to an operation that takes no slot. cancel: the one that ends it before its time.
 
@@ -313,11 +301,7 @@ def _check_hello(hello: frames.Frame, config: DockerConfig) -> None:
     if "error" not in hello.header:
         return
     why = str(hello.header["error"])
-    where = (
-        " Is what brings it in sandbox.options.packages, or in the image?"
-        if "can't be imported" in why
-        else ""
-    )
+    where = " Is what brings it in sandbox.options.packages, or in the image?" if "can't be imported" in why else ""
     raise SandboxUnavailable(
         f"sandbox.options.preload is {list(config.preload)}, but {why}.{where} Leave a module out of preload, and "
         "calls import it themselves."

@@ -107,9 +107,7 @@ def check_url(url: str) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UserError(
-            f"the Docker engine's address {url!r} can't be read: {error}; {HOW_TO_NAME}"
-        ) from error
+        raise UserError(f"the Docker engine's address {url!r} can't be read: {error}; {HOW_TO_NAME}") from error
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return parts
     host = parts.hostname or ""

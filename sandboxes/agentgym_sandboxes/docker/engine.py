@@ -128,9 +128,7 @@ class Engine:
             finally:
                 if tunnel is not None:
                     await tunnel.close()
-        raise NoEngineAnswers(
-            f"no Docker engine answers; tried {', '.join(failures)}. {what_to_do(failures)}"
-        )
+        raise NoEngineAnswers(f"no Docker engine answers; tried {', '.join(failures)}. {what_to_do(failures)}")
 
     @property
     def is_local(self) -> bool:
@@ -206,9 +204,7 @@ class Engine:
 
         return await lasting(self._creations, name, created())
 
-    async def attach(
-        self, container: str, protocol_factory: Callable[[], asyncio.Protocol]
-    ) -> asyncio.Transport:
+    async def attach(self, container: str, protocol_factory: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """Connect a protocol to the container's standard streams. Before the start, so that nothing is missed."""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -283,8 +279,7 @@ class Engine:
         It may list such a one forever when two removals met; nothing runs in it, and nothing removes it.
         """
         found = await self._call(
-            "list containers",
-            functools.partial(self._client.containers, all=True, filters={"label": [LABEL]}),
+            "list containers", functools.partial(self._client.containers, all=True, filters={"label": [LABEL]})
         )
         now_s = time.time()
         return [

@@ -78,9 +78,7 @@ class EngineGroup:
             log.warning("going on without an engine: %s", failure)
         identities = [member.facts.identity for member in reached if member.facts is not None]
         if len(set(identities)) < len(identities):
-            log.warning(
-                "two of the engines %s have one identity; is it one engine?", [m.url for m in reached]
-            )
+            log.warning("two of the engines %s have one identity; is it one engine?", [m.url for m in reached])
 
     def watch(self) -> None:
         """Begin to look after the engines, until closed."""
@@ -112,11 +110,7 @@ class EngineGroup:
         return {counts.ENGINES_OPEN: sum(member.is_open for member in self.members)}
 
     async def start_container(
-        self,
-        on_change: Callable[[], None],
-        *,
-        session: bool = False,
-        wait_s: float = 0.0,
+        self, on_change: Callable[[], None], *, session: bool = False, wait_s: float = 0.0
     ) -> Container:
         """Start a container on the least loaded engine that is healthy, as soon as its limits allow.
 
@@ -228,9 +222,7 @@ class EngineGroup:
     def _none_ready(self) -> SandboxUnavailable:
         troubles = [member.trouble for member in self.members]
         full = all(isinstance(trouble, SandboxDiskFull) for trouble in troubles)
-        texts = [
-            f"{m.url}: {t or 'a start is being tried'}" for m, t in zip(self.members, troubles, strict=True)
-        ]
+        texts = [f"{m.url}: {t or 'a start is being tried'}" for m, t in zip(self.members, troubles, strict=True)]
         return (SandboxDiskFull if full else SandboxUnavailable)(
             f"no Docker engine takes containers. {'; '.join(texts)}"
         )
@@ -244,9 +236,7 @@ class EngineGroup:
     async def _look_after(self, member: Member) -> None:
         """Ping the engine, more often while it is silent; connect when it never was."""
         while True:
-            await asyncio.sleep(
-                min(1.0, self._config.ping_every_s) if member.trouble else self._config.ping_every_s
-            )
+            await asyncio.sleep(min(1.0, self._config.ping_every_s) if member.trouble else self._config.ping_every_s)
             if not member.reach.admits:
                 continue
             was = member.reach.circuit

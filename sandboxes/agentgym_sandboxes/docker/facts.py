@@ -78,9 +78,7 @@ def check_facts(facts: EngineFacts, url: str, runtime: str | None, allow_missing
     for lack in missing:
         log.warning("the Docker engine at %s enforces %s", url, lack)
     if facts.memory_limit and not facts.swap_limit:
-        log.warning(
-            "the Docker engine at %s limits memory but not swap: boot its host with swapaccount=1", url
-        )
+        log.warning("the Docker engine at %s limits memory but not swap: boot its host with swapaccount=1", url)
 
 
 def missing_limits(facts: EngineFacts) -> list[str]:

@@ -88,9 +88,7 @@ class ImageChoice:
         if self._first is None:
             self._first = (engine.url, found)
             if not digest.startswith("sha256:") and not self._is_ours:
-                log.warning(
-                    "image %s is a name, which can move; give its id: %s", self.reference, found.image_id
-                )
+                log.warning("image %s is a name, which can move; give its id: %s", self.reference, found.image_id)
         first_url, first = self._first
         # The id alone can differ between two engines' ways of storing an image; its contents can't.
         if found.image_id != first.image_id and found.layers != first.layers:
@@ -102,9 +100,7 @@ class ImageChoice:
 
     def _missing_text(self, url: str) -> str:
         what = f" (Python with {', '.join(map(str, self._requirements))})" if self._requirements else ""
-        return (
-            f"the Docker engine at {url} has no image {self.reference}{what}. {self._cure('makes it, once')}"
-        )
+        return f"the Docker engine at {url} has no image {self.reference}{what}. {self._cure('makes it, once')}"
 
     def _cure(self, effect: str) -> str:
         if self._is_ours:

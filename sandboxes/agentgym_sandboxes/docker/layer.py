@@ -53,9 +53,7 @@ def build_command(requirements: Sequence[Requirement]) -> str:
     return shlex.join([*words, "--packages", *map(str, requirements)] if requirements else words)
 
 
-async def add_layer(
-    engine: Engine, base: str, layer: PackageLayer, reference: str, say: Callable[[str], None]
-) -> None:
+async def add_layer(engine: Engine, base: str, layer: PackageLayer, reference: str, say: Callable[[str], None]) -> None:
     """Give the engine an image `reference`: the base, by its name, with the packages."""
     python = await layer.ask(engine, base)
     folder = Path(tempfile.mkdtemp(prefix="agentgym-packages-"))

@@ -69,11 +69,7 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        return (
-            self.engine is None
-            or self.reach.circuit != Circuit.CLOSED
-            or self.starts.circuit != Circuit.CLOSED
-        )
+        return self.engine is None or self.reach.circuit != Circuit.CLOSED or self.starts.circuit != Circuit.CLOSED
 
     @property
     def load(self) -> tuple[bool, float]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from agentgym.sandbox import SandboxLost
 from agentgym_sandboxes.agent.frames import Frame, Header
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.network.streams import PIECE_BYTES, ByteStream
 
 log = logging.getLogger(__name__)
@@ -17,23 +17,13 @@ WINDOW_BYTES = 1 << 18  # that may be under way in each direction of a connectio
 LISTEN_TIMEOUT_S = 10.0
 
 
-class Carrier(Protocol):
-    """What it needs of a container."""
-
-    async def ask(self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float) -> Frame: ...
-
-    def notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
-
-    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
-
-
 class Outbound:
     """The connections of one container. serve: has each in a task of its own."""
 
     def __init__(
-        self, carrier: Carrier, serve: Callable[[ByteStream], Awaitable[None]], max_connections: int
+        self, container: Container, serve: Callable[[ByteStream], Awaitable[None]], max_connections: int
     ) -> None:
-        self._carrier = carrier
+        self._container = container
         self._serve = serve
         self._max_connections = max_connections
         self._streams: dict[int, OutboundStream] = {}
@@ -42,9 +32,9 @@ class Outbound:
 
     async def listen(self) -> int:
         """Take connections from now on; the port on 127.0.0.1 in the container. Raises SandboxLost."""
-        self._carrier.on_event("proxy", self._on_event)
+        self._container.on_event("proxy", self._on_event)
         header: Header = {"window": WINDOW_BYTES, "connections": self._max_connections}
-        frame = await self._carrier.ask("proxy.listen", header, (), LISTEN_TIMEOUT_S)
+        frame = await self._container.ask("proxy.listen", header, (), LISTEN_TIMEOUT_S)
         port = frame.header.get("port")
         if type(port) is not int or not 0 < port < 1 << 16:
             raise SandboxLost("a container's agent reported no port for its proxy")
@@ -83,9 +73,9 @@ class Outbound:
 
     def _open(self, number: int) -> None:
         if len(self._streams) >= self._max_connections:
-            self._carrier.notify("proxy.close", {"connection": number, "now": True})
+            self._container.notify("proxy.close", {"connection": number, "now": True})
             return
-        stream = self._streams[number] = OutboundStream(self._carrier, number)
+        stream = self._streams[number] = OutboundStream(self._container, number)
         task = asyncio.create_task(self._run(stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -101,8 +91,8 @@ class Outbound:
 class OutboundStream:
     """One connection of a container's, as a ByteStream."""
 
-    def __init__(self, carrier: Carrier, number: int) -> None:
-        self._carrier = carrier
+    def __init__(self, container: Container, number: int) -> None:
+        self._container = container
         self._number = number
         self._received = bytearray()
         self._room = WINDOW_BYTES  # that the agent may still send
@@ -175,4 +165,4 @@ class OutboundStream:
 
     def _notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
         if not self._is_closed:
-            self._carrier.notify(op, {**header, "connection": self._number}, blobs)
+            self._container.notify(op, {**header, "connection": self._number}, blobs)

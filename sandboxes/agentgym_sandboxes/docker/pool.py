@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.upkeep import KeptPool
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
 from agentgym_sandboxes.host.answers import Crowded
 from agentgym_sandboxes.host.backend import NOT_STARTED, Answer
 from agentgym_sandboxes.host.meter import CallMeter
@@ -27,26 +28,6 @@ FIRST_CROWDED_S = 0.1
 MAX_ENGINE_LOSSES = 5  # of one call: containers that went down with their engines
 
 
-class PooledContainer(Protocol):
-    """What the pool needs of a container. cause: of its loss, and worn: why it is to be replaced, as counted."""
-
-    name: str
-    reserved: int
-    lost: str | None
-    cause: str
-
-    @property
-    def worn(self) -> str: ...
-
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame: ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-StartContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[PooledContainer]]
-"""Starts a container that calls back when a slot came free or it was lost."""
 WentWithEngine: TypeAlias = Callable[[str], Awaitable[bool]]
 """Whether a lost container, by its name, went down with its engine."""
 
@@ -57,13 +38,13 @@ async def _by_itself(name: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    future: asyncio.Future[PooledContainer]
-    avoid: PooledContainer | None
+    future: asyncio.Future[Container]
+    avoid: Container | None
     is_suspect: bool
     num_slots: int
 
 
-class Pool(KeptPool[PooledContainer]):
+class Pool(KeptPool):
     """`size` x `slots` calls at a time; more wait in turn, at most `lease_timeout_s`.
 
     A worn container serves until a spare takes its place, so that there are never fewer.
@@ -83,10 +64,10 @@ class Pool(KeptPool[PooledContainer]):
         tenth = max(1, -(-size // 10))
         self._num_spares = tenth if config.spares is None else config.spares
         self._num_for_worn = max(self._num_spares, tenth)
-        self._live: list[PooledContainer] = []
-        self._spare: list[PooledContainer] = []
+        self._live: list[Container] = []
+        self._spare: list[Container] = []
         self._waiting: collections.deque[_Waiter] = collections.deque()
-        self._with_suspect: set[PooledContainer] = set()
+        self._with_suspect: set[Container] = set()
 
     async def start(self) -> None:
         """Return when the first container is ready; the others follow in the background."""
@@ -111,7 +92,7 @@ class Pool(KeptPool[PooledContainer]):
         self, op: str, blobs: Sequence[bytes], limits: Limits, answer_of: Callable[[Frame], Answer]
     ) -> Answer:
         queue_s, num_failed, num_engine_losses, num_crowded = 0.0, 0, 0, 0
-        container: PooledContainer | None = None
+        container: Container | None = None
         while True:
             began_s = time.monotonic()
             is_suspect = num_failed > 0
@@ -120,9 +101,7 @@ class Pool(KeptPool[PooledContainer]):
             leased_s = time.monotonic()
             queue_s += leased_s - began_s
             try:
-                frame = await self._call_in(
-                    container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots
-                )
+                frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots)
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
@@ -144,14 +123,7 @@ class Pool(KeptPool[PooledContainer]):
             return answer
 
     async def _call_in(
-        self,
-        container: PooledContainer,
-        op: str,
-        blobs: Sequence[bytes],
-        limits: Limits,
-        *,
-        is_suspect: bool,
-        num_slots: int,
+        self, container: Container, op: str, blobs: Sequence[bytes], limits: Limits, *, is_suspect: bool, num_slots: int
     ) -> Frame:
         try:
             return await container.call(op, blobs, limits)
@@ -179,9 +151,7 @@ class Pool(KeptPool[PooledContainer]):
         if frame.header.get("leaked"):
             self._meter.counts[counts.LEAKS] += 1
 
-    async def _lease(
-        self, *, avoid: PooledContainer | None, is_suspect: bool, num_slots: int = 1
-    ) -> PooledContainer:
+    async def _lease(self, *, avoid: Container | None, is_suspect: bool, num_slots: int = 1) -> Container:
         """A container with so many slots reserved for the caller. Raises SandboxUnavailable after the deadline.
 
         avoid: only when there is no other. is_suspect: of a call that lost a container, as all that ran beside it
@@ -190,7 +160,7 @@ class Pool(KeptPool[PooledContainer]):
         if self._keeper is None and not self._closed:
             raise SandboxUnavailable(NOT_STARTED)
         self._check_open()
-        future: asyncio.Future[PooledContainer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiter(future, avoid, is_suspect, num_slots))
         self._on_change()
         try:
@@ -263,7 +233,7 @@ class Pool(KeptPool[PooledContainer]):
                 self._retire(container, container.worn)
         self._serve_waiting()
 
-    def _retire(self, container: PooledContainer, cause: str) -> None:
+    def _retire(self, container: Container, cause: str) -> None:
         self._to_remove.append(container)
         self._meter.counts[f"replaced_{cause}_total"] += 1
 
@@ -274,21 +244,21 @@ class Pool(KeptPool[PooledContainer]):
         num_spares = self._num_for_worn if any_worn else self._num_spares
         return self._size - len(self._live) + num_spares - num_fresh - self.num_starting
 
-    def _pinged(self) -> list[PooledContainer]:
+    def _pinged(self) -> list[Container]:
         return [*self._live, *self._spare]
 
-    def _give_up(self) -> list[PooledContainer]:
+    def _give_up(self) -> list[Container]:
         containers = self._pinged()
         self._live, self._spare = [], []
         return containers
 
-    def _add_spare(self, container: PooledContainer) -> None:
+    def _add_spare(self, container: Container) -> None:
         self._spare.append(container)
 
-    def _is_removable(self, container: PooledContainer) -> bool:
+    def _is_removable(self, container: Container) -> bool:
         return container.reserved == 0 or container.lost is not None
 
-    def _futures(self) -> list[asyncio.Future[PooledContainer]]:
+    def _futures(self) -> list[asyncio.Future[Container]]:
         futures = [waiter.future for waiter in self._waiting]
         self._waiting.clear()
         return futures

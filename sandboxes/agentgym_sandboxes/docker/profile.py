@@ -20,8 +20,7 @@ PROCESSES_PER_CALL = 32
 PROCESSES_PER_SESSION = 160  # the agent allows fewer, so that it can always start one of its own
 AGENT_FILE_MIB = 256  # it holds whole payloads in memory files, which count as files
 ONE_THREAD = {  # numeric libraries start a pool as large as the machine when they are imported; a fork loses it
-    name: "1"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 }
 _TMPFS = "rw,nosuid,nodev,mode=1777"
 _SHARED_MEMORY = f"{_TMPFS},noexec,size=16m,nr_inodes=256"  # for the locks and queues of multiprocessing
@@ -52,9 +51,7 @@ def _network_settings(remapped: bool) -> dict[str, Json]:
     return settings
 
 
-def container_settings(
-    config: DockerConfig, image: str, owner: str, remapped: bool = False
-) -> dict[str, Json]:
+def container_settings(config: DockerConfig, image: str, owner: str, remapped: bool = False) -> dict[str, Json]:
     """The body of a create call.
 
     Root with two capabilities, because the agent needs another uid than the snippets; they end up with none.

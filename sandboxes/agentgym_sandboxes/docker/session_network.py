@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.outbound import Outbound
-from agentgym_sandboxes.docker.sessions import SessionContainer
 from agentgym_sandboxes.network.allow_list import AllowList
 from agentgym_sandboxes.network.limits import ProxyLimits
 
@@ -26,9 +26,7 @@ class SessionNetworks:
         self._limits = ProxyLimits(max_bytes=max_bytes, max_connections=max_connections)
         self._metrics = metrics
 
-    async def open(
-        self, container: SessionContainer, hosts: Sequence[str], stack: AsyncExitStack
-    ) -> dict[str, str]:
+    async def open(self, container: Container, hosts: Sequence[str], stack: AsyncExitStack) -> dict[str, str]:
         """Serve a container until the stack is closed; returns the environment variables that name the proxy.
 
         Raises UserError for what is not a list of hosts, SandboxUnavailable without h11, SandboxLost when the

@@ -14,24 +14,23 @@ from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.sessions import DockerSession, SessionContainer, StartSessionContainer
-from agentgym_sandboxes.docker.upkeep import KeptPool
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.sessions import DockerSession
+from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
 from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
 BACKOFFS_S = (0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
 
-OpenNetwork: TypeAlias = Callable[
-    [SessionContainer, Sequence[str], AsyncExitStack], Awaitable[Mapping[str, str]]
-]
+OpenNetwork: TypeAlias = Callable[[Container, Sequence[str], AsyncExitStack], Awaitable[Mapping[str, str]]]
 """Lets a container reach some hosts until the stack is closed; the environment variables that say how.
 
 Raises UserError for an invalid list of hosts.
 """
 
 
-class SessionPool(KeptPool[SessionContainer]):
+class SessionPool(KeptPool):
     """At most `max_sessions` at a time; more wait in turn, at most `lease_timeout_s`.
 
     Once the first session was asked for, `spare_sessions` containers wait for the next ones. A container is spare,
@@ -43,16 +42,16 @@ class SessionPool(KeptPool[SessionContainer]):
     def __init__(
         self,
         config: DockerConfig,
-        start_container: StartSessionContainer,
+        start_container: StartContainer,
         open_network: OpenNetwork | None = None,
         meter: CallMeter | None = None,
     ) -> None:
         super().__init__(config, start_container, meter or CallMeter(), "session container", BACKOFFS_S)
         self._open_network = open_network
-        self._spare: collections.deque[SessionContainer] = collections.deque()
-        self._leased: set[SessionContainer] = set()
-        self._ending: set[SessionContainer] = set()  # of sessions
-        self._waiting: collections.deque[asyncio.Future[SessionContainer]] = collections.deque()
+        self._spare: collections.deque[Container] = collections.deque()
+        self._leased: set[Container] = set()
+        self._ending: set[Container] = set()  # of sessions
+        self._waiting: collections.deque[asyncio.Future[Container]] = collections.deque()
 
     def gauges(self) -> dict[str, float]:
         """What is true now, by the names in `counts`."""
@@ -78,7 +77,7 @@ class SessionPool(KeptPool[SessionContainer]):
                 self._meter.counts[counts.SESSIONS_LOST] += 1
             self._end(container)
 
-    async def _lease(self) -> SessionContainer:
+    async def _lease(self) -> Container:
         """A container that answers, which no session had before."""
         began_s = time.monotonic()
         try:
@@ -91,7 +90,7 @@ class SessionPool(KeptPool[SessionContainer]):
         self._meter.queue.add(time.monotonic() - began_s)
         return container
 
-    async def _next(self) -> SessionContainer:
+    async def _next(self) -> Container:
         """Wait in turn. A container that its caller does not take is given up: an engine that went down may have
         taken it along."""
         wait = self._waiting.append
@@ -99,7 +98,7 @@ class SessionPool(KeptPool[SessionContainer]):
             if self._keeper is None and not self._closed:
                 self._begin()
             self._check_open()
-            future: asyncio.Future[SessionContainer] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
             wait(future)
             wait = self._waiting.appendleft  # its turn has come
             self._on_change()
@@ -124,11 +123,9 @@ class SessionPool(KeptPool[SessionContainer]):
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
             )
-        return self._trouble(
-            f"no session's container started within {timeout_s:g} s:", "each takes longer than that"
-        )
+        return self._trouble(f"no session's container started within {timeout_s:g} s:", "each takes longer than that")
 
-    def _end(self, container: SessionContainer) -> None:
+    def _end(self, container: Container) -> None:
         """Of a session, or of a try to begin one."""
         self._leased.discard(container)
         self._ending.add(container)
@@ -159,22 +156,22 @@ class SessionPool(KeptPool[SessionContainer]):
         wanted = min(num_waiting, self._room) + self._config.spare_sessions
         return wanted - len(self._spare) - self.num_starting
 
-    def _pinged(self) -> list[SessionContainer]:
+    def _pinged(self) -> list[Container]:
         return [*self._spare, *self._leased]
 
-    def _give_up(self) -> set[SessionContainer]:
+    def _give_up(self) -> set[Container]:
         containers = {*self._spare, *self._leased, *self._ending}
         self._spare.clear()
         return containers
 
-    def _add_spare(self, container: SessionContainer) -> None:
+    def _add_spare(self, container: Container) -> None:
         self._spare.append(container)
 
-    def _removed(self, container: SessionContainer) -> None:
+    def _removed(self, container: Container) -> None:
         self._ending.discard(container)
         self._on_change()
 
-    def _futures(self) -> list[asyncio.Future[SessionContainer]]:
+    def _futures(self) -> list[asyncio.Future[Container]]:
         futures = list(self._waiting)
         self._waiting.clear()
         return futures

@@ -5,21 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
 
 from agentgym.errors import UserError
-from agentgym.sandbox import (
-    FileInfo,
-    FileRefused,
-    Limits,
-    RunResult,
-    RunStatus,
-    SandboxDirty,
-    SandboxLost,
-)
+from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, RunStatus, SandboxDirty, SandboxLost
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.profile import ONE_THREAD
 from agentgym_sandboxes.host.answers import NO_ANSWER
 from agentgym_sandboxes.host.meter import CallMeter
@@ -32,38 +24,10 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_LIMITS = Limits()
 
 
-class SessionContainer(Protocol):
-    """What a session needs of its container."""
-
-    name: str
-    lost: str | None
-
-    @property
-    def usable(self) -> bool: ...
-
-    async def ask(
-        self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float, *, cancel: str | None = None
-    ) -> Frame: ...
-
-    def notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None: ...
-
-    def on_event(self, kind: str, handler: Callable[[Frame], None]) -> None: ...
-
-    def give_up(self, why: str) -> None: ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-StartSessionContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[SessionContainer]]
-"""Starts a container for a session; it calls back when it is lost."""
-
-
 class DockerSession:
     """A session in a leased container. Its calls take turns, in the order in which they were made."""
 
-    def __init__(self, container: SessionContainer, memory_mib: int, meter: CallMeter | None = None) -> None:
+    def __init__(self, container: Container, memory_mib: int, meter: CallMeter | None = None) -> None:
         self._container = container
         self._memory_mib = memory_mib
         self._meter = meter or CallMeter()
@@ -85,12 +49,7 @@ class DockerSession:
         return await self._call("run", [_bytes(code), _bytes(stdin)], limits)
 
     async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: str = "",
-        folder: str = ".",
-        limits: Limits = DEFAULT_LIMITS,
+        self, command: str | Sequence[str], *, stdin: str = "", folder: str = ".", limits: Limits = DEFAULT_LIMITS
     ) -> RunResult:
         """Run a command. One that is not there exits with 127, as in a shell."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)

@@ -7,32 +7,23 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeAlias
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.host.backend import OTHER_LOOP
 from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
 
-class Kept(Protocol):
-    """A container. lost: why it can't be used any more."""
-
-    name: str
-    lost: str | None
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
+StartContainer: TypeAlias = Callable[[Callable[[], None]], Awaitable[Container]]
+"""Starts a container that calls back when a slot came free or it was lost."""
 
 
-C = TypeVar("C", bound=Kept)
-
-
-class KeptPool(ABC, Generic[C]):
+class KeptPool(ABC):
     """Containers and those who wait for one. A subclass says how many it wants, and who gets which.
 
     start: of a container, which calls back when it changes. kind: of the containers, in words. waits_s: between the
@@ -42,12 +33,7 @@ class KeptPool(ABC, Generic[C]):
     CLOSED = "the sandbox was closed"
 
     def __init__(
-        self,
-        config: DockerConfig,
-        start: Callable[[Callable[[], None]], Awaitable[C]],
-        meter: CallMeter,
-        kind: str,
-        waits_s: Sequence[float],
+        self, config: DockerConfig, start: StartContainer, meter: CallMeter, kind: str, waits_s: Sequence[float]
     ) -> None:
         self.num_starting = 0
         self._config = config
@@ -56,7 +42,7 @@ class KeptPool(ABC, Generic[C]):
         self._kind = kind
         self._waits_s = waits_s
         self._start_error: InfraError | None = None  # the latest
-        self._to_remove: list[C] = []
+        self._to_remove: list[Container] = []
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
@@ -67,15 +53,15 @@ class KeptPool(ABC, Generic[C]):
         """How many more containers to start, or less than 0."""
 
     @abstractmethod
-    def _pinged(self) -> Iterable[C]:
+    def _pinged(self) -> Iterable[Container]:
         """The containers that are looked after."""
 
     @abstractmethod
-    def _give_up(self) -> Iterable[C]:
+    def _give_up(self) -> Iterable[Container]:
         """All containers that are not in `_to_remove`; those that nobody uses are forgotten."""
 
     @abstractmethod
-    def _add_spare(self, container: C) -> None:
+    def _add_spare(self, container: Container) -> None:
         """Take one that was started."""
 
     @abstractmethod
@@ -86,10 +72,10 @@ class KeptPool(ABC, Generic[C]):
     def _futures(self) -> Iterable[asyncio.Future[Any]]:
         """Of those who wait, who are forgotten."""
 
-    def _is_removable(self, container: C) -> bool:
+    def _is_removable(self, container: Container) -> bool:
         return True
 
-    def _removed(self, container: C) -> None:
+    def _removed(self, container: Container) -> None:  # noqa: B027  # most pools have nothing to do then
         """It is gone."""
 
     async def close(self) -> None:
@@ -166,7 +152,7 @@ class KeptPool(ABC, Generic[C]):
             self._add_spare(container)
             self._on_change()
 
-    async def _started(self) -> C | None:
+    async def _started(self) -> Container | None:
         """None when there were too many before one started."""
         for wait_s in itertools.chain(self._waits_s, itertools.repeat(self._waits_s[-1])):
             try:
@@ -183,7 +169,7 @@ class KeptPool(ABC, Generic[C]):
                 break
         return None
 
-    async def _remove(self, container: C) -> None:
+    async def _remove(self, container: Container) -> None:
         try:
             await container.close()
         except InfraError as error:

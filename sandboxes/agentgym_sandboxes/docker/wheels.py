@@ -106,20 +106,14 @@ async def fetch(python: ImagePython, requirements: Sequence[Requirement], target
     return tuple(sorted(f"{canonicalize_name(one.metadata['Name'])}=={one.version}" for one in found))
 
 
-def explained(
-    output: str, python: ImagePython, requirements: Sequence[Requirement]
-) -> InfraError | UserError:
+def explained(output: str, python: ImagePython, requirements: Sequence[Requirement]) -> InfraError | UserError:
     """What pip's failure means, and what to do; its verbose output is needed for this."""
     lines = output.splitlines()
-    telling = [
-        line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying")) or " depends on " in line
-    ]
+    telling = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying")) or " depends on " in line]
     said = "\n".join(map(_short, telling[-8:] or lines[-8:]))
     what = f"pip could not get {' '.join(map(str, requirements))} for {python}"
     if "No module named pip" in output:
-        return UserError(
-            f"{what}: there is no pip beside agentgym. Install it: `{sys.executable} -m ensurepip`"
-        )
+        return UserError(f"{what}: there is no pip beside agentgym. Install it: `{sys.executable} -m ensurepip`")
     if any(sign in output for sign in _NO_NETWORK):
         return InfraError(
             f"{what}: it can't reach the index. Where there is another, name it in PIP_INDEX_URL; without a "
@@ -137,10 +131,7 @@ def _why_missing(wanted: str, output: str, python: ImagePython) -> str:
     if "from versions: none" not in output:
         return f"there is no wheel of {wanted} for {python.abi}; below are the versions that have one."
     others = ("Skipping link: none of the wheel's tags", "Skipping link: No sources permitted")
-    if any(
-        line.lstrip().startswith(others) and f"{name}-" in canonicalize_name(line)
-        for line in output.splitlines()
-    ):
+    if any(line.lstrip().startswith(others) and f"{name}-" in canonicalize_name(line) for line in output.splitlines()):
         return (
             f"no version of {name} has a wheel for {python.abi}, and nothing is built from source here. Ask for "
             "another package, or install it in an image of your own and name that in sandbox.options.image."

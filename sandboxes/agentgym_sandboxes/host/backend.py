@@ -85,6 +85,4 @@ class AgentBackend(SandboxBackend):
         """Judge a solution: in one round trip, or a program a case. Raises InfraError when the sandbox failed."""
         if judges_programs(request):
             return await grade_programs(request, self.run, self._num_at_once)
-        return await self._call(
-            "grade", grade_blobs(request), request.limits, lambda frame: verdict_of(frame, request)
-        )
+        return await self._call("grade", grade_blobs(request), request.limits, lambda frame: verdict_of(frame, request))

@@ -7,15 +7,7 @@ import os
 from typing import cast
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import (
-    AssertCase,
-    CallCase,
-    GradeRequest,
-    LimitHit,
-    RunStatus,
-    SandboxLost,
-    Verdict,
-)
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, LimitHit, RunStatus, SandboxLost, Verdict
 from agentgym_sandboxes.agent import values
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.agent.serve import NO_MEMORY

@@ -74,9 +74,7 @@ def judge_call(case: CallCase, answer: Answer) -> CaseResult:
     error = _difference("returned", answer, _encoded(case.expected, "expects"), case.tolerance)
     if not error and isinstance(answer, Returned) and case.expected_args is not None:
         left = answer.left or NoValue("nothing")
-        error = _difference(
-            "left its arguments", left, _encoded(case.expected_args, "expects"), case.tolerance
-        )
+        error = _difference("left its arguments", left, _encoded(case.expected_args, "expects"), case.tolerance)
     return CaseResult(passed=not error, error=error)
 
 
@@ -122,12 +120,7 @@ def load_failure(cases: Sequence[Case], raised: Raised, wall_s: float) -> Verdic
 
 
 def assemble(
-    cases: Sequence[Case],
-    answers: Iterable[Answer],
-    failures: Iterable[Raised | None],
-    end: End,
-    *,
-    wall_s: float,
+    cases: Sequence[Case], answers: Iterable[Answer], failures: Iterable[Raised | None], end: End, *, wall_s: float
 ) -> Verdict:
     """The verdict on a solution that was loaded.
 
@@ -174,8 +167,7 @@ def output_difference(printed: str, expected: str, tolerance: float) -> str:
     if max(len(whole), len(whole_wanted)) <= MAX_VALUE_CHARS:
         return f"printed {whole!r}, expected {whole_wanted!r}"
     shown, shown_wanted = (
-        render(lines[line], MAX_VALUE_CHARS) if line < len(lines) else "nothing more"
-        for lines in (got, wanted)
+        render(lines[line], MAX_VALUE_CHARS) if line < len(lines) else "nothing more" for lines in (got, wanted)
     )
     return f"printed {shown} on line {line + 1}, expected {shown_wanted}"
 

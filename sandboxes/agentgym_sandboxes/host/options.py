@@ -47,9 +47,7 @@ def _converted(where: str, value: object, hint: object) -> object:
     if typing.get_origin(hint) is tuple:
         one = typing.get_args(hint)[0]
         if not isinstance(value, (list, tuple)) or not all(_fits(item, (one,)) for item in value):
-            raise UserError(
-                f"{where} is {value!r}; it must be a list of {one.__name__}, as [a, b], also for only one"
-            )
+            raise UserError(f"{where} is {value!r}; it must be a list of {one.__name__}, as [a, b], also for only one")
         return tuple(value)
     allowed = typing.get_args(hint) or (hint,)
     if not _fits(value, allowed):

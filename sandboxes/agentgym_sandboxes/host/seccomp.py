@@ -53,11 +53,7 @@ def _options() -> Iterator[Json]:
     """
     for level in (_IP, _UDP):
         yield _allow(["setsockopt"], _equal(1, level))
-    for level, values in (
-        (_SOCKET, (*_BUFFERS, *_FILTERS)),
-        (_TCP, (_TCP_ULP,)),
-        (_IPV6, (_IPV6_FLOWLABEL_MGR,)),
-    ):
+    for level, values in ((_SOCKET, (*_BUFFERS, *_FILTERS)), (_TCP, (_TCP_ULP,)), (_IPV6, (_IPV6_FLOWLABEL_MGR,))):
         for condition in _others(2, values, _OPTION_BITS):
             yield _allow(["setsockopt"], _equal(1, level), condition)
     for value, name in _BUFFERS.items():  # programs take it badly when they can't be set
@@ -121,10 +117,4 @@ def _allow(names: Sequence[str], *conditions: Condition) -> Json:
 
 def _answer(names: Sequence[str], error: int, comment: str, *conditions: Condition) -> Json:
     """An error, or 0: done, to no effect."""
-    return {
-        "names": [*names],
-        "action": "SCMP_ACT_ERRNO",
-        "errnoRet": error,
-        "args": [*conditions],
-        "comment": comment,
-    }
+    return {"names": [*names], "action": "SCMP_ACT_ERRNO", "errnoRet": error, "args": [*conditions], "comment": comment}

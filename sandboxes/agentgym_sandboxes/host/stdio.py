@@ -8,16 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from agentgym.errors import UserError
-from agentgym.sandbox import (
-    CaseResult,
-    GradeRequest,
-    LimitHit,
-    Limits,
-    RunResult,
-    RunStatus,
-    StdioCase,
-    Verdict,
-)
+from agentgym.sandbox import CaseResult, GradeRequest, LimitHit, Limits, RunResult, RunStatus, StdioCase, Verdict
 from agentgym_sandboxes.host import wording
 from agentgym_sandboxes.host.judging import output_difference
 
@@ -79,11 +70,7 @@ _JUDGED = (RunStatus.OK, RunStatus.ERROR)
 
 
 def _verdict(
-    request: GradeRequest,
-    cases: list[StdioCase],
-    found: dict[int, RunResult],
-    failed_s: float,
-    wall_s: float,
+    request: GradeRequest, cases: list[StdioCase], found: dict[int, RunResult], failed_s: float, wall_s: float
 ) -> Verdict:
     ended = [found[index] for index in sorted(found) if found[index].status not in _JUDGED]
     unsupported = [result for result in ended if result.status is RunStatus.UNSUPPORTED]

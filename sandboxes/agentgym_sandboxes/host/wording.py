@@ -24,18 +24,10 @@ _SAME_WORDS = (
     ),
     ("KeyError", re.compile(r"^'(-?\d+)'$"), r"\1"),
     ("ValueError", re.compile(r"^(too many values to unpack \(expected \d+), got \d+\)$"), r"\1)"),
-    (
-        "ValueError",
-        re.compile(r"^(max|min)\(\) arg is an empty sequence$"),
-        r"\1() iterable argument is empty",
-    ),
+    ("ValueError", re.compile(r"^(max|min)\(\) arg is an empty sequence$"), r"\1() iterable argument is empty"),
     ("ValueError", re.compile(r"^.* is not in list$"), "list.index(x): x not in list"),
     ("TypeError", re.compile(r"^cannot use .* \((unhashable type: .*)\)$"), r"\1"),
-    (
-        "TypeError",
-        re.compile(r"^(argument of type .*) is not a container or iterable$"),
-        r"\1 is not iterable",
-    ),
+    ("TypeError", re.compile(r"^(argument of type .*) is not a container or iterable$"), r"\1 is not iterable"),
     ("RecursionError", re.compile(r"^.*$"), "maximum recursion depth exceeded"),
     ("MemoryError", re.compile(r"^.*$"), ""),
 )

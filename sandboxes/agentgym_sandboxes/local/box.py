@@ -63,9 +63,7 @@ class Box:
         errors = os.memfd_create("errors")
         try:
             argument = agent_argument("solo")
-            command, fds = place.command(
-                [python, "-s", "-c", argument, str(theirs.fileno())], theirs.fileno()
-            )
+            command, fds = place.command([python, "-s", "-c", argument, str(theirs.fileno())], theirs.fileno())
             # From this thread, which outlives it: bubblewrap's children die with the thread that started them.
             process = subprocess.Popen(  # noqa: ASYNC220
                 command,
@@ -112,11 +110,7 @@ class Box:
         self._on_end = (lambda end: on_gone()) if on_gone is not None else None
 
     def order(
-        self,
-        op: str,
-        limits: dict[str, float],
-        fds: Sequence[int],
-        on_end: Callable[[End | None], None],
+        self, op: str, limits: dict[str, float], fds: Sequence[int], on_end: Callable[[End | None], None]
     ) -> None:
         """Begin the call. on_end: called once, with None when the box died without a report.
 

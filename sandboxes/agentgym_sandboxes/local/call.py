@@ -54,9 +54,7 @@ class Call:
         Raises SandboxLost when a box died under it, SandboxDirty when one could not be ended.
         """
         try:
-            deadline = self._loop.call_at(
-                self._loop.time() + self._job.limits.wall_s, lambda: self._end("timeout")
-            )
+            deadline = self._loop.call_at(self._loop.time() + self._job.limits.wall_s, lambda: self._end("timeout"))
             try:
                 with self._prepared() as orders:
                     for op, fds in orders.items():
@@ -141,9 +139,7 @@ class Call:
         if op == "program":
             if "notes" in job.fds:
                 self._pump("notes")
-            reason, claimed = reason_of_failure(
-                status, claim_in(bytes(job.output["notes"])), b"", alone=False
-            )
+            reason, claimed = reason_of_failure(status, claim_in(bytes(job.output["notes"])), b"", alone=False)
             if reason == "disk_limit":
                 most = job.limits.file_mib
                 job.hit = Hit("file_mib", most, most) if claimed == "file" else disk
@@ -159,9 +155,7 @@ class Call:
         job.reason = job.reason or reason
         if not self._ended.done():
             if job.reason == "oom" and self._num_oom_kills():
-                memory = [
-                    used for box in self._boxes.values() if (used := box.place.memory_mib()) is not None
-                ]
+                memory = [used for box in self._boxes.values() if (used := box.place.memory_mib()) is not None]
                 job.hit = Hit("memory_mib", *max(memory)) if memory else None
             if job.hit is None and job.reason is not None and job.reason != "disk_limit":
                 job.hit = hit_of(job, job.reason)

@@ -9,15 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from agentgym.sandbox import (
-    Capabilities,
-    GradeRequest,
-    Limits,
-    RunResult,
-    SandboxBackend,
-    SandboxUnavailable,
-    Verdict,
-)
+from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxBackend, SandboxUnavailable, Verdict
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.host.backend import DEFAULT_LIMITS, NOT_STARTED
 from agentgym_sandboxes.host.meter import CallMeter

@@ -96,10 +96,6 @@ def _key(message: str) -> object:
 
 def builtin_exception(raised: Raised) -> Exception:
     kind = getattr(builtins, raised.kind, None)
-    if (
-        isinstance(kind, type)
-        and issubclass(kind, Exception)
-        and not issubclass(kind, (StopIteration, UnicodeError))
-    ):
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, (StopIteration, UnicodeError)):
         return kind(_key(raised.message) if kind is KeyError else raised.message)
     return RuntimeError(raised.message)

@@ -12,9 +12,7 @@ from agentgym_sandboxes.host.wording import Raised
 
 MAX_PARSED_CHARS = 64 * 1024
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
-_NO_NAME_IN_MODULE = re.compile(
-    r"(?:module|from) '([\w.]+)' has no attribute|cannot import name '\w+' from '([\w.]+)'"
-)
+_NO_NAME_IN_MODULE = re.compile(r"(?:module|from) '([\w.]+)' has no attribute|cannot import name '\w+' from '([\w.]+)'")
 _NO_ATTRIBUTE = re.compile(r"(?:type object )?'([\w.]+)'(?: object)? has no attribute '(\w+)'")
 _NOT_YET = re.compile(r"^The monty |^external function |\bnot (?:yet )?support(?:ed)?\b")
 _FINALIZER = re.compile(r"\bdef\s+__del__\b")
@@ -23,13 +21,9 @@ _READERS = frozenset(
     ["list", "tuple", "set", "frozenset", "dict", "sorted", "sum", "max", "min", "any", "all", "iter"]
 )  # of all that they are given, or as Python does: iter(map(...)) is not a list in either
 _READING_METHODS = frozenset(("join", "extend", "update", "union", "fromkeys", "intersection", "difference"))
-_MAYBE_LAZY = re.compile(
-    r"\b(?:map|filter|zip|enumerate|reversed)\b|[^\s#].*\bfor\b|\(\s*\n.*\bfor\b", re.DOTALL
-)
+_MAYBE_LAZY = re.compile(r"\b(?:map|filter|zip|enumerate|reversed)\b|[^\s#].*\bfor\b|\(\s*\n.*\bfor\b", re.DOTALL)
 _INPUT = re.compile(r"\b(?:input|stdin|fileinput|open|eval|exec|readline|getattr|globals|__builtins__)\b")
-_NO_BYTES = re.compile(
-    r"cannot convert '(?:list|tuple|set|frozenset|dict|range|map|\w*iterator)' object to bytes"
-)
+_NO_BYTES = re.compile(r"cannot convert '(?:list|tuple|set|frozenset|dict|range|map|\w*iterator)' object to bytes")
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
 
 

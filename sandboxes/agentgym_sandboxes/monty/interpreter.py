@@ -10,16 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, cast
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import (
-    AssertCase,
-    CallCase,
-    GradeRequest,
-    LimitHit,
-    Limits,
-    RunResult,
-    RunStatus,
-    Verdict,
-)
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, LimitHit, Limits, RunResult, RunStatus, Verdict
 from agentgym_sandboxes.host import judging, wording
 from agentgym_sandboxes.host.judging import Answer, End
 from agentgym_sandboxes.host.wording import Raised
@@ -77,13 +68,7 @@ class Interpreter:
         except Unsupported as error:
             end = End(RunStatus.UNSUPPORTED, f"{UNSUPPORTED}: {error}")
             answers, failures = [], []
-        return judging.assemble(
-            request.cases,
-            answers,
-            failures,
-            end,
-            wall_s=time.monotonic() - began_s,
-        )
+        return judging.assemble(request.cases, answers, failures, end, wall_s=time.monotonic() - began_s)
 
     def run(self, code: str, stdin: str, limits: Limits) -> RunResult:
         """Run a program. There is no standard input: code that may read it is unsupported."""
@@ -146,8 +131,7 @@ class Interpreter:
 
         inputs = {
             "__calls": [
-                (list(case.args), dict(case.kwargs), case.as_list, case.expected_args is not None)
-                for case in calls
+                (list(case.args), dict(case.kwargs), case.as_list, case.expected_args is not None) for case in calls
             ]
         }
         batch = BATCH.format(load=request.entry, call=call_source(request.entry))
@@ -210,9 +194,7 @@ class Interpreter:
                 refuse_unknown_name(raised)
                 raise InfraError(f"the tests' prelude failed: {wording.error_text(raised)}") from None
             try:
-                if (
-                    request.entry.isidentifier()
-                ):  # a prelude may hold its signature, as HumanEval's prompts do
+                if request.entry.isidentifier():  # a prelude may hold its signature, as HumanEval's prompts do
                     session.feed_run(f"{request.entry} = candidate", external_lookup=proxies)
                 session.feed_run(case.source, external_lookup=proxies, print_callback=Output(0))
             except MontyError as error:

@@ -15,14 +15,7 @@ from agentgym_sandboxes.host import wording
 from agentgym_sandboxes.host.judging import Answer, NoValue, Returned
 from agentgym_sandboxes.host.trees import same
 from agentgym_sandboxes.host.wording import Raised
-from agentgym_sandboxes.monty.failing import (
-    Ended,
-    Unsupported,
-    builtin_exception,
-    raised_of,
-    refuse_gaps,
-    timed_out,
-)
+from agentgym_sandboxes.monty.failing import Ended, Unsupported, builtin_exception, raised_of, refuse_gaps, timed_out
 from agentgym_sandboxes.monty.gaps import lazy_value, never_finalized
 from agentgym_sandboxes.monty.inside import ARGUMENTS, CALL, call_source
 from agentgym_sandboxes.monty.output import Output
@@ -52,9 +45,7 @@ class Solution:
         self._deadline_s = deadline_s
         self.end: Ended | Unsupported | None = None
 
-    def call(
-        self, args: tuple[object, ...], kwargs: dict[str, object], as_list: bool = False
-    ) -> tuple[Answer, Tree]:
+    def call(self, args: tuple[object, ...], kwargs: dict[str, object], as_list: bool = False) -> tuple[Answer, Tree]:
         """Call the entry; its answer, and the arguments after it. Raises Ended when the solution ran out of
         time or crashed, Unsupported when it returned what crosses elsewhere."""
         from pydantic_monty import MontyError
@@ -72,9 +63,7 @@ class Solution:
         answer = answer_of(told) if type(told) is list and len(told) == 3 else None
         if answer is None:
             return GARBAGE, None
-        left = (
-            answer.left.tree if isinstance(answer, Returned) and isinstance(answer.left, Returned) else None
-        )
+        left = answer.left.tree if isinstance(answer, Returned) and isinstance(answer.left, Returned) else None
         return answer, left
 
     def _arguments(self) -> Tree:

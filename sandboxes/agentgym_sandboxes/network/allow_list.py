@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgym.errors import UserError
-from agentgym_sandboxes.network.hosts import (
-    Address,
-    address_of,
-    canonical_host,
-    is_own,
-    is_public,
-    split_port,
-)
+from agentgym_sandboxes.network.hosts import Address, address_of, canonical_host, is_own, is_public, split_port
 
 DEFAULT_PORTS = (80, 443)
 MAX_ENTRIES = 1000

@@ -17,14 +17,7 @@ _GLOBAL_V6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _NOT_PUBLIC = [  # Python's is_global counts these as global; the first is where a cloud keeps its metadata
     ipaddress.ip_network(text)
-    for text in (
-        "168.63.129.16/32",
-        "192.0.0.0/24",
-        "192.88.99.0/24",
-        "2002::/16",
-        "2001:db8::/32",
-        "3fff::/20",
-    )
+    for text in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2002::/16", "2001:db8::/32", "3fff::/20")
 ]
 
 

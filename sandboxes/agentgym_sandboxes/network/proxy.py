@@ -101,18 +101,12 @@ class Proxy:
 
     def _check(self, head: Head) -> None:
         if self._num_bytes() >= self._limits.max_bytes:
-            raise Refused(
-                403, f"the session used up its {self._limits.max_bytes} bytes of network", "refused"
-            )
+            raise Refused(403, f"the session used up its {self._limits.max_bytes} bytes of network", "refused")
         if self._allowed.entry_for(head.host, head.port) is None:
             where = shown(head.host, head.port)
-            raise Refused(
-                403, f"{where} is not on the allow list of this session: {self._allowed}", "refused"
-            )
+            raise Refused(403, f"{where} is not on the allow list of this session: {self._allowed}", "refused")
 
-    async def _forward(
-        self, head: Head, client: ByteStream, request: ClientRequest, upstream: ByteStream
-    ) -> None:
+    async def _forward(self, head: Head, client: ByteStream, request: ClientRequest, upstream: ByteStream) -> None:
         """One request; its connection ends with the response."""
 
         async def copy_request() -> None:

@@ -15,8 +15,7 @@ from agentgym_sandboxes.unsafe_subprocess.place import SubprocessPlace
 log = logging.getLogger(__name__)
 
 WHAT_IT_MEANS = (
-    "code runs as you, with your files, your network and your processes in its reach, and what it starts "
-    "may outlive it"
+    "code runs as you, with your files, your network and your processes in its reach, and what it starts may outlive it"
 )
 
 

@@ -6,18 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from agentgym import (
-    Environment,
-    Episode,
-    EpisodeContext,
-    Message,
-    Reply,
-    Reward,
-    Split,
-    Task,
-    hookimpl,
-    reward,
-)
+from agentgym import Environment, Episode, EpisodeContext, Message, Reply, Reward, Split, Task, hookimpl, reward
 
 
 @dataclass

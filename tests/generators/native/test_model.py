@@ -20,9 +20,7 @@ CPU = torch.device("cpu")
 
 def load(folder, *, rows=8, max_len=128):
     shape = read_architecture(folder)
-    model = Qwen3Model(
-        shape, fuse(shape, read_folder(folder), device=CPU, dtype=torch.float32), max_len=max_len
-    )
+    model = Qwen3Model(shape, fuse(shape, read_folder(folder), device=CPU, dtype=torch.float32), max_len=max_len)
     return model, KVCache(shape, rows=rows, max_len=max_len, device=CPU, dtype=torch.float32)
 
 
@@ -96,9 +94,7 @@ def test_a_copied_prefix_and_swapped_rows_give_the_same_logits(old_model, tokens
 
 def test_bfloat16_stays_near_float32(old_model, tokens):
     shape = read_architecture(old_model.folder)
-    model = Qwen3Model(
-        shape, fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16), max_len=64
-    )
+    model = Qwen3Model(shape, fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16), max_len=64)
     cache = KVCache(shape, rows=2, max_len=64, device=CPU, dtype=torch.bfloat16)
     logprobs = extend(model, cache, tokens, [0], [0], [40]).log_softmax(-1)[0]
     theirs = old_model.logits(tokens[0, :40])[-1].log_softmax(-1)

@@ -32,11 +32,7 @@ def tearing(weights):
 
 @pytest.mark.parametrize(
     ("change", "error"),
-    [
-        (tearing, OSError),
-        (lambda weights: weights[1:], ValueError),
-        (lambda weights: weights * 2, ValueError),
-    ],
+    [(tearing, OSError), (lambda weights: weights[1:], ValueError), (lambda weights: weights * 2, ValueError)],
 )
 async def test_after_any_failed_update_it_refuses(engine, new_model, change, error):
     calls = [asyncio.create_task(engine.generate(ENDLESS)) for _ in range(MANY)]

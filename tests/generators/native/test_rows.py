@@ -37,14 +37,8 @@ def assert_in_place(table, cache, ticket):
     assert (cache.data[:, :, row, :, : table.computed[row]] == ticket).all()
 
 
-def test_sequences_take_the_first_rows(table, cache):
-    assert [fill(table, cache, [ticket, 1, 2]) for ticket in range(10, 14)] == [0, 1, 2, 3]
-    assert (table.num_running, table.span) == (4, 4)
-
-
 def test_what_runs_moves_together_with_its_cache(table, cache):
-    for ticket in range(10, 30):
-        fill(table, cache, [ticket, 1, 2])
+    assert [fill(table, cache, [ticket, 1, 2]) for ticket in range(10, 30)] == list(range(20))
     for ticket in [*range(10, 18), *range(20, 28)]:
         table.free(table.row_of(ticket))
     assert table.span == 20
@@ -58,15 +52,12 @@ def test_a_continuation_takes_the_row_of_what_it_continues(table, cache):
     for ticket in (10, 11, 12):
         fill(table, cache, [ticket, 1, 2])
     table.free(table.row_of(12))
+    table.free(table.row_of(10))
     row = table.take([12, 1, 2, 5, 6])
     assert (table.length[row], table.computed[row]) == (5, 3)
     assert (cache.data[:, :, row, :, :3] == 12).all()
-
-
-def test_the_same_prompt_again_keeps_all_but_its_last_token(table, cache):
-    table.free(fill(table, cache, [10, 1, 2]))
-    row = table.take([10, 1, 2])
-    assert table.computed[row] == 2
+    same_again = table.take([10, 1, 2])
+    assert table.computed[same_again] == 2, "all but its last token"
 
 
 def test_another_prompt_takes_the_row_that_was_used_longest_ago(table, cache):

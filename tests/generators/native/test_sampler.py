@@ -66,9 +66,7 @@ def test_each_row_has_its_own_settings():
         top_p_B=np.array([p for _, _, p in settings], np.float32),
     )
     for row, (temperature, top_k, top_p) in enumerate(settings):
-        token, logprob = draw(
-            logits[row : row + 1], seeds=[row], temperature=temperature, top_k=top_k, top_p=top_p
-        )
+        token, logprob = draw(logits[row : row + 1], seeds=[row], temperature=temperature, top_k=top_k, top_p=top_p)
         assert together[0][row] == token[0]
         assert together[1][row] == pytest.approx(logprob[0], abs=1e-6)
 

@@ -37,9 +37,7 @@ def fused(plain):
 
 
 def ask(prompt_ids, *, max_tokens=10, seed=0):
-    return GenerateRequest(
-        prompt_ids=tuple(prompt_ids), sampling=SamplingParams(max_tokens=max_tokens, seed=seed)
-    )
+    return GenerateRequest(prompt_ids=tuple(prompt_ids), sampling=SamplingParams(max_tokens=max_tokens, seed=seed))
 
 
 def run(scheduler, requests):
@@ -88,9 +86,7 @@ def test_the_next_turn_computes_only_what_is_new(scheduler, old_model):
         for request, completion in zip(first, replies, strict=True)
     ]
     completions = run(scheduler, turns)
-    assert scheduler.totals.computed_tokens - before == 8 * (
-        1 + 3
-    )  # the last sampled token, and the new ones
+    assert scheduler.totals.computed_tokens - before == 8 * (1 + 3)  # the last sampled token, and the new ones
     check(old_model, turns, completions)
 
 
@@ -158,9 +154,7 @@ def test_never_more_than_max_batch_run(old_model):
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 5)
 
 
-def test_a_request_cancelled_between_an_update_and_the_next_step_leaves_every_queue(
-    scheduler, old_model, new_model
-):
+def test_a_request_cancelled_between_an_update_and_the_next_step_leaves_every_queue(scheduler, old_model, new_model):
     requests = [ask(random_prompt(20, seed=seed), seed=seed) for seed in range(2)]
     for ticket, request in enumerate(requests):
         scheduler.submit(ticket, request)
@@ -213,10 +207,7 @@ def test_weights_that_give_no_numbers_are_an_infrastructure_error(scheduler, old
 def test_the_result_of_a_sequence_does_not_depend_on_how_passes_are_cut(old_model):
     requests = [ask(random_prompt(5 + 9 * i, seed=i), seed=i) for i in range(8)]
     results = [
-        [
-            completion.completion_ids
-            for completion in run(make_scheduler(old_model, max_padded_tokens=size), requests)
-        ]
+        [completion.completion_ids for completion in run(make_scheduler(old_model, max_padded_tokens=size), requests)]
         for size in (1, 50, 10_000)
     ]
     assert results[0] == results[1] == results[2]

@@ -44,9 +44,7 @@ LIMITS = Limits(wall_s=60.0, cpu_s=60)
 def _names() -> dict[str, object]:
     names: dict[str, object] = {"datetime": datetime, "decimal": decimal, "Decimal": decimal.Decimal}
     names.update(Fraction=fractions.Fraction, inf=float("inf"), nan=float("nan"))
-    names.update(
-        {name: getattr(collections, name) for name in ("Counter", "OrderedDict", "deque", "defaultdict")}
-    )
+    names.update({name: getattr(collections, name) for name in ("Counter", "OrderedDict", "deque", "defaultdict")})
     return names
 
 
@@ -149,12 +147,7 @@ class Grades:
     async def changes(self, random: Random) -> None:
         """Arguments come back as the solution left them."""
         pairs = [literal(random) for _ in range(6)]
-        code = (
-            IMPORTS
-            + "def f(n, xs):\n    xs[:] = ["
-            + ",\n".join(source for source, _ in pairs)
-            + "][n:n + 2]\n"
-        )
+        code = IMPORTS + "def f(n, xs):\n    xs[:] = [" + ",\n".join(source for source, _ in pairs) + "][n:n + 2]\n"
         cases: list[Case] = []
         for n in range(len(pairs)):
             left = [value for _, value in pairs[n : n + 2]]
@@ -206,8 +199,7 @@ class Sessions:
     async def case(self, random: Random) -> None:
         def text() -> str:
             return "".join(
-                random.choice([*NAMES, "/", " ", "'", "print(1)", "\udcff", "😀"])
-                for _ in range(random.randint(0, 4))
+                random.choice([*NAMES, "/", " ", "'", "print(1)", "\udcff", "😀"]) for _ in range(random.randint(0, 4))
             )
 
         limits = Limits(wall_s=5, output_bytes=random.choice((1, 1000)))
@@ -216,12 +208,8 @@ class Sessions:
             if roll < 0.3:
                 await self._session.run(text(), stdin=text(), limits=limits)
             elif roll < 0.6:
-                argv: str | list[str] = random.choice(
-                    (text(), ["echo", text()], [text()], [text(), text()], [])
-                )
-                await self._session.exec(
-                    argv, stdin=text(), folder=random.choice((".", text())), limits=limits
-                )
+                argv: str | list[str] = random.choice((text(), ["echo", text()], [text()], [text(), text()], []))
+                await self._session.exec(argv, stdin=text(), folder=random.choice((".", text())), limits=limits)
             elif roll < 0.75:
                 await self._session.write(text(), random.randbytes(5))
             elif roll < 0.9:

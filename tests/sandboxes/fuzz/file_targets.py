@@ -120,9 +120,7 @@ def random_archive(random: Random) -> bytes:
     """A tar archive with members that a good one has, and some that it must not."""
     out = io.BytesIO()
     with tarfile.open(
-        fileobj=out,
-        mode="w",
-        format=random.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)),
+        fileobj=out, mode="w", format=random.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
     ) as tar:
         for _ in range(random.randint(0, 5)):
             member = tarfile.TarInfo(

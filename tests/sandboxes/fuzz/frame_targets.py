@@ -51,14 +51,8 @@ def hostile_stream(random: Random) -> bytes:
             header = mutation.random_tree(random)
             if random.random() < 0.6:
                 n = len(body)
-                sizes = random.choice(
-                    ([n], [n], [], mutation.random_tree(random), [-1, n + 1], [True] * n, [1e300])
-                )
-                header = {
-                    "id": mutation.random_leaf(random),
-                    "sizes": sizes,
-                    "event": mutation.random_leaf(random),
-                }
+                sizes = random.choice(([n], [n], [], mutation.random_tree(random), [-1, n + 1], [True] * n, [1e300]))
+                header = {"id": mutation.random_leaf(random), "sizes": sizes, "event": mutation.random_leaf(random)}
             head = mutation.as_text(header)[: 1 << 16]
             out += struct.pack(">II", len(head), len(body)) + head + body
         return out

@@ -49,9 +49,7 @@ def _flip(random: Random, data: bytes) -> bytes:
 
 def _insert(random: Random, data: bytes) -> bytes:
     place = random.randint(0, len(data))
-    return (
-        data[:place] + random.choice([*INTERESTING, random.randbytes(random.randint(1, 12))]) + data[place:]
-    )
+    return data[:place] + random.choice([*INTERESTING, random.randbytes(random.randint(1, 12))]) + data[place:]
 
 
 def _delete(random: Random, data: bytes) -> bytes:
@@ -90,11 +88,7 @@ def random_tree(random: Random, depth: int = 0) -> object:
         return [random_tree(random, depth + 1) for _ in range(random.randint(0, 4))]
     if roll < 0.97:
         return {str(random_leaf(random)): random_tree(random, depth + 1) for _ in range(random.randint(0, 3))}
-    return (
-        _DEEP + random.choice(("60", "500", "100000"))
-        if roll < 0.985
-        else ["l", *[0] * random.randint(1000, 20000)]
-    )
+    return _DEEP + random.choice(("60", "500", "100000")) if roll < 0.985 else ["l", *[0] * random.randint(1000, 20000)]
 
 
 def random_leaf(random: Random) -> object:
@@ -125,6 +119,4 @@ def spoil_tree(random: Random, tree: object) -> object:
 
 def as_text(tree: object) -> bytes:
     """The JSON text; lone surrogates are escaped, and deep lists, which no writer of ours can make, are deep."""
-    return _DEEP_TEXT.sub(
-        lambda m: b'["l",' * int(m[1]) + b"[]" + b"]" * int(m[1]), json.dumps(tree).encode()
-    )
+    return _DEEP_TEXT.sub(lambda m: b'["l",' * int(m[1]) + b"[]" + b"]" * int(m[1]), json.dumps(tree).encode())

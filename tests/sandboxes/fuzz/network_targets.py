@@ -124,9 +124,7 @@ def entries(random: Random) -> None:
 
 def addresses(random: Random) -> None:
     """No reserved address is public, in whatever form of IPv6 it hides."""
-    network = random.choice(
-        [*RESERVED, *RESERVED, ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
-    )
+    network = random.choice([*RESERVED, *RESERVED, ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")])
     offset = random.getrandbits(128) % network.num_addresses
     address = ipaddress.ip_address(int(network.network_address) + offset) if network.version == 4 else (
         ipaddress.IPv6Address(int(network.network_address) + offset))  # fmt: skip
@@ -149,22 +147,14 @@ def random_hello(random: Random) -> bytes:
 
     name = random.choice((b"good.example", b"evil.example", b"", b"\xff", b"a" * 300))
     extensions = [b"\x00\x00" + field(2, field(2, b"\x00" + field(2, name)))]
-    extensions += random.sample(
-        [b"\x00\x10" + field(2, b"h2"), b"\xfe\x0d" + field(2, b"x"), b"\x7a\x7a\x00\x00"], 1
-    )
+    extensions += random.sample([b"\x00\x10" + field(2, b"h2"), b"\xfe\x0d" + field(2, b"x"), b"\x7a\x7a\x00\x00"], 1)
     random.shuffle(extensions)
     hello = (
-        b"\x03\x03"
-        + bytes(32)
-        + field(1, b"s" * random.choice((0, 32)))
-        + field(2, b"\x13\x01")
-        + field(1, b"\x00")
+        b"\x03\x03" + bytes(32) + field(1, b"s" * random.choice((0, 32))) + field(2, b"\x13\x01") + field(1, b"\x00")
     )
     message = b"\x01" + field(3, hello + field(2, b"".join(extensions)))
     size = random.choice((len(message), 50, 200))
-    return b"".join(
-        b"\x16\x03\x01" + field(2, message[start : start + size]) for start in range(0, len(message), size)
-    )
+    return b"".join(b"\x16\x03\x01" + field(2, message[start : start + size]) for start in range(0, len(message), size))
 
 
 def hellos(random: Random) -> None:
@@ -258,10 +248,7 @@ class ProxyCases:
             stream = mutation.spoil(random, stream)
         limits = ProxyLimits(head_timeout_s=2, connect_timeout_s=2, idle_timeout_s=2, max_bytes=100_000)
         proxy = Proxy(
-            "fuzz",
-            AllowList([f"good.example:{good}", f"*.wild.example:{good}", f"127.0.0.1:{good}"]),
-            limits,
-            _here,
+            "fuzz", AllowList([f"good.example:{good}", f"*.wild.example:{good}", f"127.0.0.1:{good}"]), limits, _here
         )
         client = Canned(mutation.pieces(random, stream))
         try:

@@ -36,11 +36,7 @@ def random_scalar(random: Random) -> object:
     if roll < 0.55:
         return random.choice(SCALARS)
     if roll < 0.75:
-        return (
-            random.randint(-5, 5)
-            if roll < 0.68
-            else random.getrandbits(random.choice((8, 62, 63, 64, 65, 300)))
-        )
+        return random.randint(-5, 5) if roll < 0.68 else random.getrandbits(random.choice((8, 62, 63, 64, 65, 300)))
     if roll < 0.85:
         return random.uniform(-10, 10)
     return "".join(random.choice('ab01 é\ud800\udc00😀"\\\x00') for _ in range(random.randint(0, 6)))
@@ -49,9 +45,7 @@ def random_scalar(random: Random) -> object:
 def random_library(random: Random) -> object:
     """A value of the standard library's, often at the edge of its range."""
     number, zone = random.randint(-(10**9), 10**9), datetime.timedelta(minutes=random.randint(-1200, 1200))
-    moment = datetime.datetime.min + datetime.timedelta(
-        seconds=abs(number), microseconds=random.choice((0, 7))
-    )
+    moment = datetime.datetime.min + datetime.timedelta(seconds=abs(number), microseconds=random.choice((0, 7)))
     aware = moment.replace(tzinfo=datetime.timezone(zone, "z"), fold=random.choice((0, 1)))
     return random.choice([
         *LIBRARY, *LIBRARY, range(number, -number, number or 1), fractions.Fraction(number, random.randint(1, 99)),
@@ -75,9 +69,7 @@ def random_value(random: Random, *, library: bool = True, depth: int = 0) -> obj
         return random_library(random) if library and random.random() < 0.15 else random_scalar(random)
 
     def items(most: int = 4) -> list[object]:
-        return [
-            random_value(random, library=library, depth=depth + 1) for _ in range(random.randint(0, most))
-        ]
+        return [random_value(random, library=library, depth=depth + 1) for _ in range(random.randint(0, most))]
 
     def pairs() -> list[tuple[object, object]]:
         return [(random_key(random), item) for item in items(3)]

@@ -76,9 +76,7 @@ def shared(random: Random) -> None:
     """Containers that are held twice stay one, also in rings."""
     nodes: list[list[object]] = [[index] for index in range(random.randint(1, 6))]
     for _ in range(random.randint(0, 10)):
-        random.choice(nodes).append(
-            random.choice([*nodes, (random.choice(nodes),), {"k": random.choice(nodes)}])
-        )
+        random.choice(nodes).append(random.choice([*nodes, (random.choice(nodes),), {"k": random.choice(nodes)}]))
     tree = json.loads(values.text(values.Writer([]).tree(nodes)))
     assert _shape(values.Reader([]).read(tree)) == _shape(nodes)
 

@@ -27,9 +27,7 @@ def random_cases(random: Random, kinds: str) -> list[Case]:
             continue
         left = (random_value(random),) if random.random() < 0.2 else None
         cases.append(
-            CallCase(
-                args=(1,), expected=random_value(random), expected_args=left, as_list=random.random() < 0.2
-            )
+            CallCase(args=(1,), expected=random_value(random), expected_args=left, as_list=random.random() < 0.2)
         )
     return cases
 
@@ -133,9 +131,7 @@ def call_answers(random: Random) -> None:
             if case.expected_args is not None:
                 assert equal(_value(told[2][1]), case.expected_args), (told, case)
     if data == b"".join(mutation.as_text(line) + b"\n" for line in true):
-        expected = [
-            line[0] == "r" and _passes(case, line) for case, line in zip(cases, true[1:], strict=True)
-        ]
+        expected = [line[0] == "r" and _passes(case, line) for case, line in zip(cases, true[1:], strict=True)]
         assert [result.passed for result in verdict.results] == expected
 
 
@@ -166,9 +162,7 @@ def assert_answers(random: Random) -> None:
     said: list[object] = [["ok"]]
     for case in cases:
         if isinstance(case, AssertCase):
-            said.append(
-                random.choice((["pass"], ["x", "AssertionError", "", 1], ["x", "ValueError", "é\n" * 300, 1]))
-            )
+            said.append(random.choice((["pass"], ["x", "AssertionError", "", 1], ["x", "ValueError", "é\n" * 300, 1])))
     said = said[: random.randint(0, len(said))] if random.random() < 0.2 else said
     spoken = b"".join(mutation.as_text(line) + b"\n" for line in said)
     data = spoiled_lines(random, true_answers(random, cases))
@@ -185,11 +179,7 @@ def assert_answers(random: Random) -> None:
 
 def program_answers(random: Random) -> None:
     """Whatever a program wrote and however it ended: a result with a status, and text that can be written."""
-    blobs = [
-        mutation.spoil(random, b'["memory"]\n'),
-        random.randbytes(50),
-        mutation.spoil(random, "é😀".encode() * 20),
-    ]
+    blobs = [mutation.spoil(random, b'["memory"]\n'), random.randbytes(50), mutation.spoil(random, "é😀".encode() * 20)]
     exits = {"program": random.choice((0, 256, 9, 139, 65280))} if random.random() < 0.9 else {}
     header = {"id": 1, "reason": random.choice([*REASONS, "disk_limit"]), "exits": exits,
               "truncated": random.random() < 0.5,

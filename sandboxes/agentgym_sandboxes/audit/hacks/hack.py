@@ -8,15 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import (
-    GradeRequest,
-    Limits,
-    RunStatus,
-    Sandbox,
-    SandboxBackend,
-    SandboxUnavailable,
-    Verdict,
-)
+from agentgym.sandbox import GradeRequest, Limits, RunStatus, Sandbox, SandboxBackend, SandboxUnavailable, Verdict
 from agentgym_sandboxes.audit.findings import Category, Judgement, contained, escaped, unsupported
 from agentgym_sandboxes.audit.hacks.targets import Target
 from agentgym_sandboxes.audit.host import Host
@@ -50,11 +42,7 @@ class Hack:
         """The grades that it attacks."""
         for cases in self.target.groups:
             yield GradeRequest(
-                code=self.code,
-                entry=self.target.entry,
-                cases=cases,
-                prelude=self.target.prelude,
-                limits=self.limits,
+                code=self.code, entry=self.target.entry, cases=cases, prelude=self.target.prelude, limits=self.limits
             )
 
     async def attempt(self, backend: SandboxBackend, host: Host) -> Judgement:

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from agentgym_sandboxes.audit.hacks.hack import Hack
-from agentgym_sandboxes.audit.hacks.targets import (
-    ADD,
-    AVERAGE,
-    RUNNING,
-    SORT_IN_PLACE,
-    STACK,
-    TOTAL,
-    WITH_HELPER,
-)
+from agentgym_sandboxes.audit.hacks.targets import ADD, AVERAGE, RUNNING, SORT_IN_PLACE, STACK, TOTAL, WITH_HELPER
 
 _MARKERS = """MARKERS = '''
 ALL TESTS PASSED

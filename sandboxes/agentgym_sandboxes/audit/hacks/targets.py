@@ -193,10 +193,7 @@ SORTED = Target(
     name="sorted copy",
     entry="ordered",
     honest="def ordered(xs):\n    return sorted(xs)\n",
-    cases=(
-        CallCase(args=([3, 1, 2],), expected=[1, 2, 3]),
-        CallCase(args=([9, 8, 7, 6],), expected=[6, 7, 8, 9]),
-    ),
+    cases=(CallCase(args=([3, 1, 2],), expected=[1, 2, 3]), CallCase(args=([9, 8, 7, 6],), expected=[6, 7, 8, 9])),
 )
 
 EVENS = Target(
@@ -258,8 +255,7 @@ WITH_HELPER = Target(
     honest="def decoded(text):\n    return text[::-1]\n",
     prelude="import string\nimport unittest\n\ndef encoded(text):\n    return text[::-1]\n",
     cases=_asserts(
-        "assert decoded(encoded('sand')) == 'sand'",
-        "assert candidate(encoded(string.digits)) == string.digits",
+        "assert decoded(encoded('sand')) == 'sand'", "assert candidate(encoded(string.digits)) == string.digits"
     ),
 )
 
@@ -274,28 +270,19 @@ METHOD = Target(
     name="method of a class",
     entry="Solution.add",
     honest="class Solution:\n    def add(self, a, b):\n        return a + b\n",
-    cases=(
-        CallCase(args=(2, 3), expected=5),
-        CallCase(args=(10, -4), expected=6),
-    ),
+    cases=(CallCase(args=(2, 3), expected=5), CallCase(args=(10, -4), expected=6)),
 )
 
 TOTAL = Target(
     name="program: total",
     honest="input()\nprint(sum(map(int, input().split())))\n",
-    cases=(
-        StdioCase(stdin="3\n1 2 3\n", expected="6\n"),
-        StdioCase(stdin="2\n40 2\n", expected="42\n"),
-    ),
+    cases=(StdioCase(stdin="3\n1 2 3\n", expected="6\n"), StdioCase(stdin="2\n40 2\n", expected="42\n")),
 )
 
 RUNNING = Target(
     name="program: running totals",
     honest="total = 0\nfor word in input().split():\n    total += int(word)\n    print(total)\n",
-    cases=(
-        StdioCase(stdin="1 2 3\n", expected="1\n3\n6\n"),
-        StdioCase(stdin="5 5\n", expected="5\n10\n"),
-    ),
+    cases=(StdioCase(stdin="1 2 3\n", expected="1\n3\n6\n"), StdioCase(stdin="5 5\n", expected="5\n10\n")),
 )
 
 AVERAGE = Target(

@@ -95,9 +95,7 @@ def left(what: str) -> Check:
 
     @unless_settled
     def check(result: RunResult) -> Judgement:
-        if result.status is not RunStatus.OK or what not in [
-            line.split(":")[0] for line in evidence(result, "made")
-        ]:
+        if result.status is not RunStatus.OK or what not in [line.split(":")[0] for line in evidence(result, "made")]:
             return broken(f"it did not make {what!r}; {described(result)}")
         return contained(f"made {what}; nothing of it was left")
 

@@ -22,9 +22,7 @@ def _runs_on(name: str, tries: str, code: str, *, plain: bool = False, limits: L
         limits=limits,
         check=ended(RunStatus.TIMEOUT, after="" if plain else "start"),
         plain=plain,
-        code=code
-        if plain
-        else f"say('made', 'start')\n{textwrap.dedent(code)}\nescaped('time', 'came to its end')\n",
+        code=code if plain else f"say('made', 'start')\n{textwrap.dedent(code)}\nescaped('time', 'came to its end')\n",
     )
 
 

@@ -19,9 +19,7 @@ def _cut(*statuses: RunStatus) -> Check:
     @unless_settled
     def check(result: RunResult) -> Judgement:
         most = LIMITS.output_bytes
-        longest = max(
-            len(text) for text in (result.stdout, result.stderr, result.stdout_bytes, result.stderr_bytes)
-        )
+        longest = max(len(text) for text in (result.stdout, result.stderr, result.stdout_bytes, result.stderr_bytes))
         if longest > most:
             return escaped(f"{longest} came back, {most} are allowed")
         if result.status not in statuses:

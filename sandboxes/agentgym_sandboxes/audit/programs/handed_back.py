@@ -70,9 +70,7 @@ def _ended_by(number: int) -> Check:
         if result.status is RunStatus.OK or result.exit_code == 0:
             return escaped("an end by a signal reads as success")
         return (
-            contained(described(result))
-            if result.exit_code in (-number, 128 + number)
-            else broken(described(result))
+            contained(described(result)) if result.exit_code in (-number, 128 + number) else broken(described(result))
         )
 
     return check
@@ -121,9 +119,7 @@ time.sleep(0.05)
 say("made", "writer")
 """)
     victim = program("import time\nfor _ in range(20):\n    time.sleep(0.01)\nsay('mine', 'only')\n")
-    neighbour, first = await asyncio.gather(
-        backend.run(victim, limits=LIMITS), backend.run(writer, limits=LIMITS)
-    )
+    neighbour, first = await asyncio.gather(backend.run(victim, limits=LIMITS), backend.run(writer, limits=LIMITS))
     results = [neighbour, await backend.run(victim, limits=LIMITS)]
     if "made: writer" not in first.stdout:
         return settled(first) or broken(described(first))

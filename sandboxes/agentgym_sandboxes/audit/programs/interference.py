@@ -91,9 +91,7 @@ done = subprocess.run([sys.executable, "-c", "print('held: start-up files: none 
                       capture_output=True, text=True)
 print(done.stdout + done.stderr)
 """)
-    planted, ran = await asyncio.gather(
-        backend.run(planter, limits=LIMITS), backend.run(runner, limits=LIMITS)
-    )
+    planted, ran = await asyncio.gather(backend.run(planter, limits=LIMITS), backend.run(runner, limits=LIMITS))
     if "made: start-up files" not in planted.stdout:
         return settled(planted) or broken(described(planted))
     return refused(1)(ran)

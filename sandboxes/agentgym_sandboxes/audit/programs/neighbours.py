@@ -33,9 +33,7 @@ _IDLE = "import time; time.sleep(4)"
 
 
 @contextlib.asynccontextmanager
-async def _beside(
-    backend: SandboxBackend, code: str, begun_s: float = 0.4
-) -> AsyncIterator[asyncio.Task[RunResult]]:
+async def _beside(backend: SandboxBackend, code: str, begun_s: float = 0.4) -> AsyncIterator[asyncio.Task[RunResult]]:
     """A call that has begun and goes on."""
     task = asyncio.create_task(backend.run(code, limits=Limits(wall_s=120.0, cpu_s=8, memory_mib=256)))
     await asyncio.sleep(begun_s)

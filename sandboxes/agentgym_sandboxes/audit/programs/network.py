@@ -59,13 +59,9 @@ while time.monotonic() < end:
         time.sleep(0.05)
 held("loopback", last)
 """)
-    served, called = await asyncio.gather(
-        backend.run(server, limits=LIMITS), backend.run(client, limits=LIMITS)
-    )
+    served, called = await asyncio.gather(backend.run(server, limits=LIMITS), backend.run(client, limits=LIMITS))
     if evidence(called, "reached"):
-        return Judgement(
-            Outcome.NOT_CLAIMED, "calls at the same time in one container share its loopback interface"
-        )
+        return Judgement(Outcome.NOT_CLAIMED, "calls at the same time in one container share its loopback interface")
     early = settled(called)
     if early is not None:
         return early

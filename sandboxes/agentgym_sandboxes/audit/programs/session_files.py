@@ -128,16 +128,7 @@ os.mkfifo("fifo")
 print("made")
 """
     await make(session, code)
-    for path in (
-        "../up",
-        "/tmp/planted",
-        "out/planted",
-        "work/planted",
-        "a/../../planted",
-        ".",
-        "",
-        "target",
-    ):
+    for path in ("../up", "/tmp/planted", "out/planted", "work/planted", "a/../../planted", ".", "", "target"):
         try:
             await session.write(path, b"planted")
         except FileRefused:
@@ -252,11 +243,7 @@ async def _packed_bomb(session: Session) -> Judgement:
     except FileRefused as error:
         return contained(str(error))
     found = sum(info.size for info in await session.files())
-    return (
-        escaped(f"unpacked {found >> 20} MiB")
-        if found > 128 << 20
-        else contained(f"{found} bytes came of it")
-    )
+    return escaped(f"unpacked {found >> 20} MiB") if found > 128 << 20 else contained(f"{found} bytes came of it")
 
 
 async def _bad_snapshot(session: Session) -> Judgement:
@@ -283,9 +270,7 @@ print("made")
             if content is not None and b"root:" in content.read():
                 return escaped(f"{member.name!r} holds what a link leads to")
     odd = [
-        m.name
-        for m in members
-        if not (m.isfile() or m.isdir()) or m.name.startswith("/") or ".." in m.name.split("/")
+        m.name for m in members if not (m.isfile() or m.isdir()) or m.name.startswith("/") or ".." in m.name.split("/")
     ]
     if odd:
         return escaped(f"the archive holds {odd[0]!r}")

@@ -39,9 +39,7 @@ class EvenLengths(Environment[Attempts]):
         context.state.lengths.append(int(measured.stdout))
         context.info["lengths"] = context.state.lengths
         context.info["success"] = all(length % 2 == 0 for length in context.state.lengths)
-        return Reply(
-            messages=({"role": "user", "content": "And another one."},), done=context.turn == self.max_turns
-        )
+        return Reply(messages=({"role": "user", "content": "And another one."},), done=context.turn == self.max_turns)
 
 
 def brevity(episode: Episode) -> float:

@@ -34,7 +34,4 @@ class Signs(Advantage):
     def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
         rewards_G = [float(episode.reward or 0.0) for episode in episodes_G]
         mean = sum(rewards_G) / max(1, len(rewards_G))
-        return [
-            0.0 if abs(reward - mean) < self.margin else 1.0 if reward > mean else -1.0
-            for reward in rewards_G
-        ]
+        return [0.0 if abs(reward - mean) < self.margin else 1.0 if reward > mean else -1.0 for reward in rewards_G]

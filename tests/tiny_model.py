@@ -1,0 +1,59 @@
+"""A tiny Qwen3 with random weights, and samples for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+
+from agentgym.types import Sample
+
+VOCAB_SIZE = 96
+
+
+def write_model(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, layers: int = 2) -> str:
+    """Write a Hugging Face folder with random weights, large enough to make logits differ."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,
+    )
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text("{}")
+    return str(folder)
+
+
+def draw_samples(count: int, *, seed: int = 0, longest: int = 60) -> list[Sample]:
+    """Samples of 2 to `longest` tokens: a prompt, then sampled tokens with some tool text in between."""
+    draw, draw_version = random.Random(seed), random.Random(seed)
+    samples = []
+    for number in range(count):
+        length = draw.randint(2, longest)
+        prompt = draw.randint(1, length - 1)
+        mask = [0.0] * prompt + [1.0 if draw.random() < 0.8 else 0.0 for _ in range(length - prompt)]
+        mask[-1] = 1.0
+        samples.append(
+            Sample(
+                sample_id=f"sample-{number}",
+                token_ids=tuple(draw.randrange(VOCAB_SIZE) for _ in range(length)),
+                loss_mask=tuple(mask),
+                logprobs=tuple(-draw.uniform(2.0, 7.0) if m else 0.0 for m in mask),
+                advantages=tuple(draw.gauss(0, 1) if m else 0.0 for m in mask),
+                versions=tuple(draw_version.randrange(5) if m else -1 for m in mask),
+                ref_logprobs=tuple(-draw.uniform(2.0, 7.0) if m else 0.0 for m in mask),
+            )
+        )
+    return samples
