@@ -128,9 +128,7 @@ async def test_without_a_control_group_it_says_how_to_get_one(own: ServedBackend
         ("python", "/bin/true", r"no Python 3.9 or later.*tried /bin/true"),
     ],
 )
-async def test_a_command_or_python_that_is_none_is_named(
-    groups: Groups, option: str, value: str, said: str
-) -> None:
+async def test_a_command_or_python_that_is_none_is_named(groups: Groups, option: str, value: str, said: str) -> None:
     async with served({"cgroup": groups[0], option: value}, groups[1]) as backend:
         with pytest.raises(SandboxUnavailable, match=said):
             await backend.probe()
@@ -244,9 +242,7 @@ async def test_a_cancelled_call_ends_and_gives_its_slot_back(own: ServedBackend,
     await until(lambda: not waiting(groups[0]))
 
 
-async def test_a_spare_that_is_killed_is_replaced_and_no_call_notices(
-    own: ServedBackend, groups: Groups
-) -> None:
+async def test_a_spare_that_is_killed_is_replaced_and_no_call_notices(own: ServedBackend, groups: Groups) -> None:
     await own.start()
     kill(members(groups[0]))
     assert await say(own, "print(1)") == "1"
