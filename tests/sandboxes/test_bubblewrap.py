@@ -24,6 +24,7 @@ from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+Groups = tuple[str, Path | None]
 OWNER = """
 import asyncio, sys
 from agentgym.sandbox import Limits
@@ -50,14 +51,14 @@ def f():
 
 
 @pytest.fixture
-def groups(bubblewrap: ServedBackend) -> Iterator[tuple[str, Path | None]]:
+def groups(bubblewrap: ServedBackend) -> Iterator[Groups]:
     """Control groups for a test of its own."""
     with ordinary_user.control_groups(f"agentgym-test-{os.getpid()}-own") as found:
         yield found
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def own(groups: tuple[str, Path | None]) -> AsyncIterator[ServedBackend]:
+async def own(groups: Groups) -> AsyncIterator[ServedBackend]:
     """A backend for a test of its own: two slots, one spare."""
     path, folder = groups
     async with served({"cgroup": path, "slots": 2, "spares": 1}, folder) as backend:
@@ -120,19 +121,20 @@ async def test_without_a_control_group_it_says_how_to_get_one(own: ServedBackend
             await backend.start()
 
 
-async def test_a_missing_command_is_named_with_its_package(groups: tuple[str, Path | None]) -> None:
-    async with served({"cgroup": groups[0], "bwrap": "no-such-bwrap"}, groups[1]) as backend:
-        with pytest.raises(SandboxUnavailable, match=r"no command 'no-such-bwrap'.*apt install bubblewrap"):
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("bwrap", "no-such-bwrap", "no command 'no-such-bwrap'.*apt install bubblewrap"),
+        ("python", "/bin/true", r"no Python 3.9 or later.*tried /bin/true"),
+    ],
+)
+async def test_a_command_or_python_that_is_none_is_named(groups: Groups, option: str, value: str, said: str) -> None:
+    async with served({"cgroup": groups[0], option: value}, groups[1]) as backend:
+        with pytest.raises(SandboxUnavailable, match=said):
             await backend.probe()
 
 
-async def test_a_python_that_is_none_is_named(groups: tuple[str, Path | None]) -> None:
-    async with served({"cgroup": groups[0], "python": "/bin/true"}, groups[1]) as backend:
-        with pytest.raises(SandboxUnavailable, match=r"no Python 3.9 or later.*tried /bin/true"):
-            await backend.probe()
-
-
-async def test_our_own_python_can_be_used_wherever_it_lies(groups: tuple[str, Path | None]) -> None:
+async def test_our_own_python_can_be_used_wherever_it_lies(groups: Groups) -> None:
     options = {"cgroup": groups[0], "python": sys.executable, "spares": 0}
     async with served(options, groups[1]) as backend:  # type: ignore[arg-type]
         await backend.start()
@@ -206,9 +208,7 @@ async def test_files_are_limited_wherever_they_can_be_written(bubblewrap: Served
     assert int(await say(bubblewrap, code)) <= 64 + 16
 
 
-async def test_nothing_of_a_call_is_left_when_its_answer_is_there(
-    own: ServedBackend, groups: tuple[str, Path | None]
-) -> None:
+async def test_nothing_of_a_call_is_left_when_its_answer_is_there(own: ServedBackend, groups: Groups) -> None:
     await own.start()
     code = (
         "import os, signal\n"
@@ -230,9 +230,7 @@ async def test_nothing_of_a_call_is_left_when_its_answer_is_there(
     assert len(members(groups[0])) <= 2  # its bubblewrap and its keeper
 
 
-async def test_a_cancelled_call_ends_and_gives_its_slot_back(
-    own: ServedBackend, groups: tuple[str, Path | None]
-) -> None:
+async def test_a_cancelled_call_ends_and_gives_its_slot_back(own: ServedBackend, groups: Groups) -> None:
     await own.start()
     calls = [asyncio.create_task(own.run(f"{WAIT}f()", limits=Limits(wall_s=300.0))) for _ in "12"]
     await until(lambda: len(waiting(groups[0])) == 2)
@@ -244,17 +242,13 @@ async def test_a_cancelled_call_ends_and_gives_its_slot_back(
     await until(lambda: not waiting(groups[0]))
 
 
-async def test_a_spare_that_is_killed_is_replaced_and_no_call_notices(
-    own: ServedBackend, groups: tuple[str, Path | None]
-) -> None:
+async def test_a_spare_that_is_killed_is_replaced_and_no_call_notices(own: ServedBackend, groups: Groups) -> None:
     await own.start()
     kill(members(groups[0]))
     assert await say(own, "print(1)") == "1"
 
 
-async def test_a_call_whose_sandbox_is_killed_is_made_again(
-    own: ServedBackend, groups: tuple[str, Path | None]
-) -> None:
+async def test_a_call_whose_sandbox_is_killed_is_made_again(own: ServedBackend, groups: Groups) -> None:
     await own.start()
     cases = (CallCase(args=(), expected=int(signal.SIGWINCH)),)
     request = GradeRequest(code=WAIT, entry="f", cases=cases, limits=Limits(wall_s=100.0))
@@ -269,9 +263,7 @@ async def test_a_call_whose_sandbox_is_killed_is_made_again(
     assert own.metrics()["sandbox/retries_total"] == 1
 
 
-async def test_a_killed_owner_leaves_no_process_and_the_next_start_removes_its_groups(
-    groups: tuple[str, Path | None],
-) -> None:
+async def test_a_killed_owner_leaves_no_process_and_the_next_start_removes_its_groups(groups: Groups) -> None:
     path, folder = groups
     owner = await asyncio.create_subprocess_exec(
         *ordinary_user.command([sys.executable, "-c", OWNER, path], folder), stdout=asyncio.subprocess.PIPE

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_docker import FakeDocker, fake_docker
+from pool_fakes import until
 
 from agentgym.errors import InfraError
 from agentgym_sandboxes.docker.attach import attach
@@ -173,9 +174,7 @@ async def test_engines_that_were_reached_are_let_go_when_the_opening_is_cancelle
         slow.info.clear()
         group = group_of(quick, slow)
         opening = asyncio.create_task(group.open())
-        async with asyncio.timeout(30):
-            while not group.engines:
-                await asyncio.sleep(0.01)
+        await until(lambda: group.engines)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from pool_fakes import until
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxUnavailable
@@ -24,9 +25,7 @@ def make(slots: int = 1, spares: int = 0, lease_timeout_s: float = 60.0) -> Unsa
 
 
 async def busy(backend: UnsafeSubprocessBackend, count: int) -> None:
-    async with asyncio.timeout(30):
-        while backend.metrics()["sandbox/slots_used"] != count:
-            await asyncio.sleep(0.01)
+    await until(lambda: backend.metrics()["sandbox/slots_used"] == count)
 
 
 async def test_no_more_calls_run_at_a_time_than_there_are_slots(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from fast_clock import run_storms, settle
+from pool_fakes import until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxUnavailable
@@ -139,9 +140,7 @@ async def test_starts_and_closes_at_once_take_turns() -> None:
     pool = backend._pool
     assert pool is not None
     call = asyncio.create_task(backend.run("while True: pass", limits=FOREVER))
-    async with asyncio.timeout(20):
-        while pool.num_busy < 1:
-            await asyncio.sleep(0.01)
+    await until(lambda: pool.num_busy >= 1)
     closes = [asyncio.create_task(backend.close()) for _ in range(3)]
     await asyncio.sleep(0)
     closes[0].cancel()  # it goes on

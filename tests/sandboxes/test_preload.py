@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from pool_fakes import until
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import AssertCase, CallCase, GradeRequest, RunStatus, SandboxUnavailable
@@ -93,9 +93,7 @@ def containers_of(backend: DockerBackend) -> str:
 
 async def until_no_container_of(backend: DockerBackend) -> None:
     """An engine still lists for a moment what it is removing."""
-    async with asyncio.timeout(60):
-        while containers_of(backend):
-            await asyncio.sleep(0.1)
+    await until(lambda: not containers_of(backend))
 
 
 async def printed(backend: DockerBackend, code: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
 import pytest
+from pool_fakes import until
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -72,9 +72,7 @@ async def test_its_process_group_ends_at_the_wall_limit(unsafe_subprocess: Unsaf
         if len(pids) == 2:  # else the limit came before both had begun
             break
     assert len(pids) == 2
-    async with asyncio.timeout(30):
-        while any(_runs(pid) for pid in pids):
-            await asyncio.sleep(0.02)
+    await until(lambda: not any(_runs(pid) for pid in pids))
 
 
 def _runs(pid: int) -> bool:
@@ -97,9 +95,7 @@ async def test_one_process_is_limited_in_memory_files_and_cpu(unsafe_subprocess:
 async def test_close_leaves_no_folder_behind() -> None:
     backend = UnsafeSubprocessBackend(UnsafeSubprocessConfig(allow_unsafe=True, spares=2))
     await backend.start()
-    async with asyncio.timeout(30):
-        while backend.metrics()["sandbox/containers_spare"] < 2:
-            await asyncio.sleep(0.02)
+    await until(lambda: backend.metrics()["sandbox/containers_spare"] >= 2)
     assert backend._pool is not None
     folders = [Path(box.place.folder) for box in backend._pool._spares]
     assert len(folders) == 2 and all(folder.is_dir() for folder in folders)
