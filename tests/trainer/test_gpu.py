@@ -22,7 +22,7 @@ def test_float32_on_the_gpu_equals_the_cpu(make_engine: MakeEngine, samples: lis
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, while it compiles
+@pytest.mark.filterwarnings("default")  # torch warns while it compiles
 def test_flex_attention_in_bfloat16_is_near_the_cpu_and_resumes(
     make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
 ) -> None:
