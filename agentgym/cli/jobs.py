@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
-from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.train import TrainResult
+    from agentgym.recipe import Recipe
+    from agentgym.runs.folder import RunFolder
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
 
