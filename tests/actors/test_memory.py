@@ -20,8 +20,9 @@ class MallInfo(ctypes.Structure):
     """What glibc's `mallinfo2` returns. uordblks: bytes in use."""
 
     _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+        *((f"before_{i}", ctypes.c_size_t) for i in range(7)),
+        ("uordblks", ctypes.c_size_t),
+        *((f"after_{i}", ctypes.c_size_t) for i in range(2)),
     ]
 
 
