@@ -45,7 +45,7 @@ async def evaluate(
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
-        runtime = await stack.enter_async_context(Runtime(log_dir=folder.path / "logs"))
+        runtime = await stack.enter_async_context(Runtime(log_dir=folder.path / "logs", launcher=recipe.launcher))
         store = await recipe.weights.open(folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
