@@ -98,7 +98,7 @@ class EvaluationBegins(BaseException):
 
 def _agentgym(words: Sequence[str], folder: Path) -> str:
     words = [PLACEHOLDERS.get(word, word) for word in words]
-    for word in ("runs/NAME", *words):
+    for word in ("runs/NAME", "evals/NAME", *words):
         if run := re.match(r"(runs|evals)/[\w.-]+", word):
             make_run(folder / run[0], is_evaluation=run[1] == "evals")
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it

@@ -52,10 +52,10 @@ def eval_json(result: EvalResult, folder: RunFolder) -> dict[str, object]:
     return {"event": "result", **result.to_mapping(), "folder": str(folder.path)}
 
 
-def difference_line(difference: PairedDifference) -> str:
+def difference_line(difference: PairedDifference, what: str = "last minus first, task by task") -> str:
     verdict = "zero lies outside" if difference.is_clear else "zero lies inside: no clear difference"
     return (
-        f"last minus first, task by task: {difference.mean:+.3f} "
+        f"{what}: {difference.mean:+.3f} "
         f"[{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict}); "
         f"{difference.better} tasks better, {difference.worse} worse, {difference.equal} equal"
     )

@@ -50,6 +50,11 @@ class EvalSetup:
     def to_mapping(self) -> dict[str, Json]:
         return asdict(self)
 
+    @classmethod
+    def from_mapping(cls, saved: Mapping[str, Json]) -> Self:
+        """The inverse. Raises TypeError for what another version wrote."""
+        return cls(**saved)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtK:

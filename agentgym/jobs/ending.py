@@ -12,7 +12,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.evaluate import evaluate
 from agentgym.jobs.state import RunState
 from agentgym.recipe import Recipe
-from agentgym.runs.evaluations import read_result
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 
@@ -60,7 +60,7 @@ def compare_ends(
 ) -> TrainResult:
     """Write the comparison into the run's folder. first: None where it was not measured."""
     difference = None
-    setups = [found[0] if (found := read_result(folder, one)) else None for one in (0, step)]
+    setups = [read_record(folder, one).get("setup") for one in (0, step)]
     if first is not None and setups[0] == setups[1]:
         difference = paired_difference(first.by_task, last.by_task, shares=True)
     elif first is not None:

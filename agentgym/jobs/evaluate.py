@@ -11,14 +11,14 @@ from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
-from agentgym.models.resolve import resolve_model
+from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.types import Episode, Outcome
+from agentgym.types import Episode
 
 NUM_REPORTS = 10  # of progress, in one evaluation
 
@@ -52,7 +52,16 @@ async def evaluate(
         generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
         await generator.start()
-        return await measure(gym, generator, folder, reporter, step=step, name=name or recipe.model.path, resume=resume)
+        return await measure(
+            gym,
+            generator,
+            folder,
+            reporter,
+            step=step,
+            name=name or recipe.model.path,
+            weights=weights_mark(model_path),
+            resume=resume,
+        )
 
 
 async def measure(
@@ -64,30 +73,32 @@ async def measure(
     step: int,
     name: str,
     num_tasks: int | None = None,
+    weights: str = "",
     resume: bool = False,
 ) -> EvalResult:
-    """Play the weights that the generators hold. num_tasks: instead of eval.tasks. The rest: see `evaluate`."""
+    """Play the weights that the generators hold.
+
+    num_tasks: instead of eval.tasks. weights: what identifies them, if a file holds them. The rest: see `evaluate`.
+    """
     config = gym.recipe.eval
     tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
     setup = EvalSetup.of(
         gym.environment, tasks, samples_per_task=config.samples_per_task, seed=config.seed, greedy=config.greedy
     )
-    files = EvaluationFiles(folder, step)
+    files = EvaluationFiles(folder, step, weights)
     known = files.begin(setup.to_mapping(), resume=resume)
     total = len(tasks) * config.samples_per_task
-    played = list(known.values())
+    done = len(known)
     reporter.phase(f"measuring {name} on {len(tasks)} held-out tasks, {config.samples_per_task} times each")
     if known:
         reporter.note(f"{len(known)} of {total} episodes were played before")
 
     def ended(number: int, sample: int, episode: Episode) -> None:
+        nonlocal done
         files.add(number, sample, episode)
-        played.append(episode)
-        done = len(played)
+        done += 1
         if done * NUM_REPORTS // total > (done - 1) * NUM_REPORTS // total and done < total:
-            counted = [e.success for e in played if e.outcome is not Outcome.INFRA_ERROR]
-            success = f", success {sum(counted) / len(counted):.3f} so far" if counted else ""
-            reporter.phase(f"{done} of {total} episodes played{success}")
+            reporter.phase(f"{done} of {total} episodes played")  # no success: short episodes end first
 
     rows = await play_eval(gym.player(generator), tasks, setup, known=known, ended=ended)
     files.save_episodes(rows)

@@ -8,8 +8,6 @@ evals/step-000020.jsonl.gz      all episodes, in order
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import cast
 
 from agentgym.runs.files import append_line, dump_line, read_json, read_json_lines, write_whole, writing
 from agentgym.runs.folder import MetricsRow, RunFolder
@@ -18,10 +16,10 @@ from agentgym.types import Episode, Json, Outcome
 
 
 class EvaluationFiles:
-    """step: of the weights that play; 0 for a model that no run made."""
+    """step: of the weights that play; 0 for a model that no run made. weights: identifies them; empty is unknown."""
 
-    def __init__(self, folder: RunFolder, step: int) -> None:
-        self._folder, self._step = folder, step
+    def __init__(self, folder: RunFolder, step: int, weights: str = "") -> None:
+        self._folder, self._step, self._weights = folder, step, weights
         self._record = folder.evaluation_file(step, ".json")
         self._part = folder.evaluation_file(step, ".part.jsonl")
 
@@ -32,12 +30,14 @@ class EvaluationFiles:
         except those that infrastructure broke.
         """
         known: dict[str, Episode] = {}
-        if resume and self._part.is_file() and read_setup(self._record) == dict(setup):
+        before = read_record(self._folder, self._step)
+        same = before.get("setup") == dict(setup) and before.get("weights") in ("", self._weights)
+        if resume and same and self._part.is_file():
             saved = [decode_saved(record).episode for record in read_json_lines(self._part)]
             known = {e.episode_id: e for e in saved if e.outcome is not Outcome.INFRA_ERROR}
         elif self._part.is_file():
             self._part.unlink()
-        self._save({"setup": dict(setup), "result": None})
+        self._save(setup, None)
         return known
 
     def add(self, number: int, index: int, episode: Episode) -> None:
@@ -53,23 +53,17 @@ class EvaluationFiles:
             self._part.unlink(missing_ok=True)
 
     def save_result(self, setup: Mapping[str, Json], result: Mapping[str, Json]) -> None:
-        self._save({"setup": dict(setup), "result": dict(result)})
+        self._save(setup, result)
 
-    def _save(self, record: Mapping[str, Json]) -> None:
-        write_whole(self._record, dump_line({"format": 1, **record}).encode())
-
-
-def read_setup(record: Path) -> dict[str, Json] | None:
-    """What the evaluation of this record plays or played; None without a record."""
-    return cast("dict[str, Json]", read_json(record)["setup"]) if record.is_file() else None
+    def _save(self, setup: Mapping[str, Json], result: Mapping[str, Json] | None) -> None:
+        record: dict[str, Json] = {"format": 1, "setup": setup, "weights": self._weights, "result": result}
+        write_whole(self._record, dump_line(record).encode())
 
 
-def read_result(folder: RunFolder, step: int) -> tuple[dict[str, Json], dict[str, Json]] | None:
-    """Setup and result of a finished evaluation; None when there is none."""
+def read_record(folder: RunFolder, step: int) -> dict[str, Json]:
+    """setup, weights and result of an evaluation, whose result is None until it is finished. Empty for no such one."""
     path = folder.evaluation_file(step, ".json")
-    record = read_json(path) if path.is_file() else {}
-    setup, result = record.get("setup"), record.get("result")
-    return (setup, result) if isinstance(setup, dict) and isinstance(result, dict) else None
+    return read_json(path) if path.is_file() else {}
 
 
 def with_held_out(folder: RunFolder, key: str) -> list[MetricsRow]:
@@ -80,8 +74,8 @@ def with_held_out(folder: RunFolder, key: str) -> list[MetricsRow]:
     rows = {row.step: row for row in folder.read_metrics()}
     last = max(rows) if rows else None
     for step in folder.episode_steps(evaluation=True):
-        found = read_result(folder, step) if last is None or step <= last else None
-        success = found[1].get("success") if found else None
+        result = read_record(folder, step).get("result") if last is None or step <= last else None
+        success = result.get("success") if isinstance(result, Mapping) else None
         if isinstance(success, (int, float)):
             row = rows.setdefault(step, MetricsRow(step=step, time=0.0, metrics={}))
             row.metrics[key] = float(success)

@@ -11,7 +11,7 @@ import pytest
 
 from agentgym.cli.tokens import token_origins
 from agentgym.hooks import PluginRegistry
-from agentgym.runs.evaluations import read_result
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, Turn, VersionSpan
@@ -86,8 +86,8 @@ def test_eval_prints_success_with_its_interval_and_saves_its_episodes_and_result
     assert cli.jobs.evaluated[0].eval.tasks == 20 and cli.jobs.evaluated[0].model.path == "builtin:tiny"
     assert "20 episode(s), 9 with success" in cli("episodes", "evals/mine").out
     assert "what follows 3?" in cli("episodes", "evals/mine", "--show", "eval-0003-00", "--json").out
-    setup, result = read_result(RunFolder.open("evals/mine"), 0)
-    assert setup["environment"] == "counting" and result["success"] == 0.45
+    record = read_record(RunFolder.open("evals/mine"), 0)
+    assert record["setup"]["environment"] == "counting" and record["result"]["success"] == 0.45
     assert json.loads(cli("runs", "--runs-dir", "evals", "--json").out)[0]["held-out"] == "0.450"
     assert cli(*EVAL, "--name", "mine").code == 2
 

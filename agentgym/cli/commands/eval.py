@@ -7,7 +7,7 @@ import contextlib
 import json
 
 from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
-from agentgym.cli.failures import explain
+from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
 from agentgym.cli.results import HEADER, eval_json, eval_row, pass_table
@@ -128,9 +128,11 @@ def _measure(
                 recipe, sources, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before
             )
         except BaseException as error:
-            if not explain(error).is_users:
+            failure = explain(error)
+            show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
+            if not failure.is_users:
                 shell.warn(f"continue it: agentgym eval --resume {folder.path}")
-            raise
+            return failure.exit_code
         if arguments.json:
             shell.say(json.dumps(eval_json(result, folder)))
             return 0
