@@ -57,7 +57,7 @@ class Narrow(FakeContainer):
 
     running = 0
 
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
         self.running += 1
         try:
             if blobs[0] == b"large" and self.running > 1:
@@ -154,8 +154,8 @@ async def test_containers_that_went_down_with_their_engine_are_no_fault_of_the_c
 
 async def test_a_call_is_not_made_again_where_it_failed_unless_there_is_no_other() -> None:
     class Refusing(FakeContainer):
-        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
-            await super().call(op, blobs, limits)
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
+            await super().call(op, blobs, limits, alone=alone)
             raise SandboxLost("no process could be started in it")
 
     async with started() as (factory, pool):
@@ -273,7 +273,7 @@ async def test_a_call_that_ends_containers_takes_no_other_call_along_twice() -> 
     """All that ran beside it are made again, but never beside each other: none knows which of them did it."""
 
     class Fragile(FakeContainer):
-        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
             self.ends_at_once = blobs[0] == b"culprit" or getattr(self, "ends_at_once", False)
             try:
                 await asyncio.sleep(0.02)  # beside the others

@@ -16,7 +16,7 @@ from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
-from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.answers import Crowded, NotAlone
 from agentgym_sandboxes.host.backend import NOT_STARTED, Answer
 from agentgym_sandboxes.host.meter import CallMeter
 
@@ -102,6 +102,9 @@ class Pool(KeptPool):
             queue_s += leased_s - began_s
             try:
                 frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots)
+            except NotAlone:
+                num_crowded = MAX_CROWDED
+                continue
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
@@ -126,7 +129,7 @@ class Pool(KeptPool):
         self, container: Container, op: str, blobs: Sequence[bytes], limits: Limits, *, is_suspect: bool, num_slots: int
     ) -> Frame:
         try:
-            return await container.call(op, blobs, limits)
+            return await container.call(op, blobs, limits, alone=num_slots == self._config.slots)
         finally:
             container.reserved -= num_slots - 1  # the container gives back the one that it knows of
             if is_suspect:
