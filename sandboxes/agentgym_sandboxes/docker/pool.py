@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
@@ -70,8 +71,19 @@ class Pool(KeptPool):
         self._with_suspect: set[Container] = set()
 
     async def start(self) -> None:
-        """Return when the first container is ready; the others follow in the background."""
-        container = await self._start_container(self._on_change)
+        """Return when the first container is ready; the others follow in the background.
+
+        A start that fails is made again, as those of the others; one that a person has to see to is not.
+        """
+        for num_left in reversed(range(self._config.engine_failures)):
+            try:
+                container = await self._start_container(self._on_change)
+                break
+            except InfraError as error:
+                if isinstance(error, SandboxUnavailable) or not num_left:
+                    raise
+                log.warning("a container did not start: %s", error)
+            await asyncio.sleep(RETRY_START_S)
         if self._closed:  # meanwhile
             await self._remove(container)
             raise SandboxUnavailable(self.CLOSED)
@@ -163,6 +175,7 @@ class Pool(KeptPool):
         if self._keeper is None and not self._closed:
             raise SandboxUnavailable(NOT_STARTED)
         self._check_open()
+        began_s = time.monotonic()
         future: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiter(future, avoid, is_suspect, num_slots))
         self._on_change()
@@ -175,15 +188,15 @@ class Pool(KeptPool):
                 if is_suspect:
                     self._with_suspect.discard(future.result())
             self._on_change()  # it may have kept those after it waiting
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            if isinstance(error, asyncio.CancelledError):  # a caller out of time then knows what it waited for
+                raise asyncio.CancelledError from self._no_slot(time.monotonic() - began_s)
             self._meter.queue.add(self._config.lease_timeout_s)
-            raise self._no_slot() from None
+            raise self._no_slot(self._config.lease_timeout_s) from None
 
-    def _no_slot(self) -> SandboxUnavailable:
+    def _no_slot(self, waited_s: float) -> SandboxUnavailable:
         gauges = self.gauges()
         text = (
-            f"no sandbox slot came free within {self._config.lease_timeout_s:g} s: "
+            f"no sandbox slot came free within {waited_s:.3g} s: "
             f"{gauges[counts.CONTAINERS_LIVE]} of {self._size} containers are up, each serves "
             f"{self._config.slots} calls at a time."
         )
