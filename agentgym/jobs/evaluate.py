@@ -13,6 +13,7 @@ from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
+from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rollout.tasks import held_out_tasks
@@ -27,13 +28,16 @@ async def evaluate(recipe: Recipe, reporter: Reporter, *, registry: PluginRegist
         found = registry or PluginRegistry.discover(recipe.plugins.disabled)
         gym = await Gym.open(recipe, model_path, found, reporter)
         stack.push_async_callback(gym.close)
-        runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs", launcher=recipe.launcher))
+        await stack.enter_async_context(watched(gym.activity))
+        runtime = Runtime(log_dir=scratch / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
+        await stack.enter_async_context(runtime)
         store = await recipe.weights.open("eval", runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
-        await generator.start()
+        with gym.activity.doing("start"):
+            await generator.start()
         tasks = held_out_tasks(gym.environment, recipe.eval.tasks)
         reporter.phase(f"playing {len(tasks)} held-out tasks, {recipe.eval.samples_per_task} times each")
         episodes = await play_eval(

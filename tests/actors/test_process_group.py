@@ -41,7 +41,7 @@ class FakeRuntime:
         self.add = FakeEndpoint(loop.create_future())
         self.probe = FakeEndpoint(loop.create_future())
         self.start = FakeEndpoint(loop.create_future())
-        self.probe.as_asyncio().set_result([(0, ProcessInfo(pid=pid))])
+        self.probe.as_asyncio().set_result([(0, ProcessInfo(process=ProcessId.of(pid)))])
         self.start.as_asyncio().set_result([(0, None)])
         self._log = log
 
