@@ -22,7 +22,8 @@ from agentgym.jobs.state import RunState
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
-from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
+from agentgym.rl.ending import nothing_left
+from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
@@ -40,10 +41,14 @@ from agentgym.weights.store import WeightStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """first, last: the same held-out tasks with the same seeds; None when eval.at_end is off."""
+    """first, last: the same held-out tasks with the same seeds; None when eval.at_end is off.
+
+    steps: that were done. nothing_left: why they are fewer than the recipe's, where no group had signal any more.
+    """
 
     run_dir: Path
     steps: int
+    nothing_left: str
     first: EvalResult | None
     last: EvalResult | None
     difference: PairedDifference | None
@@ -101,6 +106,7 @@ class TrainJob:
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
+    done: int = 0  # steps
 
     async def run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
@@ -110,14 +116,19 @@ class TrainJob:
         if recipe.eval.at_end and state.first_eval is None:
             state.first_eval = await self._evaluate("step-000000", recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
-        await self._train()
+        without_signal = await self._train()
+        ended = await self._end_early(without_signal) if without_signal else ""
         last = None
-        if recipe.eval.at_end:
-            last = await self._evaluate(f"step-{recipe.loop.steps:06d}", recipe.eval.tasks)
+        if recipe.eval.at_end and self.done:
+            last = await self._evaluate(f"step-{self.done:06d}", recipe.eval.tasks)
         first = state.first_eval
-        difference = paired_difference(first.by_task, last.by_task) if first and last else None
         return TrainResult(
-            run_dir=self.folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
+            run_dir=self.folder.path,
+            steps=self.done,
+            nothing_left=ended,
+            first=first,
+            last=last,
+            difference=paired_difference(first.by_task, last.by_task) if first and last else None,
         )
 
     async def _start(self) -> None:
@@ -171,9 +182,11 @@ class TrainJob:
         await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
 
-    async def _train(self) -> None:
+    async def _train(self) -> list[Group]:
+        """The groups without signal that ended the run before its last step, if some did."""
         recipe = self.recipe
         position = self.state.position or Position()
+        self.done = position.step
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
         loop = TrainingLoop(
             config=recipe.loop,
@@ -192,14 +205,20 @@ class TrainJob:
             tokens_before=before.get("generator/tokens_total", 0.0),
             sandbox_before=self.gym.sandbox_metrics(),
         )
-        try:
-            await loop.run()
-        except* NothingToLearn as ended:
-            if recipe.logging.save_episodes:  # no step has saved them
-                [error] = ended.exceptions
-                assert isinstance(error, NothingToLearn)
-                self.folder.save_groups(error.step, [], error.groups)
-            raise
+        return await loop.run()
+
+    async def _end_early(self, groups: list[Group]) -> str:
+        """Save what a run ends with whose last groups had no signal, and say why.
+
+        Raises InfraError when the cause is not the policy; see `nothing_left`.
+        """
+        if self.recipe.logging.save_episodes:  # no step has saved them
+            self.folder.save_groups(self.done + 1, [], groups)
+        reason = nothing_left(groups)
+        self.reporter.note(f"step {self.done + 1}: {reason}")
+        self.folder.event(reason)
+        await self._save(Position(step=self.done, next_group=max(group.group_id for group in groups) + 1))
+        return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop
@@ -211,6 +230,7 @@ class TrainJob:
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
+        self.done = step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
@@ -266,10 +286,11 @@ class TrainJob:
         return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save(self, position: Position) -> None:
-        """The state names a checkpoint only once it is complete."""
-        target = self.folder.checkpoint_dir(position.step)
-        await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-        await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        """The state names a checkpoint only once it is complete. One of this step is not written again."""
+        if self.state.position is None or self.state.position.step != position.step:
+            target = self.folder.checkpoint_dir(position.step)
+            await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+            await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
         self.folder.save_state(self.state.to_mapping())
 

@@ -55,6 +55,7 @@ class Result:
     first: EvalResult | None
     last: EvalResult | None
     difference: PairedDifference | None
+    nothing_left: str = ""
 
 
 Work = Callable[[Recipe, RunFolder, Reporter], Awaitable[None]]
@@ -68,6 +69,7 @@ class FakeJobs:
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
     sandbox: str = ""
+    nothing_left: str = ""
 
     async def train(self, recipe, folder, reporter, *, resume, registry) -> Result:
         self.trained.append((recipe, resume))
@@ -86,6 +88,7 @@ class FakeJobs:
             first=first,
             last=last,
             difference=paired_difference(first.by_task, last.by_task),
+            nothing_left=self.nothing_left,
         )
 
     async def evaluate(self, recipe, reporter, *, registry) -> EvalResult:
