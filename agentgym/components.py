@@ -67,6 +67,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         "agentgym.weights.config:StoreConfig",
         {
             "shared_memory": "agentgym.weights.select:SharedMemoryConfig",
+            "cuda_ipc": "agentgym.weights.select:CudaIpcConfig",
             "torchstore": "agentgym.weights.select:TorchStoreConfig",
         },
     ),
