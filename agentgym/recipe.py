@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from agentgym.actors.launchers import Launcher
 from agentgym.components import SEAMS, ComponentKind, component, find
 from agentgym.config import build
 from agentgym.errors import UserError
@@ -104,6 +105,7 @@ class Recipe:
     trainer: TrainerConfig = TrainerConfig()
     generator: GeneratorConfig = GeneratorConfig()
     weights: WeightsConfig = WeightsConfig()
+    launcher: Launcher = component("launchers", "local")
     eval: EvalConfig = EvalConfig()
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()

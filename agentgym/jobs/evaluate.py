@@ -27,7 +27,7 @@ async def evaluate(recipe: Recipe, reporter: Reporter, *, registry: PluginRegist
         found = registry or PluginRegistry.discover(recipe.plugins.disabled)
         gym = await Gym.open(recipe, model_path, found, reporter)
         stack.push_async_callback(gym.close)
-        runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs"))
+        runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs", launcher=recipe.launcher))
         store = await recipe.weights.open("eval", runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")

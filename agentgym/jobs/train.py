@@ -131,7 +131,7 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
-        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
+        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs", launcher=recipe.launcher))
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
