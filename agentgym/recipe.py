@@ -37,7 +37,8 @@ class ModelConfig:
     """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
 
     random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
-    chat_template: empty is the tokenizer's own; `builtin:chatml`, or the path of a Jinja file.
+    chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,
+    mistral, mistral_tekken (Nemo and later) or plain. It is exported with the checkpoints.
     """
 
     path: str = "builtin:tiny"

@@ -26,6 +26,7 @@ from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
@@ -160,6 +161,7 @@ class TrainJob:
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
             publish_dtype=recipe.generator.dtype,
+            chat_template=read_template(recipe.model.chat_template),
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)

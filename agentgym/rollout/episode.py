@@ -94,7 +94,7 @@ class EpisodePlayer:
             reply = await runner.reply(self.renderer.text(turn.completion_ids), cut)
             if episode.stop is not None:
                 return
-            ids = ids + turn.completion_ids + self.renderer.reply(reply.messages)
+            ids = ids + turn.completion_ids + self.renderer.reply(reply.messages, turn.completion_ids)
 
     async def _turn(self, episode: Episode, ids: tuple[int, ...], max_tokens: int) -> Turn:
         sampling = SamplingParams(

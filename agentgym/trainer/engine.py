@@ -156,8 +156,10 @@ class TitanEngine:
         self.step = load_checkpoint(folder, self._built, self._ranks)
 
     def export_hf(self, folder: str) -> None:
-        """Write a Hugging Face folder: safetensors, config.json, and the tokenizer files of model_path."""
-        self._write_weights(partial(export_folder, folder, self._setup.model_path), torch.float32)
+        """Write a Hugging Face folder: safetensors, config.json, tokenizer files and the run's chat template."""
+        setup = self._setup
+        write = partial(export_folder, folder, setup.model_path, chat_template=setup.chat_template)
+        self._write_weights(write, torch.float32)
 
     def close(self) -> None:
         """Leave the process group; the engine can't be used afterwards."""

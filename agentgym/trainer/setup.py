@@ -14,6 +14,7 @@ class TrainerSetup:
 
     temperature: the sampler's, so that log-probabilities are those of the distribution that was sampled from.
     publish_dtype: what `push_weights` stores, the generators' own; checkpoints are float32.
+    chat_template: the text that is exported with the weights; empty is that of model_path.
     """
 
     model_path: str
@@ -24,3 +25,4 @@ class TrainerSetup:
     folder: str
     temperature: float = 1.0
     publish_dtype: DType = "float32"
+    chat_template: str = ""
