@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from agentgym.models.safetensors import WeightFile
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -16,7 +14,7 @@ GPU_SUFFIX = ".gpu"
 
 @runtime_checkable
 class StoredWeights(Protocol):
-    """Weights that any process of this host can read at `path` with `open_weights`."""
+    """Weights that any process of this host can read at `path`; see weights/reading.py."""
 
     path: Path
 
@@ -57,12 +55,3 @@ async def delete_old(store: WeightStore, keep: int | None) -> None:
     if keep is not None:
         for version in (await store.versions())[:-keep]:
             await store.delete(version)
-
-
-def open_weights(path: Path) -> StoredWeights:
-    """What another process stored there. Raises FileNotFoundError when the version was deleted."""
-    if path.suffix == GPU_SUFFIX:
-        from agentgym.weights.cuda_ipc import GpuWeights
-
-        return GpuWeights(path)
-    return WeightFile(path)

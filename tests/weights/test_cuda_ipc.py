@@ -16,7 +16,7 @@ from agentgym.weights.cuda_ipc import CudaIpcStore
 
 READER = """
 import asyncio, os, pathlib, pickle, sys, torch
-from agentgym.weights.store import open_weights
+from agentgym.weights.reading import open_weights
 
 async def main():
     store = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())

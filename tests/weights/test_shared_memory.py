@@ -201,7 +201,7 @@ async def test_a_version_deleted_meanwhile_stays_readable_for_a_process_that_was
     await store.delete(1)
     code = (
         "import sys, pathlib\n"
-        "from agentgym.weights.store import open_weights\n"
+        "from agentgym.weights.reading import open_weights\n"
         "print(dict(open_weights(pathlib.Path(sys.argv[1])))['w'].tolist())\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(held.path)], capture_output=True, text=True, timeout=60)

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from agentgym.weights.store import open_weights
+from agentgym.weights.reading import open_weights
 
 
 class _ModelRunner(Protocol):
