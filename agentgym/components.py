@@ -17,7 +17,9 @@ from typing import Any, Literal, TypeAlias, cast
 from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_class, import_object
 
-ComponentKind: TypeAlias = Literal["losses", "advantages", "task_samplers", "generator_engines", "weight_stores"]
+ComponentKind: TypeAlias = Literal[
+    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores", "launchers"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "shared_memory": "agentgym.weights.select:SharedMemoryConfig",
             "torchstore": "agentgym.weights.select:TorchStoreConfig",
         },
+    ),
+    "launchers": Seam(
+        "launcher",
+        "agentgym.actors.launchers:Launcher",
+        {"local": "agentgym.actors.launchers:LocalLauncher", "process": "agentgym.actors.launchers:ProcessLauncher"},
     ),
 }
 

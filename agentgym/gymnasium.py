@@ -32,7 +32,7 @@ _SAMPLED_CHARS: Final = string.ascii_letters + string.digits + string.punctuatio
 def register_gymnasium(registry: PluginRegistry | None = None) -> list[str]:
     """Make every environment of a registry known to `gymnasium.make` and `make_vec`; returns their ids.
 
-    Done for what is installed when this module is imported, so that `make("agentgym.gymnasium:agentgym/math-v1")`
+    Done for what is installed when this module is imported, so that `make("agentgym.gymnasium:agentgym/math-v2")`
     needs no other line. Keyword arguments of `make` are the fields of `TextGameConfig`.
     """
     registry = registry or PluginRegistry.discover()
@@ -148,7 +148,7 @@ class _Game:
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """One environment: `make("agentgym/math-v1", split="test")`, or `TextEnv(name="my_env.py:GuessNumber")`."""
+    """One environment: `make("agentgym/math-v2", split="test")`, or `TextEnv(name="my_env.py:GuessNumber")`."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
 

@@ -104,6 +104,10 @@ class Specs:
     def weight_stores(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Weight stores by name: their configs, which inherit `agentgym.weights.config.StoreConfig`."""
 
+    @hookspec
+    def launchers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Launchers by name: they inherit `agentgym.actors.launchers.Launcher`."""
+
 
 class PluginStatus(StrEnum):
     FOUND = "found"  # not imported yet

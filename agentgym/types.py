@@ -227,6 +227,11 @@ class Group:
     def has_signal(self) -> bool:
         return any(advantage for advantage in self.advantages)
 
+    def trained(self) -> list[tuple[Episode, float]]:
+        """The episodes that enter a loss, with their advantages: all that count and sampled a token."""
+        pairs = zip(self.episodes, self.advantages, strict=True)
+        return [(e, advantage) for e, advantage in pairs if advantage is not None and e.num_sampled_tokens]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:

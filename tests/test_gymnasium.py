@@ -42,7 +42,7 @@ def right_answer(env: TextEnv) -> str:
 
 
 def test_every_installed_environment_is_registered_with_its_version(ids: list[str]) -> None:
-    assert "agentgym/math-v1" in ids
+    assert "agentgym/math-v2" in ids
     assert len(ids) == len(PluginRegistry.discover().names("environments"))
     assert register_gymnasium() == ids  # again is fine
     assert all(gymnasium.spec(name).id == name for name in ids)
@@ -51,8 +51,8 @@ def test_every_installed_environment_is_registered_with_its_version(ids: list[st
 @pytest.mark.parametrize(
     "line",
     [
-        "import agentgym.gymnasium; env = gymnasium.make('agentgym/math-v1')",
-        "env = gymnasium.make('agentgym.gymnasium:agentgym/math-v1')",
+        "import agentgym.gymnasium; env = gymnasium.make('agentgym/math-v2')",
+        "env = gymnasium.make('agentgym.gymnasium:agentgym/math-v2')",
     ],
 )
 def test_an_environment_is_made_by_its_id_in_a_new_process(line: str) -> None:
@@ -70,7 +70,7 @@ def test_an_environment_of_a_file_is_made_by_its_path() -> None:
 
 
 def test_check_env_has_nothing_to_say(ids: list[str]) -> None:
-    env = gymnasium.make("agentgym/math-v1")
+    env = gymnasium.make("agentgym/math-v2")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_env(env.unwrapped)
@@ -79,7 +79,7 @@ def test_check_env_has_nothing_to_say(ids: list[str]) -> None:
 
 
 def test_an_episode_is_played_and_scored(ids: list[str]) -> None:
-    env = gymnasium.make("agentgym/math-v1", render_mode="ansi")
+    env = gymnasium.make("agentgym/math-v2", render_mode="ansi")
     text, info = env.reset(seed=3)
     assert "####" in text and info["task_id"].startswith("math/")
     answer = right_answer(env.unwrapped)  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def test_the_space_holds_every_text_and_samples_some() -> None:
 
 def make_vector(num_envs: int, **config: Any) -> TextVectorEnv:
     register_gymnasium()
-    env = gymnasium.make_vec("agentgym/math-v1", num_envs=num_envs, **config)
+    env = gymnasium.make_vec("agentgym/math-v2", num_envs=num_envs, **config)
     assert isinstance(env.unwrapped, TextVectorEnv)
     return env.unwrapped
 
@@ -174,7 +174,7 @@ def test_finished_episodes_of_a_vector_wait_for_their_reset() -> None:
 
 
 def test_gymnasiums_own_vector_environments_take_it_too(ids: list[str]) -> None:
-    vector = gymnasium.make_vec("agentgym/math-v1", num_envs=2, vectorization_mode="sync")
+    vector = gymnasium.make_vec("agentgym/math-v2", num_envs=2, vectorization_mode="sync")
     texts, _ = vector.reset(seed=0)
     assert len(texts) == 2 and vector.step(["a", "b"])[1].tolist() == [0.0, 0.0]
     vector.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from agentgym.actors.endpoint import LifecycleActor
-from agentgym.actors.options import ActorOptions
+from agentgym.actors.options import ActorOptions, OptionValues
 from agentgym.actors.process_group import ProcessGroup
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.service import Service
@@ -17,7 +17,7 @@ A = TypeVar("A", bound=LifecycleActor)
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher(Generic[A]):
+class ActorLaunch(Generic[A]):
     """An actor class with options."""
 
     actor_class: type[A]
@@ -60,28 +60,9 @@ class ServiceActor(LifecycleActor):
     """
 
     @classmethod
-    def options(
-        cls,
-        *,
-        procs: int = 1,
-        hosts: int | None = None,
-        with_gpus: bool = False,
-        gpus: tuple[int, ...] = (),
-        num_replicas: int = 1,
-        mesh_name: str | None = None,
-        threads: int = 1,
-    ) -> Launcher[Self]:
+    def options(cls, **options: Unpack[OptionValues]) -> ActorLaunch[Self]:
         """Choose where the actor runs; then `.as_actor(...)` or `.as_service(...)`."""
-        options = ActorOptions(
-            procs=procs,
-            hosts=hosts,
-            with_gpus=with_gpus,
-            gpus=gpus,
-            num_replicas=num_replicas,
-            mesh_name=mesh_name,
-            threads=threads,
-        )
-        return Launcher(cls, options)
+        return ActorLaunch(cls, ActorOptions(**options))
 
     @classmethod
     async def as_actor(cls, *args: object) -> ProcessGroup[Self]:

@@ -1,4 +1,4 @@
-"""The first code of every process that Monarch spawns for us: `python -m agentgym.actors.child`."""
+"""The first code of every process that is started for actors: `python -m agentgym.actors.child`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 
@@ -15,6 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True, help="identifies the process in a list of processes")
     parser.add_argument("--log")
+    parser.add_argument("--host", metavar="ADDRESS", help="serve it as a host, until the standard input ends")
     arguments = parser.parse_args()
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -23,8 +25,17 @@ def main() -> None:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.close(descriptor)
+    if arguments.host:
+        serve_as_host(arguments.host)
     sys.argv = [MONARCH_MAIN]
     runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
+
+
+def serve_as_host(address: str) -> None:
+    from monarch.actor import run_worker_loop_forever
+
+    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+    run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from agentgym.errors import UserError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
+class OptionValues(TypedDict, total=False):
+    """What `ServiceActor.options` takes; see ActorOptions."""
+
+    procs: int
+    hosts: int | None
+    with_gpus: bool
+    gpus: tuple[int, ...]
+    num_replicas: int
+    mesh_name: str | None
+    threads: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorOptions:
     """Where an actor runs.
 
-    procs: processes of one replica. hosts: None or 1, this host. mesh_name: names the processes.
+    procs: processes of one replica. hosts: None or 1, one of the launcher's. mesh_name: names the processes.
     with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
     with share_gpus; empty leaves what this process sees.
     environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
@@ -38,7 +51,7 @@ class ActorOptions:
                 f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
             )
         if self.hosts not in (None, 1):
-            raise UserError(f"hosts is {self.hosts}; only this host can be used so far, give None or 1")
+            raise UserError(f"hosts is {self.hosts}; an actor runs on one host so far, give None or 1")
         if self.gpus and len(self.gpus) < self.procs * self.num_replicas:
             raise UserError(
                 f"gpus {self.gpus} are too few for {self.num_replicas} replicas of {self.procs} processes; "

@@ -208,9 +208,9 @@ def _how_it_ended(descriptor: int) -> str:
 
 
 def _children(title: str) -> list[int]:
-    """This process's children with the title in their command line."""
+    """Of the processes below this one, those with the title in their command line."""
     found = []
-    for child in psutil.Process().children():
+    for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if title in child.cmdline():
                 found.append(child.pid)

@@ -6,15 +6,18 @@ import asyncio
 import atexit
 import contextlib
 import importlib
+import itertools
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
+from agentgym.actors.launchers import Launcher, LocalLauncher
 from agentgym.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -78,36 +81,42 @@ def _shutdown_at_exit() -> None:
 
 
 @cache
-def _host() -> HostMesh:
+def _start_client() -> None:
     """The one Monarch client that a process may have; the first call starts it."""
     monarch.actor.unhandled_fault_hook = log_fault
     monarch.actor.config.prefix_python_logs_with_actor = False  # else it changes every log record
     with _stderr_to_log():
-        host = monarch.actor.this_host()
+        monarch.actor.this_host()
     atexit.register(_shutdown_at_exit)  # after Monarch registered its own: the last one runs first
-    return host
 
 
 class Runtime:
     """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
 
     log_dir: where each process appends what it prints; None leaves it on this process's terminal.
+    launcher: gives the hosts on which they are spawned, group by group in turn.
     Several may follow one another in one process; Monarch itself ends with the interpreter.
     """
 
-    def __init__(self, *, log_dir: Path | None = None) -> None:
+    def __init__(self, *, log_dir: Path | None = None, launcher: Launcher | None = None) -> None:
         self._log_dir = log_dir
+        self._launcher = launcher or LocalLauncher()
         self._meshes: dict[int, ProcMesh] = {}  # by id()
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        _host()
+        _start_client()
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
+        hosts = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
+        self._hosts: Iterator[HostMesh] = itertools.cycle(hosts)
         _open_runtimes.append(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        _open_runtimes.remove(self)
+        async with self._stack:
+            await asyncio.gather(*(self.stop(mesh) for mesh in list(self._meshes.values())))
 
     def log_path(self, name: str, rank: int) -> Path | None:
         return None if self._log_dir is None else self._log_dir / f"{name}.{rank}.log"
@@ -121,7 +130,7 @@ class Runtime:
         environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
         imports: Sequence[str] = (),
     ) -> ProcMesh:
-        """Start processes on this host; returns at once.
+        """Start processes on the next host; returns at once.
 
         title: appears in the processes' command line; None uses the name.
         environment: by rank; set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
@@ -135,7 +144,7 @@ class Runtime:
             started.args = ["-m", CHILD_MODULE, "--name", title or name, *(["--log", str(path)] if path else [])]
             return started
 
-        mesh = _host().spawn_procs(
+        mesh = next(self._hosts).spawn_procs(
             per_host={"procs": procs},
             name=name,
             bootstrap=partial(import_modules, imports) if imports else None,
@@ -152,12 +161,6 @@ class Runtime:
             await asyncio.wait_for(mesh.stop().as_asyncio(), timeout_s)
         except Exception as error:  # a dead mesh raises errors of many kinds, and it is dead
             log.debug("stop of a process mesh: %s: %s", type(error).__name__, error)
-
-    async def close(self) -> None:
-        """Stop what is left. Safe to call twice."""
-        await asyncio.gather(*(self.stop(mesh) for mesh in list(self._meshes.values())))
-        if self in _open_runtimes:
-            _open_runtimes.remove(self)
 
 
 def import_modules(names: Sequence[str]) -> None:

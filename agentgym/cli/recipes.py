@@ -155,6 +155,7 @@ def plan(recipe: Recipe) -> list[str]:
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
         f"engine {name_of('generator_engines', generator.engine)}",
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
+        f"processes    by the launcher {name_of('launchers', recipe.launcher)}",
         f"algorithm    loss {name_of('losses', recipe.loss)}, "
         f"advantage {name_of('advantages', recipe.advantage)}, tasks {name_of('task_samplers', recipe.task_sampler)}",
         f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",

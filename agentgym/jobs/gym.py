@@ -11,6 +11,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.continuation import check_template
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
@@ -43,6 +44,10 @@ class Gym:
         _check_lengths(recipe)
         first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
         some = [first, *held_out_tasks(environment, 1)]
+        turns = recipe.rollout.max_turns or environment.max_turns
+        shapes = {tuple(message["role"] for message in task.prompt) for task in some}
+        for note in {check_template(renderer, roles, turns=turns) for roles in shapes} - {""}:
+            reporter.note(note)
         sandbox = recipe.sandbox
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
         capabilities = None

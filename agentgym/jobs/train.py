@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.evals.play import EvalResult, play_eval, summarize
-from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.evals.play import EvalResult
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
+from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.state import RunState
@@ -26,6 +26,7 @@ from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
@@ -36,17 +37,6 @@ from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
 from agentgym.weights.store import WeightStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """first, last: the same held-out tasks with the same seeds; None when eval.at_end is off."""
-
-    run_dir: Path
-    steps: int
-    first: EvalResult | None
-    last: EvalResult | None
-    difference: PairedDifference | None
 
 
 async def train(
@@ -65,10 +55,7 @@ async def train(
     """
     state = RunState.from_mapping(folder.load_state()) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
-        raise UserError(
-            f"{folder.path} is done: it is at step {state.position.step} of {recipe.loop.steps}; "
-            "raise loop.steps to continue"
-        )
+        return await measure_end(recipe, folder, reporter, state, registry)
     async with AsyncExitStack() as stack:
         job = TrainJob(
             recipe=recipe,
@@ -107,18 +94,15 @@ class TrainJob:
         await self._start()
         if state.position is None:
             await self._save(Position())
-        if recipe.eval.at_end and state.first_eval is None:
-            state.first_eval = await self._evaluate("step-000000", recipe.eval.tasks)
+        if recipe.eval.at_end and state.first_eval is None and state.position == Position():
+            state.first_eval = await self._evaluate(0, recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
         await self._train()
-        last = None
-        if recipe.eval.at_end:
-            last = await self._evaluate(f"step-{recipe.loop.steps:06d}", recipe.eval.tasks)
-        first = state.first_eval
-        difference = paired_difference(first.by_task, last.by_task) if first and last else None
-        return TrainResult(
-            run_dir=self.folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
-        )
+        steps, first = recipe.loop.steps, state.first_eval
+        if not recipe.eval.at_end:
+            return TrainResult(run_dir=self.folder.path, steps=steps, first=first, last=None, difference=None)
+        last = await self._evaluate(steps, recipe.eval.tasks)
+        return compare_ends(self.folder, self.reporter, steps, first, last)
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
@@ -131,7 +115,7 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
-        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs"))
+        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs", launcher=recipe.launcher))
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         await self._start_services(str(model_path), runtime, store)
@@ -153,6 +137,7 @@ class TrainJob:
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
+            chat_template=read_template(recipe.model.chat_template),
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
@@ -216,7 +201,7 @@ class TrainJob:
         if loop.check_sync_every and step % loop.check_sync_every == 0:
             metrics.update(await self._check_sync(step))
         if loop.eval_every and step % loop.eval_every == 0 and not last:
-            result = await self._evaluate(f"step-{step:06d}", loop.eval_tasks)
+            result = await self._evaluate(step, loop.eval_tasks)
             metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
         for sink in self.sinks:
@@ -227,17 +212,12 @@ class TrainJob:
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
             await self._save(Position(step=step, next_group=record.next_group))
 
-    async def _evaluate(self, checkpoint: str, num_tasks: int) -> EvalResult:
-        recipe = self.recipe.eval
-        self.reporter.phase(f"measuring {checkpoint} on {num_tasks} held-out tasks")
-        episodes = await play_eval(
-            self.player,
-            held_out_tasks(self.gym.environment, num_tasks),
-            samples_per_task=recipe.samples_per_task,
-            seed=recipe.seed,
+    async def _evaluate(self, step: int, num_tasks: int) -> EvalResult:
+        """Of the weights that the generators hold, which are those after `step`."""
+        name = checkpoint_name(step)
+        return await measure(
+            self.gym, self.generator, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
-        self.folder.save_evaluation(int(checkpoint.rpartition("-")[2]), episodes)
-        return summarize(episodes, checkpoint)
 
     async def _check_sync(self, step: int) -> dict[str, float]:
         """Compare generators and trainer at the same weights: log-probabilities of a few new tokens."""

@@ -10,7 +10,8 @@ from itertools import compress
 
 from agentgym.types import Episode, Group, Outcome
 
-_EPSILON = 1e-6  # below this spread all rewards count as equal
+_EPSILON = 1e-6  # added to a standard deviation
+_ROUNDING = 1e-12  # rewards that differ by less of the largest one are equal: sums in floats end like that
 
 
 class Advantage(ABC):
@@ -20,7 +21,11 @@ class Advantage(ABC):
 
     @abstractmethod
     def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
-        """One number for each episode of a group. All of them have a reward. 0.0 trains nothing on an episode."""
+        """One number for each episode of a group. All of them have a reward.
+
+        A group whose numbers are all 0.0 has no signal and is skipped. In one that is trained an episode with 0.0
+        counts as any other in the means and in the KL term.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +55,18 @@ class Rloo(Advantage):
 
 
 def centred_rewards(episodes_G: Sequence[Episode]) -> tuple[list[float], float]:
-    """Rewards minus their mean, and their standard deviation; all exactly 0.0 when the rewards are equal."""
+    """Rewards minus their mean, and their standard deviation.
+
+    Exactly 0.0 where a reward equals the mean, and so everywhere when all rewards are equal; "equal" is up to the
+    rounding of floats.
+    """
     rewards_G = [episode.reward for episode in episodes_G if episode.reward is not None]
     assert len(rewards_G) == len(episodes_G), "a scored episode has a reward"
-    count = len(rewards_G)
-    mean = math.fsum(rewards_G) / max(1, count)
-    centred_G = [reward - mean for reward in rewards_G]
-    std = math.sqrt(math.fsum(value * value for value in centred_G) / max(1, count))
-    return (centred_G, std) if std >= _EPSILON else ([0.0] * count, 0.0)
+    count = max(1, len(rewards_G))
+    mean = math.fsum(rewards_G) / count
+    nothing = _ROUNDING * max(map(abs, rewards_G), default=0.0)
+    centred_G = [reward - mean if abs(reward - mean) > nothing else 0.0 for reward in rewards_G]
+    return centred_G, math.sqrt(math.fsum(value * value for value in centred_G) / count)
 
 
 def assign_advantages(group: Group, advantage: Advantage) -> None:

@@ -158,6 +158,4 @@ class NothingToLearn(InfraError):
 
 def oldest_version(group: Group) -> int:
     """The oldest weights that sampled a token of the group's trained episodes."""
-    trained = zip(group.episodes, group.advantages, strict=True)
-    sampled = [episode.min_version for episode, advantage in trained if advantage and episode.turns]
-    return min(sampled, default=group.start_version)
+    return min((episode.min_version for episode, _ in group.trained()), default=group.start_version)

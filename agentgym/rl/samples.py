@@ -8,13 +8,8 @@ from agentgym.types import Episode, Group, Sample
 
 
 def group_samples(groups: Iterable[Group]) -> list[Sample]:
-    """One sample for each episode that has an advantage other than zero."""
-    samples: list[Sample] = []
-    for group in groups:
-        for episode, advantage in zip(group.episodes, group.advantages, strict=True):
-            if advantage:
-                samples.append(episode_sample(episode, advantage))
-    return samples
+    """One sample for each episode that has an advantage, also one of 0.0, and sampled anything."""
+    return [episode_sample(episode, advantage) for group in groups for episode, advantage in group.trained()]
 
 
 def episode_sample(episode: Episode, advantage: float) -> Sample:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor, Replicate
 
+from agentgym.models.matmul import matmul_float32
 from agentgym.trainer.titan import Linear
 
 
@@ -37,13 +38,22 @@ class _Shard:
 class ChunkedLogProb(torch.autograd.Function):
     """Log-probabilities and entropies from hidden states, a chunk of tokens at a time.
 
+    Logits are float32 whatever the inputs are, and divided by the temperature there: rounded to bfloat16 they would
+    move a log-probability by as much as training does between two versions.
+
     The backward pass computes a chunk's logits again, unless there was one chunk only: then they were kept.
     Besides the inputs at most about three chunks times the vocabulary are in memory, in float32.
     """
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, chunk: int, shard: _Shard
+        ctx: FunctionCtx,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        labels_N: Tensor,
+        chunk: int,
+        shard: _Shard,
+        temperature: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
         """Returns log-probabilities [N] and entropies [N], float32; entropies carry no gradient."""
         count = hidden_ND.shape[0]
@@ -52,7 +62,7 @@ class ChunkedLogProb(torch.autograd.Function):
         kept_NV = None
         for first in range(0, count, chunk):
             part = slice(first, first + chunk)
-            logits_NV = (hidden_ND[part] @ weight_VD.t()).float()
+            logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()).div_(temperature)
             column_N1, here_N = shard.locate(labels_N[part])
             target_N = torch.where(here_N, logits_NV.gather(1, column_N1)[:, 0], 0.0)
             highest_N = logits_NV.amax(1)
@@ -66,31 +76,33 @@ class ChunkedLogProb(torch.autograd.Function):
             if count <= chunk:
                 kept_NV = exps_NV.div_(sums_3N[0][:, None])
         ctx.save_for_backward(hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV)  # type: ignore[arg-type]
-        ctx.chunk, ctx.shard = chunk, shard  # type: ignore[attr-defined]
+        ctx.chunk, ctx.shard, ctx.temperature = chunk, shard, temperature  # type: ignore[attr-defined]
         ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(
+        ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV = ctx.saved_tensors  # type: ignore[attr-defined]
-        chunk, shard = ctx.chunk, ctx.shard  # type: ignore[attr-defined]
+        chunk, shard, temperature = ctx.chunk, ctx.shard, ctx.temperature  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
         for first in range(0, hidden_ND.shape[0], chunk):
             part = slice(first, first + chunk)
             if kept_NV is None:
-                logits_NV = (hidden_ND[part] @ weight_VD.t()).float()
+                logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()).div_(temperature)
                 probabilities_NV = logits_NV.sub_(normalizer_N[part, None]).exp_()
             else:
                 probabilities_NV = kept_NV
             column_N1, here_N = shard.locate(labels_N[part])
             scaled_NV = probabilities_NV * -grad_N[part, None]
             scaled_NV.scatter_add_(1, column_N1, torch.where(here_N, grad_N[part], 0.0)[:, None])
-            scaled_NV = scaled_NV.to(hidden_ND.dtype)
+            scaled_NV = scaled_NV.div_(temperature).to(hidden_ND.dtype)
             grad_hidden_ND[part] = scaled_NV @ weight_VD
             grad_weight_VD += scaled_NV.t() @ hidden_ND[part]
         shard.reduce(grad_hidden_ND)  # every rank has all hidden states, and a part of their gradient
-        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), None, None, None
+        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), None, None, None, None
 
 
 class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
@@ -124,8 +136,7 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
             hidden_BLD = hidden_BLD.to_local(grad_placements=replicated)
         entries_N, labels_N = self.targets
         hidden_ND = hidden_BLD.flatten(0, 1).index_select(0, entries_N)
-        if self.temperature != 1.0:
-            hidden_ND = hidden_ND / self.temperature
         shard = _Shard(group, weight_VD.shape[0])
-        scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, self.chunk, shard)  # type: ignore[no-untyped-call]
+        settings = (self.chunk, shard, self.temperature)
+        scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, *settings)  # type: ignore[no-untyped-call]
         return torch.stack(scored)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -25,13 +27,17 @@ print(json.dumps([[t.task_id, t.prompt[0]["content"], t.answer, t.difficulty] fo
 """
 
 
-def run_code(code: str, argument: list[int]) -> object:
+def compiled(code: str) -> Callable[[list[int]], object]:
     """The reference solutions are ours, so they may run here."""
     names: dict[str, object] = {}
     exec(code, names)
     function = names["f"]
     assert callable(function)
-    return function(argument)
+    return function
+
+
+def run_code(code: str, argument: list[int]) -> object:
+    return compiled(code)(argument)
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "77"])
@@ -50,11 +56,34 @@ def test_seeds_give_different_tasks() -> None:
     assert first.prompt != second.prompt
 
 
-def test_no_program_is_in_both_splits() -> None:
-    train = {made.steps for made in islice(pipelines("train", 0), 1500)}
-    test = {made.steps for made in islice(pipelines("test", 0), 500)}
-    assert not train & test
-    assert all(split_of(steps) == "test" for steps in test)
+def behaviour(code: str, inputs: list[list[int]]) -> str:
+    """What the source itself does, on inputs that the split has never seen."""
+    function = compiled(code)
+    return repr([function(list(numbers)) for numbers in inputs])
+
+
+def test_no_test_task_behaves_like_a_train_task_or_another_test_task() -> None:
+    rng = random.Random(2024)
+    inputs = [[rng.randint(-9, 12) for _ in range(rng.randint(1, 9))] for _ in range(50)]
+    test = [behaviour(source(made.steps, "f"), inputs) for made in islice(pipelines("test", 0), 512)]
+    train = {behaviour(source(made.steps, "f"), inputs) for made in islice(pipelines("train", 1), 3000)}
+    assert len(test) == 512
+    assert len([found for found in test if found in train]) == 0
+    assert len(set(test)) == 512
+
+
+def test_both_splits_have_every_level_and_every_operation() -> None:
+    for split in ("train", "test"):
+        made = list(islice(pipelines(split, 3), 512))  # type: ignore[arg-type]
+        assert {one.difficulty for one in made} == set(range(1, MAX_DIFFICULTY + 1))
+        assert {step.name for one in made for step in one.steps} == set(OPERATIONS)
+
+
+def test_a_level_with_few_programs_ends_early_instead_of_repeating_or_hanging() -> None:
+    made = list(pipelines("test", 0, {1: 1.0}))
+    singles = {(Step(name=o.name, k=k),) for o in OPERATIONS.values() for k in o.parameters or (0,)}
+    assert {one.steps for one in made} == {steps for steps in singles if split_of(steps) == "test"}
+    assert len(made) == len({one.steps for one in made})
 
 
 def test_the_test_split_ends_and_keeps_its_order() -> None:

@@ -19,7 +19,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.types import Task
 from agentgym_envs.math import gsm8k
 from agentgym_envs.math.environment import MathEnvironment
-from agentgym_envs.math.procedural import LEVELS, Draws, make_problem, problems, split_of
+from agentgym_envs.math.procedural import _MAKERS, LEVELS, Draws, make_problem, problems
 
 DATA = Path(__file__).parent.parent / "data" / "gsm8k_shaped.jsonl"
 ANSWERS = {"25", "1350", "36", "-7", "5/8", "75", "360", "100/3", "106"}
@@ -92,12 +92,44 @@ def test_another_seed_gives_other_tasks() -> None:
     assert one != other
 
 
-def test_no_question_is_in_both_splits_at_any_seed() -> None:
-    environment = MathEnvironment(levels=(1, 5))
-    train = {t.prompt[0]["content"] for s in range(3) for t in islice(environment.tasks("train", s), 2000)}
-    test = {t.prompt[0]["content"] for s in range(3) for t in environment.tasks("test", s)}
-    assert len(train) > 1000 and len(test) > 500
-    assert not train & test
+SWAPS = (  # what a child would call the same sum, by rewriting its text
+    (r"What is ([\d,.]+) ([+*]) ([\d,.]+)\?", r"What is \3 \2 \1?"),
+    (r"What is \((\d+) \+ (\d+)\)", r"What is (\2 + \1)"),
+    (r"What is (\d+) - (\d+) \* (\d+)", r"What is \1 - \3 * \2"),
+    (r"What is (\d+) - (.*) \+ (\d+)\?", r"What is \3 - \2 + \1?"),
+    (r"What is (\d+/\d+) \+ (\d+/\d+)\?", r"What is \2 + \1?"),
+    (r"What is (\d+)% of (\d+)\?", r"What is \2% of \1?"),
+    (r"buys (\d+) packs of (\d+)", r"buys \2 packs of \1"),
+    (r"has (\d+) (\w+) and finds (\d+)", r"has \3 \2 and finds \1"),
+)
+
+
+def the_same(question: str) -> set[str]:
+    """The question in all its swapped forms; of a word problem, whoever it is about and whatever is counted."""
+    forms = {re.sub(r"\b(apples|pens|stamps|marbles|tickets|shells)\b", "things", question)}
+    forms = {re.sub(r"\b(Ada|Bo|Chidi|Dana|Emil|Fatou|Goro|Hana)\b", "Someone", form) for form in forms}
+    decimals = r"What is (\d\.\d)0 \* (\d)\.(\d)\?"  # 0.50 * 1.2 is 1.20 * 0.5
+    forms |= {re.sub(decimals, r"What is \2.\g<3>0 * \1?", form) for form in forms}
+    for pattern, swapped in SWAPS:
+        forms |= {re.sub(pattern, swapped, form) for form in forms}
+    return forms
+
+
+def test_no_test_question_is_a_train_question_or_another_test_question_with_swapped_operands() -> None:
+    environment = MathEnvironment()
+    train = {t.prompt[0]["content"].split("\n")[0] for t in islice(environment.tasks("train", 1), 12_000)}
+    known = {form for question in train for form in the_same(question)}
+    test = [the_same(t.prompt[0]["content"].split("\n")[0]) for t in environment.tasks("test", 0)]
+    assert len(test) == 512
+    assert [forms for forms in test if forms & known] == []
+    assert [forms for at, forms in enumerate(test) if any(forms & earlier for earlier in test[:at])] == []
+
+
+def test_both_splits_have_every_level_and_every_kind() -> None:
+    for split in ("train", "test"):
+        made = list(islice(problems(split, 3, LEVELS), 400))  # type: ignore[arg-type]
+        assert {problem.level for problem in made} == set(LEVELS)
+        assert {problem.kind for problem in made} == {maker.__name__ for makers in _MAKERS.values() for maker in makers}
 
 
 def test_the_test_split_ends_and_repeats_nothing() -> None:
@@ -106,10 +138,10 @@ def test_the_test_split_ends_and_repeats_nothing() -> None:
 
 
 def test_a_level_without_enough_questions_ends_early_instead_of_hanging() -> None:
-    every = {f"What is {a} {o} {b}?" for a in range(100) for b in range(100) for o in "+-"}
-    possible = sum(split_of(question) == "test" for question in every)
+    pairs = [(a, b) for a in range(100) for b in range(100)]
+    possible = {("+", a + b, min(a, b)) for a, b in pairs} | {("-", a, b) for a, b in pairs}
     found = sum(1 for _ in MathEnvironment(levels=(1,), test_tasks=10**9).tasks("test"))
-    assert 0.9 * possible < found <= possible
+    assert 0.9 * len(possible) < 5 * found < 1.1 * len(possible)
 
 
 @pytest.mark.parametrize("level", LEVELS)

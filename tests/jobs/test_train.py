@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import InfraError, UserError
+from agentgym.evals.play import EvalResult
+from agentgym.jobs.ending import TrainResult
 from agentgym.jobs.evaluate import evaluate
-from agentgym.jobs.train import TrainResult, train
+from agentgym.jobs.train import train
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
@@ -89,8 +91,10 @@ def test_a_run_with_nothing_to_learn_ends_and_shows_its_episodes(lab):
 
 def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
     model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(2)))
-    again = asyncio.run(evaluate(replace(finished.recipe, model=model), lab.reporter()))
+    with lab.new_run(finished.recipe, "again") as folder:
+        again = asyncio.run(evaluate(replace(finished.recipe, model=model), folder, lab.reporter()))
     assert again.by_task == finished.result.last.by_task
+    assert [one.episode.success for one in folder.read_episodes(0, evaluation=True)] == [x for [x] in again.by_task]
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
 
 
@@ -136,6 +140,36 @@ def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
     groups = sorted({int(episode.split("-")[0][1:]) for episode in trained})
     skipped = {s.group_id for step in folder.episode_steps() for s in folder.read_episodes(step) if not s.trained}
     assert sorted({*groups, *skipped}) == list(range(max(groups) + 1))
+
+
+def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is_resumed(lab, finished, tmp_path):
+    def stop(text: str) -> None:
+        if text.startswith("4 of 6 episodes"):
+            raise InfraError("stopped")
+
+    folder = finished.copy(tmp_path)
+    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=3))
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(train(longer, folder, lab.reporter(on_phase=stop), resume=True))
+    before = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
+    assert len(before) == 4 and folder.load_comparison()["steps"] == 2
+
+    reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
+    result = asyncio.run(train(longer, folder, reporter, resume=True))
+    assert "4 of 6 episodes were played before" in reporter.notes
+    after = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
+    assert len(after) == result.last.num_episodes == 6 and before.items() <= after.items()
+    assert result.first == finished.result.first and result.difference.num_tasks == 6
+    comparison = folder.load_comparison()
+    assert comparison["steps"] == 3 and EvalResult.from_mapping(comparison["last"]) == result.last
+    with pytest.raises(UserError, match="is done: it is at step 3 of 3"):
+        asyncio.run(train(longer, folder, reporter, resume=True))
+    other = replace(longer, eval=replace(longer.eval, seed=7))
+    (folder.path / "comparison.json").unlink()
+    with_other_seeds = asyncio.run(train(other, folder, reporter, resume=True))
+    folder.close()
+    assert with_other_seeds.difference is None and with_other_seeds.last.num_episodes == 6
+    assert leftovers(lab, folder) == []
 
 
 def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab, finished, tmp_path):

@@ -36,6 +36,20 @@ def test_equal_rewards_give_exactly_zero(rewards, advantage):
     assert advantage(rewarded(*rewards)) == [0.0] * len(rewards)
 
 
+@pytest.mark.parametrize("advantage", [MeanOnly(), StdNormalized(), Rloo()])
+def test_an_episode_that_earned_the_mean_gets_exactly_zero(advantage):
+    """The mean of .1, .2 and .3 is .20000000000000001 in floats."""
+    low, middle, high = advantage(rewarded(0.1, 0.2, 0.3))
+    assert (middle, low) == (0.0, pytest.approx(-high)) and high > 0
+
+
+@pytest.mark.parametrize("advantage", [MeanOnly(), StdNormalized(), Rloo()])
+def test_rewards_that_differ_have_signal_however_little(advantage):
+    group = group_of(*rewarded(0.5, 0.5 + 1e-7))
+    assign_advantages(group, advantage)
+    assert group.has_signal
+
+
 def test_a_broken_episode_is_left_out_and_an_invalid_one_counts():
     group = group_of(episode(Outcome.SCORED, 1.0), episode(Outcome.INFRA_ERROR, None), episode(Outcome.INVALID, 0.0))
     assign_advantages(group, MeanOnly())

@@ -153,7 +153,7 @@ def test_a_group_is_as_old_as_the_oldest_token_that_would_be_trained():
         oldest = current - 1 if group_id % 2 else current
         episodes = [sampled_by(current), sampled_by(oldest, current), sampled_by(0)]
         group = Group(group_id=group_id, task=task, start_version=current, episodes=episodes)
-        group.advantages = [1.0, -1.0, 0.0]  # the last one is not trained, however old
+        group.advantages = [1.0, 0.0, None]  # the last one is not trained, however old
         return group
 
     config = LoopConfig(steps=6, groups_per_step=3, max_staleness=0)

@@ -48,7 +48,11 @@ def test_two_turns_with_nothing_between_them_are_caught():
         episode_sample(episode, 1.0)
 
 
-def test_only_episodes_with_an_advantage_are_trained():
-    group = Group(group_id=0, task=TASK, start_version=0, episodes=[two_turns() for _ in range(3)])
-    group.advantages = [1.0, 0.0, None]
-    assert len(group_samples([group])) == 1
+def test_every_scored_episode_is_a_sample_whatever_its_advantage():
+    """Without those of advantage 0 the others would weigh more, and the KL term would not see them."""
+    group = Group(group_id=0, task=TASK, start_version=0, episodes=[two_turns() for _ in range(4)])
+    group.episodes[3].turns = []  # it ended before its first turn
+    group.advantages = [1.0, 0.0, None, -1.0]
+    samples = group_samples([group])
+    assert [set(sample.advantages) for sample in samples] == [{0.0, 1.0}, {0.0}]
+    assert [sample.num_trained_tokens for sample in samples] == [3, 3]

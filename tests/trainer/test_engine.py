@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from agentgym.errors import UserError
+from agentgym.rl.advantages import MeanOnly, assign_advantages
 from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
+from agentgym.rl.samples import group_samples
 from agentgym.trainer.config import OptimizerConfig
 from agentgym.trainer.engine import TitanEngine
-from agentgym.types import Sample
+from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Task, Turn, VersionSpan
 
 MakeEngine = Callable[..., TitanEngine]
 
@@ -33,6 +36,19 @@ def transformers_logprobs(model: Module, sample: Sample) -> Tensor:
     """Of every token after the first, [L - 1], the sample alone in its batch."""
     token_ids = torch.tensor(sample.token_ids)
     return torch.log_softmax(model(token_ids[None]).logits[0], -1)[:-1].gather(1, token_ids[1:, None])[:, 0]
+
+
+def played(sample: Sample, reward: float) -> Episode:
+    """An episode of one turn: the sample's first token, then the rest as its completion."""
+    turn = Turn(
+        prompt_ids=sample.token_ids[:1],
+        completion_ids=sample.token_ids[1:],
+        logprobs=tuple(p if m else -3.0 for p, m in zip(sample.logprobs, sample.loss_mask, strict=True))[1:],
+        versions=(VersionSpan(version=0, start=0, end=len(sample.token_ids) - 1),),
+        finish_reason=FinishReason.STOP,
+    )
+    task = Task(task_id="t", prompt=())
+    return Episode(episode_id="e", task=task, seed=0, turns=[turn], reward=reward, outcome=Outcome.SCORED)
 
 
 def weights_of(engine: TitanEngine) -> dict[str, Tensor]:
@@ -119,6 +135,34 @@ def test_a_learning_rate_of_zero_leaves_weights_bit_equal(make_engine: MakeEngin
 def test_zero_advantage_gives_zero_gradient(make_engine: MakeEngine, samples: list[Sample]) -> None:
     flat = [replace(s, advantages=(0.0,) * len(s.token_ids)) for s in samples]
     assert make_engine().train_step(flat)["train/grad_norm"] == 0.0
+
+
+def test_an_episode_with_advantage_zero_counts_in_the_denominator_and_in_the_kl_term(
+    make_engine: MakeEngine, model_path: str
+) -> None:
+    """Rewards 0, .5 and 1, from the group to the loss, against a plain sum over transformers' log-probabilities."""
+    model, kl_coef = transformers_model(model_path), 0.3
+    drawn = draw_samples(3, seed=5)
+    group = Group(group_id=0, task=Task(task_id="t", prompt=()), start_version=0)
+    for sample, reward in zip(drawn, (0.0, 0.5, 1.0), strict=True):
+        group.episodes.append(played(sample, reward))
+    assign_advantages(group, MeanOnly())
+    expected, count = 0.0, 0
+    samples = [replace(s, ref_logprobs=tuple(p - 0.2 for p in s.logprobs)) for s in group_samples([group])]
+    for sample, advantage in zip(samples, (-0.5, 0.0, 0.5), strict=True):
+        with torch.no_grad():
+            now = transformers_logprobs(model, sample).tolist()
+        columns = (now, sample.loss_mask[1:], sample.logprobs[1:], sample.ref_logprobs[1:])
+        for logprob, mask, sampler, ref in zip(*columns, strict=True):
+            if mask:
+                ratio = min(2.0, math.exp(logprob - sampler))
+                bounded = min(max(ratio, 0.8), 1.28)
+                kl = math.exp(ref - logprob) - 1 - (ref - logprob)
+                expected += kl_coef * kl - min(ratio * advantage, bounded * advantage)
+                count += 1
+    metrics = make_engine(loss=Grpo(kl_coef=kl_coef)).train_step(samples)
+    assert metrics["train/trained_tokens"] == count == sum(e.num_sampled_tokens for e in group.episodes)
+    assert metrics["train/loss"] == pytest.approx(expected / count, abs=1e-5)
 
 
 def test_values_at_masked_tokens_never_change_the_loss(make_engine: MakeEngine, samples: list[Sample]) -> None:

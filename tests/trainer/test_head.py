@@ -55,6 +55,26 @@ def test_the_head_scores_the_wanted_entries_at_its_temperature() -> None:
     torch.testing.assert_close(head(hidden)[0], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("chunk", [5, 1000])
+def test_logprobs_of_bfloat16_states_are_those_of_their_exact_logits(chunk: int) -> None:
+    """Sums of 512 products that are rounded to the 8 bits of bfloat16 differ in the second digit."""
+    torch.manual_seed(0)
+    head = LogProbHead(LogProbHead.Config(in_features=512, out_features=300, bias=False, chunk=chunk, temperature=0.7))
+    head.weight = torch.nn.Parameter((torch.randn(300, 512) / 8).bfloat16())
+    hidden, labels = torch.randn(1, COUNT, 512).bfloat16().requires_grad_(), torch.randint(0, 300, (COUNT,))
+    head.targets = (torch.arange(COUNT), labels)
+    logprobs, entropy = head(hidden)
+    states, weight = hidden.detach()[0].double().requires_grad_(), head.weight.detach().double()
+    exact = torch.log_softmax(states @ weight.t() / 0.7, 1)
+    picked = exact.gather(1, labels[:, None])[:, 0]
+    torch.testing.assert_close(logprobs.double(), picked, atol=2e-5, rtol=0)
+    torch.testing.assert_close(entropy.double(), -(exact.exp() * exact).sum(1), atol=2e-5, rtol=0)
+    logprobs.sum().backward()
+    picked.sum().backward()
+    assert hidden.grad is not None and states.grad is not None
+    torch.testing.assert_close(hidden.grad[0].double(), states.grad, atol=2e-2, rtol=2e-2)
+
+
 def test_a_token_attends_to_its_own_document_up_to_itself() -> None:
     positions = torch.tensor([[0, 1, 2, 0, 1, 0, 0], [0, 0, 1, 2, 3, 4, 5]])
     mask = packed_mask(positions, torch.float32)

@@ -15,6 +15,7 @@ from torch import Tensor
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.weights import LayerWeights, Qwen3Weights
 from agentgym.models.architecture import Architecture
+from agentgym.models.matmul import matmul_float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Qwen3Model:
             hidden_TH = torch.addmm(hidden_TH, F.silu(gate).mul_(up), layer.down.t())
         if batch.last_index is not None:
             hidden_TH = hidden_TH[batch.last_index]
-        return F.linear(self._norm(hidden_TH, weights.norm), weights.head).float()
+        return matmul_float32(self._norm(hidden_TH, weights.norm), weights.head.t())
 
     def _attend(
         self, index: int, layer: LayerWeights, hidden_TH: Tensor, rotations: Tensor, batch: TokenBatch, cache: KVCache

@@ -34,7 +34,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3Weights:
-    """embedding, head: [V, H]; one tensor when they are tied."""
+    """embedding, head: [V, H]; one tensor when they are tied and of one type: on a CPU the head is float32."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -78,11 +78,12 @@ def fuse(
         )
 
     embedding = copied("model.embed_tokens")
+    head = embedding if architecture.tied else copied("lm_head")
     return Qwen3Weights(
         embedding=embedding,
         layers=tuple(layer(f"model.layers.{index}") for index in range(architecture.num_layers)),
         norm=norm("model.norm"),
-        head=embedding if architecture.tied else copied("lm_head"),
+        head=head.float() if device.type == "cpu" else head,  # logits are float32; see `matmul_float32`
     )
 
 

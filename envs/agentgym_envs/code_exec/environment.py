@@ -27,7 +27,7 @@ class CodeExec(Environment[Problem]):
     """
 
     name: ClassVar[str] = "code_exec"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 2
 

@@ -15,7 +15,10 @@ from agentgym_envs.code_exec.problems import Problem
 ENTRY = "f"
 MAX_DIFFICULTY = 4
 DEFAULT_WEIGHTS: Mapping[int, float] = {1: 1.0, 2: 3.0, 3: 4.0, 4: 2.0}
-TEST_SHARE = 8  # one program in this many belongs to the test split
+TEST_SHARE = 8  # one behaviour in this many belongs to the test split
+# They decide the split: a change of them makes another environment, so give that another version.
+PROBES = ((3, -7, 0, 12, 5, 3, -2, 8, 11), (-9, 4, 4, 7, -1, 6), (10, 2, -3, 1, 2, 9), (9, -4, 5, -8))
+_FRUITLESS_DRAWS = 1000  # in a row; after that a small level has no new program left
 _LARGEST = 200  # no value of an example is further from 0: long numbers cost tokens and teach nothing
 
 
@@ -53,21 +56,37 @@ class Pipeline:
         return CallCase(args=(list(numbers),), expected=run_steps(self.steps, list(numbers)))
 
 
+def behaviour(steps: tuple[Step, ...]) -> bytes:
+    """A digest of what a program does with the probes, the same for all programs that do the same."""
+    outputs = [run_steps(steps, list(numbers)) for numbers in PROBES]
+    return hashlib.sha256(repr(outputs).encode()).digest()
+
+
 def split_of(steps: tuple[Step, ...]) -> Split:
-    """By a hash of the program itself, so that no wording or input moves it into the other split."""
-    text = " | ".join(step.line() for step in steps)
-    digest = hashlib.sha256(text.encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % TEST_SHARE == 0 else "train"
+    """By what the program does, so that no other way to write it, wording or input moves it into the other split."""
+    return "test" if int.from_bytes(behaviour(steps)[:8], "big") % TEST_SHARE == 0 else "train"
 
 
 def pipelines(
     split: Split, seed: int, weights: Mapping[int, float] = DEFAULT_WEIGHTS, *, num_visible: int = 1
 ) -> Iterator[Pipeline]:
-    """Endless, and the same on every machine: pipeline i depends on the seed, the split and i alone."""
-    index = 0
-    while True:
-        yield pipeline(split, f"{seed}/{split}/{index}", weights, num_visible=num_visible)
+    """The same on every machine: they depend on the arguments alone.
+
+    Train is endless. Test has no behaviour twice, and ends when these difficulties have no other.
+    """
+    seen: set[bytes] = set()
+    index = fruitless = 0
+    while fruitless < _FRUITLESS_DRAWS:
+        made = pipeline(split, f"{seed}/{split}/{index}", weights, num_visible=num_visible)
         index += 1
+        if split == "test":
+            does = behaviour(made.steps)
+            if does in seen:
+                fruitless += 1
+                continue
+            seen.add(does)
+        fruitless = 0
+        yield made
 
 
 def pipeline(split: Split, name: str, weights: Mapping[int, float], *, num_visible: int = 1) -> Pipeline:
@@ -77,7 +96,7 @@ def pipeline(split: Split, name: str, weights: Mapping[int, float], *, num_visib
     length = rng.choices(list(weights), list(weights.values()))[0]
     while True:  # a draw may be of the other split, or hold a step that changes nothing
         steps = tuple(_draw_step(rng) for _ in range(length))
-        if split_of(steps) != split or len({step.name for step in steps}) < length:
+        if len({step.name for step in steps}) < length or split_of(steps) != split:
             continue
         wording = tuple(rng.randrange(2) for _ in steps)
         visible = _telling_inputs(rng, steps, num_visible)

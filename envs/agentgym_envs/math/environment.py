@@ -25,7 +25,7 @@ class MathEnvironment(Environment):
     """
 
     name: ClassVar[str] = "math"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 2
 

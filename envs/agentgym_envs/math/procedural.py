@@ -1,8 +1,9 @@
-"""Makes arithmetic problems from a seed: five levels, split into train and test by a hash of the question."""
+"""Makes arithmetic problems from a seed: five levels, split into train and test by a hash of what is computed."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,17 +13,35 @@ from agentgym.types import Split
 
 Choice = TypeVar("Choice")
 
-TEST_ONE_IN: Final = 5  # questions that belong to the test split
+TEST_ONE_IN: Final = 5  # computations that belong to the test split
 MAX_FRUITLESS_DRAWS: Final = 2000  # in a row; after that a small level has no new question left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A question and its exact answer."""
+    """A question and its exact answer. kind: which of the makers below it is from."""
 
     question: str
     answer: Fraction
     level: int
+    kind: str
+
+    @property
+    def computation(self) -> str:
+        """The same for questions that differ in names or in the order of operands only.
+
+        That is the kind, the numbers in any order, and the answer.
+        """
+        numbers = sorted(
+            Fraction(found.replace(",", "")) for found in re.findall(r"\d+(?:,\d+)*(?:\.\d+)?", self.question)
+        )
+        return f"{self.kind} {' '.join(map(str, numbers))} = {self.answer}"
+
+    @property
+    def split(self) -> Split:
+        """Which split it belongs to, whatever the seed."""
+        digest = hashlib.sha256(self.computation.encode()).digest()
+        return "test" if int.from_bytes(digest[:8], "big") % TEST_ONE_IN == 0 else "train"
 
 
 class Draws:
@@ -42,14 +61,8 @@ class Draws:
         return choices[self.integer(0, len(choices) - 1)]
 
 
-def split_of(question: str) -> Split:
-    """Which split a question belongs to, whatever the seed."""
-    digest = hashlib.sha256(question.encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % TEST_ONE_IN == 0 else "train"
-
-
 def problems(split: Split, seed: int, levels: tuple[int, ...], limit: int | None = None) -> Iterator[Problem]:
-    """Problems of these levels in equal shares; the test split holds no question twice.
+    """Problems of these levels in equal shares; the test split has no computation twice.
 
     limit: how many; None is endless. Fewer come when the levels hold fewer questions.
     """
@@ -60,10 +73,10 @@ def problems(split: Split, seed: int, levels: tuple[int, ...], limit: int | None
         index += 1
         fruitless += 1
         problem = make_problem(draws.one_of(levels), draws)
-        if split_of(problem.question) != split or (split == "test" and problem.question in seen):
+        if problem.split != split or (split == "test" and problem.computation in seen):
             continue
         if split == "test":
-            seen.add(problem.question)
+            seen.add(problem.computation)
         fruitless = 0
         made += 1
         yield problem
@@ -71,8 +84,9 @@ def problems(split: Split, seed: int, levels: tuple[int, ...], limit: int | None
 
 def make_problem(level: int, draws: Draws) -> Problem:
     """One problem of a level in 1 to 5."""
-    question, answer = draws.one_of(_MAKERS[level])(draws)
-    return Problem(question=question, answer=Fraction(answer), level=level)
+    maker = draws.one_of(_MAKERS[level])
+    question, answer = maker(draws)
+    return Problem(question=question, answer=Fraction(answer), level=level, kind=maker.__name__)
 
 
 Maker = Callable[[Draws], tuple[str, Fraction | int]]

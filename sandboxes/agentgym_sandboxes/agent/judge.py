@@ -9,6 +9,7 @@ import builtins
 import json
 import symtable
 import sys
+from collections.abc import Iterable
 
 from .channel import Channel
 from .frames import write_line
@@ -37,11 +38,12 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
     link = tests.link
     try:
         tests.run(request["prelude"], PRELUDE, tests.names)
+        tests.take_names((), tests.names)  # the solution is loaded when it is first asked
     except Gone:
         write_line(verdict_fd, ["over"] if link.gone == "too much" else ["ok"])
         return 1
     except BaseException as error:
-        fault = "s" if tests.leans_on_solution else "x"
+        fault = "s" if tests.leans_on_solution_for(error) else "x"
         write_line(verdict_fd, [fault, *describe(error, PRELUDE)[1:]])
         return 1
     tests.names.update(tests.own)
@@ -89,19 +91,19 @@ class _Tests:
     def _makes(self, name: str, *others: str) -> bool:
         return makes_objects(self._sources, {name, *others}, is_class=name[:1].isupper())
 
-    @property
-    def leans_on_solution(self) -> bool:
-        """Whether it was asked for more than what its names are, so that it may be behind any failure."""
-        return self._channel.num_sent > self._num_harmless
+    def leans_on_solution_for(self, error: BaseException) -> bool:
+        """Whether it may be behind a failure: it was asked for more than its names, or has run and may hold a port."""
+        num_sent = self._channel.num_sent
+        return num_sent > self._num_harmless or (num_sent > 0 and isinstance(error, OSError))
 
     def run(self, source: str, filename: str, names: dict[str, object]) -> None:
         code = compile(source, filename, "exec", dont_inherit=True)
         missing = [name for name in _free_names(source) if name not in names and not hasattr(builtins, name)]
         if missing:
-            self._take_names(missing, names)
+            self.take_names(missing, names)
         exec(code, names)
 
-    def _take_names(self, missing: list[str], names: dict[str, object]) -> None:
+    def take_names(self, missing: Iterable[str], names: dict[str, object]) -> None:
         """Names that neither the tests nor Python have are the solution's, as another class that it defines.
 
         Never a module's: its `math.isclose` would decide about itself.

@@ -99,3 +99,17 @@ def test_bfloat16_stays_near_float32(old_model, tokens):
     logprobs = extend(model, cache, tokens, [0], [0], [40]).log_softmax(-1)[0]
     theirs = old_model.logits(tokens[0, :40])[-1].log_softmax(-1)
     assert (logprobs - theirs)[theirs > -5].abs().max() < 0.3
+
+
+def test_logits_of_a_bfloat16_model_are_sums_in_float32(old_model, tokens):
+    """The last product against one in float64 of the same states, which are caught on their way to it."""
+    shape = read_architecture(old_model.folder)
+    weights = fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16)
+    model, states = Qwen3Model(shape, weights, max_len=64), []
+    norm = model._norm
+    model._norm = lambda values, scale: states.append(norm(values, scale)) or states[-1]
+    cache = KVCache(shape, rows=2, max_len=64, device=CPU, dtype=torch.bfloat16)
+    logits = extend(model, cache, tokens, [0], [0], [40])
+    exact = states[-1].double() @ weights.embedding.double().t()
+    assert states[-1].dtype == torch.bfloat16 and logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), exact, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,71 @@
+"""Launchers: where the processes of a run are started, on this host or on others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh
+
+CHILD_MODULE = "agentgym.actors.child"
+
+
+class Launcher(ABC):
+    """What `launcher` chooses. Inherit it as a frozen dataclass: the fields are the launcher's own settings."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def hosts(self, log_dir: Path | None) -> AbstractAsyncContextManager[Sequence[HostMesh]]:
+        """Monarch's hosts, each a mesh of one; leaving gives them back, after their processes were stopped.
+
+        log_dir: for what the hosts themselves print; None where nobody reads it. A group of processes is spawned
+        on one host, the next group on the next one. Raises UserError for hosts that are unavailable.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLauncher(Launcher):
+    """This host: the processes are children of the controller."""
+
+    @asynccontextmanager
+    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[HostMesh]]:
+        from monarch.actor import this_host
+
+        yield [this_host()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLauncher(Launcher):
+    """Host processes on this machine, which Monarch uses as it uses other machines. They die with the controller."""
+
+    num_hosts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_hosts < 1:
+            raise ValueError(f"launcher.num_hosts is {self.num_hosts}; give at least 1")
+
+    @asynccontextmanager
+    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[HostMesh]]:
+        from monarch.actor import attach_to_workers
+
+        with ExitStack() as stack:
+            sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-hosts-"))
+            meshes = []
+            for name in (f"host{number}" for number in range(self.num_hosts)):
+                address, log = f"ipc://{sockets}/{name}", log_dir / f"{name}.log" if log_dir else os.devnull
+                command = [sys.executable, "-m", CHILD_MODULE, "--name", name, "--log", str(log), "--host", address]
+                # It ends when this pipe does, which is when this process has ended; its own processes die with it.
+                process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))  # noqa: ASYNC220
+                stack.callback(process.kill)
+                meshes.append(attach_to_workers(name=name, ca="trust_all_connections", workers=[address]))
+            yield meshes
