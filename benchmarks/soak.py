@@ -37,6 +37,7 @@ SETTINGS = {
     "loop.groups_per_step": 2,
     "loop.group_size": 4,
     "loop.checkpoint_every": 20,
+    "loop.keep_checkpoints": 3,
     "loop.check_sync_every": 10,
     "loop.eval_every": 50,
     "loop.eval_tasks": 4,
@@ -45,6 +46,7 @@ SETTINGS = {
     "rollout.cut_turns": "score",
     "generator.replicas": 1,
     "sandbox.name": "monty",
+    "sandbox.options.allow_root": "true",  # the program that it runs is ours
 }
 
 

@@ -147,7 +147,7 @@ def make_run(path: Path, *, is_evaluation: bool = False) -> None:
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])
             run.save_evaluation(step, [episodes])
-            run.checkpoint_dir(step).mkdir()
+            (run.checkpoint_dir(step) / "hf").mkdir(parents=True)
         run.set_status(RunStatus.DONE)
 
 

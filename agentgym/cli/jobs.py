@@ -25,14 +25,21 @@ class Jobs:
     """Whether a job returns or raises, everything it started is gone by then."""
 
     async def train(
-        self, recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: bool, registry: PluginRegistry
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        reporter: Reporter,
+        *,
+        resume: bool,
+        from_step: int | None,
+        registry: PluginRegistry,
     ) -> TrainResult:
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
             from agentgym.jobs.train import train
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        return await train(recipe, folder, reporter, resume=resume, registry=registry)
+        return await train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
 
     async def evaluate(
         self,

@@ -42,10 +42,12 @@ def run_training(
     drive: Drive,
     *,
     before: StatusRecord | None = None,
+    from_step: int | None = None,
 ) -> TrainResult:
     """Train; whatever ends it is raised and recorded.
 
-    sources: where the recipe's fields come from. before: the status of the run that is resumed.
+    sources: where the recipe's fields come from. before: the status of the run that is resumed. from_step:
+    its checkpoint to continue from; the newest otherwise.
     """
 
     def warn(text: str) -> None:
@@ -62,7 +64,7 @@ def run_training(
             for line in plan(recipe):
                 reporter.note(line)
             reporter.note(f"folder       {folder.path}")
-            job = jobs.train(recipe, folder, reporter, resume=resume, registry=registry)
+            job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
             result = drive(job, reporter.note)
             folder.set_status(RunStatus.DONE, result.nothing_left)
             folder.event("done")

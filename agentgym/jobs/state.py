@@ -1,4 +1,4 @@
-"""What a resumed run needs: the last checkpoint, the loop's position there, the first measurement."""
+"""What a resumed run needs: the loop's position at a checkpoint, the first measurement."""
 
 from __future__ import annotations
 
@@ -27,13 +27,21 @@ class RunState:
     @classmethod
     def from_mapping(cls, saved: Mapping[str, Json]) -> RunState:
         """Raises UserError when the state was not written by this version of the package."""
-        position, first = saved.get("position"), saved.get("first_eval")
+        first = saved.get("first_eval")
+        position = read_position(saved.get("position"))
         try:
             return cls(
-                position=Position(**position) if isinstance(position, Mapping) else None,  # type: ignore[arg-type]
-                first_eval=EvalResult.from_mapping(first) if isinstance(first, Mapping) else None,
+                position=position, first_eval=EvalResult.from_mapping(first) if isinstance(first, Mapping) else None
             )
         except (TypeError, KeyError) as error:
             raise UserError(
                 f"the run's state.json was written by another version ({error}); start a new run"
             ) from error
+
+
+def read_position(saved: Json) -> Position | None:
+    """None where none was saved. Raises UserError for anything else."""
+    try:
+        return Position(**saved) if isinstance(saved, Mapping) and saved else None  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UserError(f"its position was written by another version ({error})") from error

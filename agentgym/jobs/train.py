@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import cast
 
 from agentgym.actors.runtime import Runtime
@@ -18,6 +19,7 @@ from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, mea
 from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
+from agentgym.jobs.resume import resumed_state
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
@@ -29,10 +31,10 @@ from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import read_template
+from agentgym.runs.checkpoints import drop_undone, prune, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
-from agentgym.trainer.checkpoint import check
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
@@ -47,15 +49,18 @@ async def train(
     reporter: Reporter,
     *,
     resume: bool = False,
+    from_step: int | None = None,
     registry: PluginRegistry | None = None,
     change_loop: Callable[[TrainingLoop], None] = lambda loop: None,
 ) -> TrainResult:
     """Train to the recipe's last step. On any end, everything that was started is gone when this returns.
 
-    change_loop: called with the loop before it runs, for experiments. Raises UserError before anything is
-    started for what the user must fix; InfraError for what broke.
+    from_step: where to resume; the newest whole checkpoint otherwise. change_loop: called with the loop before it
+    runs, for experiments. Raises UserError before anything is started for what the user must fix; InfraError for
+    what broke.
     """
-    state = RunState.from_mapping(folder.load_state()) if resume else RunState()
+    model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
+    state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)
     async with AsyncExitStack() as stack:
@@ -64,6 +69,7 @@ async def train(
             folder=folder,
             reporter=reporter,
             registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
+            model_path=model_path,
             state=state,
             stack=stack,
             change_loop=change_loop,
@@ -79,6 +85,7 @@ class TrainJob:
     folder: RunFolder
     reporter: Reporter
     registry: PluginRegistry
+    model_path: Path
     state: RunState
     stack: AsyncExitStack
     change_loop: Callable[[TrainingLoop], None]
@@ -97,6 +104,8 @@ class TrainJob:
         await self._start()
         if state.position is None:
             await self._save(Position())
+        else:
+            drop_undone(self.folder, state.position.step)
         if recipe.eval.at_end and state.first_eval is None and state.position == Position():
             state.first_eval = await self._evaluate(0, recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
@@ -113,10 +122,7 @@ class TrainJob:
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
         _check_sampling(recipe)
-        model_path = resolve_model(recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights)
-        if self.state.position is not None:
-            check(str(self.folder.checkpoint_dir(self.state.position.step) / "trainer"), str(model_path))
-        self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
+        self.gym = await Gym.open(recipe, self.model_path, self.registry, self.reporter)
         stack.push_async_callback(self.gym.close)
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
@@ -128,7 +134,7 @@ class TrainJob:
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
-            await self._start_services(str(model_path), runtime, store)
+            await self._start_services(str(self.model_path), runtime, store)
         self.player = self.gym.player(self.generator)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
@@ -272,13 +278,15 @@ class TrainJob:
         return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save(self, position: Position) -> None:
-        """The state names a checkpoint only once it is complete. One of this step is not written again."""
+        """A checkpoint gets its position once it is complete. One of this step is not written again."""
         if self.state.position is None or self.state.position.step != position.step:
             target = self.folder.checkpoint_dir(position.step)
             await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
             await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
+        save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())
+        prune(self.folder, self.recipe.loop.keep_checkpoints)
 
     def _open_sinks(self) -> None:
         for name in self.recipe.logging.sinks:

@@ -15,6 +15,7 @@ class LoopConfig:
     max_staleness: int = 1
     max_refills: int = 8  # groups without signal that one step may skip, times groups_per_step
     checkpoint_every: int = 20
+    keep_checkpoints: int = 0  # the newest, and the best by held-out success where that is measured; 0 is all
     check_sync_every: int = 10  # steps between comparisons of the generators with the trainer; 0 is none
     eval_every: int = 0  # steps between held-out checks while training; 0 is none
     eval_tasks: int = 64
@@ -31,8 +32,9 @@ class LoopConfig:
                 f"loop.max_refills is {self.max_refills}; give at least 1: a step skips up to "
                 "max_refills * groups_per_step groups without signal"
             )
-        spans = (self.max_staleness, self.checkpoint_every, self.check_sync_every, self.eval_every)
-        if min(spans) < 0:
-            raise ValueError(
-                f"loop.max_staleness, checkpoint_every, check_sync_every and eval_every can't be negative; got {spans}"
-            )
+        spans = {
+            name: getattr(self, name)
+            for name in ("max_staleness", "checkpoint_every", "keep_checkpoints", "check_sync_every", "eval_every")
+        }
+        if min(spans.values()) < 0:
+            raise ValueError(f"none of these fields of loop can be negative: {spans}")

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import os
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,10 +33,30 @@ def write_whole(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
+            sync(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+
+def publish(part: Path, target: Path) -> None:
+    """Give a finished folder its name, in place of an older one, once all of it is on the disk."""
+    for path in (*part.rglob("*"), part):
+        sync(path)
+    if target.exists():
+        shutil.rmtree(target)
+    part.rename(target)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's entries, would outlast a power cut."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def append_line(path: Path, line: str) -> None:

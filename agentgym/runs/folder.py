@@ -10,7 +10,7 @@ RUN/config.yaml             the finished config
     episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance
     evals/step-000020.jsonl.gz      the same, of evaluations; their results are beside it (evaluations.py)
     comparison.json         the first and the last checkpoint on the same held-out tasks
-    checkpoints/step-000020/        the trainer's state and an exported model
+    checkpoints/step-000020/        the trainer's state, an exported model, the run's position (checkpoints.py)
 """
 
 from __future__ import annotations
@@ -292,8 +292,9 @@ class RunFolder:
             parent.mkdir(exist_ok=True)
         return parent / f"step-{step:06d}"
 
-    def checkpoint_steps(self) -> list[int]:
-        return _steps_in(self.path / "checkpoints")
+    def checkpoint_steps(self, *, unfinished: bool = False) -> list[int]:
+        """Those whose model was exported, which is done last; unfinished: all that were begun."""
+        return _steps_in(self.path / "checkpoints", "step-*" if unfinished else "step-*/hf")
 
 
 def runs_in(runs_dir: str | Path) -> list[str]:
@@ -303,7 +304,7 @@ def runs_in(runs_dir: str | Path) -> list[str]:
 
 
 def _steps_in(folder: Path, pattern: str = "step-*") -> list[int]:
-    matches = [_STEP_FILE.match(path.name) for path in folder.glob(pattern)]
+    matches = [_STEP_FILE.match(path.relative_to(folder).parts[0]) for path in folder.glob(pattern)]
     return sorted({int(match[1]) for match in matches if match})
 
 

@@ -52,11 +52,11 @@ def read_manifest(folder: str) -> Manifest:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); use another checkpoint") from error
 
 
-def check(folder: str, model_path: str) -> None:
+def check(folder: str, model_path: str, *, step: int | None = None) -> None:
     """Refuse a checkpoint that could not be loaded: the trainer's own, or a Hugging Face folder.
 
-    Raises UserError when a file is missing, cut short or changed, or when the sizes are not those of the model
-    in model_path.
+    Raises UserError when a file is missing, cut short or changed, when the sizes are not those of the model in
+    model_path, or when it was not saved after `step`.
     """
     if not Path(folder).is_dir():
         raise UserError(f"no folder {folder}; give a checkpoint, for example RUN/checkpoints/step-20")
@@ -66,6 +66,8 @@ def check(folder: str, model_path: str) -> None:
     else:
         manifest = read_manifest(folder)
         found = manifest.architecture
+        if step not in (None, manifest.step):
+            raise UserError(f"{folder} was saved after step {manifest.step}, not after step {step}")
         _check_files(Path(folder), manifest)
     wanted = asdict(read_architecture(Path(model_path)))
     differing = [

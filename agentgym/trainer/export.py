@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from agentgym.errors import UserError
 from agentgym.models.safetensors import write_folder
+from agentgym.runs.files import publish
 from agentgym.trainer.parallel import expected_warnings_off
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
@@ -61,9 +62,7 @@ def export_folder(
     if chat_template:
         _change(partial / "tokenizer_config.json", chat_template=None)
         (partial / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
-    if target.exists():
-        shutil.rmtree(target)
-    partial.rename(target)
+    publish(partial, target)
 
 
 def _change(file: Path, **fields: str | None) -> None:

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import Architecture
+from agentgym.runs.files import publish
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import read_manifest, write_manifest
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
@@ -30,9 +31,7 @@ def save_checkpoint(folder: str, built: TrainedModel, ranks: Ranks, *, step: int
     ranks.barrier()
     if ranks.rank == 0:
         write_manifest(partial, step=step, architecture=architecture)
-        if target.exists():
-            shutil.rmtree(target)
-        partial.rename(target)
+        publish(partial, target)
     ranks.barrier()
 
 

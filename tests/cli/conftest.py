@@ -95,7 +95,7 @@ class FakeJobs:
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
-    async def train(self, recipe, folder, reporter, *, resume, registry) -> Result:
+    async def train(self, recipe, folder, reporter, *, resume, from_step, registry) -> Result:
         self.trained.append((recipe, resume))
         reporter.phase("starting nothing")
         if self.work is not None:

@@ -68,8 +68,8 @@ def run_dir(cli) -> str:
         folder.save_groups(4, [group])
         folder.save_groups(5, [group])
         folder.save_evaluation(5, [[good]])
-        (folder.checkpoint_dir(0)).mkdir()
-        (folder.checkpoint_dir(5)).mkdir()
+        (folder.checkpoint_dir(0) / "hf").mkdir(parents=True)
+        (folder.checkpoint_dir(5) / "hf").mkdir(parents=True)
     return "runs/one"
 
 

@@ -109,7 +109,7 @@ from agentgym.cli.jobs import JobShell
 from agentgym.hooks import PluginRegistry
 
 class Jobs:
-    async def train(self, recipe, folder, reporter, *, resume, registry):
+    async def train(self, recipe, folder, reporter, *, resume, from_step, registry):
         try:
             print("ready", flush=True)
             await asyncio.sleep(60)

@@ -220,5 +220,7 @@ def test_a_runs_dir_that_is_a_file_is_an_error_that_names_it(tmp_path: Path) -> 
 
 def test_checkpoints_are_listed_by_step(folder: RunFolder) -> None:
     for step in (20, 0):
-        folder.checkpoint_dir(step).mkdir()
+        (folder.checkpoint_dir(step) / "hf").mkdir(parents=True)
+    (folder.checkpoint_dir(40) / "hf.partial").mkdir(parents=True)
     assert folder.checkpoint_steps() == [0, 20]
+    assert folder.checkpoint_steps(unfinished=True) == [0, 20, 40]

@@ -34,7 +34,8 @@ every episode, checkpoints. At the end the first and the last checkpoint play th
 the same seeds.
 
 Fields of the recipe are set by --section.field VALUE (--help-recipe lists them all).
-Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume continues from its last checkpoint.
+Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume continues from its newest whole
+checkpoint, or from that of --from-step; what later steps left is dropped.
 """
 EXAMPLES = """
 agentgym train --env code_exec
@@ -43,6 +44,7 @@ agentgym train --env code_exec --seed 1 --name code-1
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run
 agentgym train --resume runs/code-1 --loop.steps 120
+agentgym train --resume runs/code-1 --from-step 40
 """
 TAKES_OVERRIDES = True
 
@@ -51,6 +53,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("recipe_file", nargs="?", metavar="RECIPE", help="the same as --recipe FILE")
     add_recipe_arguments(parser)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
+    parser.add_argument("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step")
     parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")
     parser.add_argument("--name", help="the run's name (default: environment, date and time)")
     parser.add_argument("--seed", type=int, metavar="N", help="sets loop.seed and trainer.seed")
@@ -86,6 +89,8 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
         "logging.runs_dir": arguments.runs_dir,
     }
     if not arguments.resume:
+        if arguments.from_step is not None:
+            raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
         return finish(base, flags, arguments, where, shell), None
     given = [flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
@@ -131,7 +136,15 @@ def _train(
     try:
         reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
         result = run_training(
-            recipe, sources, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before
+            recipe,
+            sources,
+            folder,
+            registry,
+            reporter,
+            shell.jobs(),
+            run_until_stopped,
+            before=before,
+            from_step=arguments.from_step,
         )
         _show_result(result, folder, shell, as_json=arguments.json)
         return 0

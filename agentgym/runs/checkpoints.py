@@ -1,0 +1,68 @@
+"""What is kept of a run's past: its checkpoints with their positions, and nothing of steps that were undone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentgym.runs.curve import HELD_OUT
+from agentgym.runs.files import read_json, read_json_lines, sync, write_whole, writing
+from agentgym.runs.folder import RunFolder
+from agentgym.types import Json
+
+POSITION = "position.json"  # written last: a checkpoint without it is an unfinished save
+
+
+def save_position(run: RunFolder, step: int, position: Mapping[str, Json]) -> None:
+    """Finish the checkpoint of a step: all else of it must be on the disk."""
+    write_whole(run.checkpoint_dir(step) / POSITION, json.dumps(position).encode())
+
+
+def load_position(run: RunFolder, step: int) -> dict[str, Json]:
+    """What `save_position` was given; empty for an unfinished save. Raises UserError when it is damaged."""
+    path = run.checkpoint_dir(step) / POSITION
+    return read_json(path) if path.is_file() else {}
+
+
+def drop_undone(run: RunFolder, step: int) -> None:
+    """Remove what the steps after `step` left: episodes, evaluations, metrics, checkpoints, the final comparison.
+
+    Raises InfraError, which names the path, when it can't be changed.
+    """
+    for name in ("checkpoints", "episodes", "evals"):
+        for path in (run.path / name).glob("step-*"):
+            number = re.match(r"step-(\d+)", path.name)
+            if number and int(number[1]) > step:
+                _remove(path)
+    metrics = run.path / "metrics.jsonl"
+    if any(row.step > step for row in run.read_metrics()):
+        kept = [row for row in read_json_lines(metrics) if isinstance(row.get("step"), int) and row["step"] <= step]  # type: ignore[operator]
+        write_whole(metrics, "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept).encode())
+    ended_at = run.load_comparison().get("steps")
+    if isinstance(ended_at, int) and ended_at > step:
+        _remove(run.path / "comparison.json")
+
+
+def prune(run: RunFolder, keep: int) -> None:
+    """Remove old checkpoints: all but the newest `keep`, and the best by held-out success; 0 keeps all."""
+    steps = run.checkpoint_steps()
+    if not keep or len(steps) <= keep:
+        return
+    measured = {row.step: row.metrics[HELD_OUT] for row in run.read_metrics() if HELD_OUT in row.metrics}
+    best = max((step for step in steps if step in measured), key=lambda step: (measured[step], step), default=None)
+    for step in steps[:-keep]:
+        if step != best:
+            _remove(run.checkpoint_dir(step))
+
+
+def _remove(path: Path) -> None:
+    with writing(path):
+        if path.is_dir():
+            (path / POSITION).unlink(missing_ok=True)  # first: what is left of it must not look whole
+            sync(path)
+            shutil.rmtree(path)
+        else:
+            path.unlink()
