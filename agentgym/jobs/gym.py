@@ -21,6 +21,7 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
+from agentgym.types import Task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,12 +39,8 @@ class Gym:
     @classmethod
     async def open(cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox."""
-        environment = build_environment(registry, recipe.env.name, recipe.env.options)
-        scorer = Scorer.of(environment, registry, recipe.rewards)
+        environment, scorer, some = prepare(recipe, registry)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
-        _check_lengths(recipe)
-        first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
-        some = [first, *held_out_tasks(environment, 1)]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
         for note in {check_template(renderer, roles, turns=turns) for roles in shapes} - {""}:
@@ -86,6 +83,29 @@ class Gym:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def prepare(recipe: Recipe, registry: PluginRegistry) -> tuple[Environment, Scorer, list[Task]]:
+    """The environment with its options, its rewards, and a task for training and one that is held out.
+
+    Starts nothing and needs no model. Raises UserError for what none of them can be.
+    """
+    environment = build_environment(registry, recipe.env.name, recipe.env.options)
+    scorer = Scorer.of(environment, registry, recipe.rewards)
+    _check_lengths(recipe)
+    first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
+    return environment, scorer, [first, *held_out_tasks(environment, 1)]
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """The trainer computes the softmax at a temperature, not a truncated distribution."""
+    rollout = recipe.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise UserError(
+            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
+            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
+            "truncate only in `agentgym eval`"
+        )
 
 
 def _check_lengths(recipe: Recipe) -> None:
