@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from agentgym.evals.statistics import PairedDifference
     from agentgym.jobs.train import TrainResult
 
-HEADER = ("checkpoint", "success", "95% interval", "reward", "tasks", "episodes", "unsupported", "infra errors")
+HEADER = (
+    "checkpoint",
+    "success",
+    "95% interval",
+    "reward",
+    "tasks",
+    "episodes",
+    "unsupported",
+    "too long",
+    "infra errors",
+)
 
 
 def eval_row(result: EvalResult) -> tuple[str, ...]:
@@ -22,6 +32,7 @@ def eval_row(result: EvalResult) -> tuple[str, ...]:
         str(result.num_tasks),
         str(result.num_episodes),
         str(result.num_unsupported),
+        str(result.num_too_long),
         str(result.num_infra_errors),
     )
 

@@ -25,7 +25,7 @@ async def evaluate(recipe: Recipe, reporter: Reporter, *, registry: PluginRegist
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
         model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
         found = registry or PluginRegistry.discover(recipe.plugins.disabled)
-        gym = await Gym.open(recipe, model_path, found, reporter)
+        gym = await Gym.open(recipe, model_path, found, reporter, training=False)
         stack.push_async_callback(gym.close)
         runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs", launcher=recipe.launcher))
         store = await recipe.weights.open("eval", runtime=runtime)
