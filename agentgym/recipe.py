@@ -37,7 +37,8 @@ class ModelConfig:
     """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
 
     random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
-    chat_template: empty is the tokenizer's own; `builtin:chatml`, or the path of a Jinja file.
+    chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,
+    mistral, mistral_tekken (Nemo and later) or plain. It is exported with the checkpoints.
     """
 
     path: str = "builtin:tiny"
@@ -66,19 +67,21 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
-    """The held-out comparison at a run's end."""
+    """Every evaluation, and whether a run ends with one. greedy: the likeliest token is taken."""
 
     tasks: int = 128
     samples_per_task: int = 2
     seed: int = 1_000_003
+    greedy: bool = False
     at_end: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
-    """sinks: plugins that get the metrics besides the run's own files."""
+    """sinks: plugins that get the metrics besides the run's own files. evals_dir: what `agentgym eval` saves."""
 
     runs_dir: str = "runs"
+    evals_dir: str = "evals"
     sinks: tuple[str, ...] = ("tensorboard",)
     save_episodes: bool = True
 
@@ -109,6 +112,12 @@ class Recipe:
     eval: EvalConfig = EvalConfig()
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()
+
+    @property
+    def patience_s(self) -> float:
+        """The longest deadline of a call to one of the run's processes."""
+        of_generator = (self.generator.start_timeout_s, self.generator.update_timeout_s)
+        return max(self.trainer.step_timeout_s, self.rollout.generate_timeout_s, *of_generator)
 
 
 def build_recipe(

@@ -86,7 +86,7 @@ class NoJobs:
     """In place of training and evaluation: a command that gets this far was right."""
 
     async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None)
+        return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="")
 
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
@@ -98,9 +98,9 @@ class EvaluationBegins(BaseException):
 
 def _agentgym(words: Sequence[str], folder: Path) -> str:
     words = [PLACEHOLDERS.get(word, word) for word in words]
-    for word in ("runs/NAME", *words):
-        if run := re.match(r"runs/[\w.-]+", word):
-            make_run(folder / run[0])
+    for word in ("runs/NAME", "evals/NAME", *words):
+        if run := re.match(r"(runs|evals)/[\w.-]+", word):
+            make_run(folder / run[0], is_evaluation=run[1] == "evals")
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)
     if words[:1] and words[0] not in OWN and not words[0].startswith("-"):
@@ -118,8 +118,11 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     return printed
 
 
-def make_run(path: Path) -> None:
-    """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints."""
+def make_run(path: Path, *, is_evaluation: bool = False) -> None:
+    """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints.
+
+    An evaluation is one that was interrupted.
+    """
     if path.exists():
         return
     task = Task(task_id="t", prompt=({"role": "user", "content": "hello"},))
@@ -136,6 +139,10 @@ def make_run(path: Path) -> None:
     names = ("rollout/reward_mean", "rollout/success_mean", "train/entropy", "train/mismatch_kl")
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(to_mapping(Recipe()))
+        if is_evaluation:
+            run.save_evaluation(0, [episodes])
+            run.set_status(RunStatus.INTERRUPTED)
+            return
         for step in (1, 12, 20):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])

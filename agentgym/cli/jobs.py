@@ -14,7 +14,7 @@ from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
-    from agentgym.jobs.train import TrainResult
+    from agentgym.jobs.ending import TrainResult
     from agentgym.recipe import Recipe
     from agentgym.runs.folder import RunFolder
 
@@ -34,13 +34,22 @@ class Jobs:
             raise explain_missing(error) from error
         return await train(recipe, folder, reporter, resume=resume, registry=registry)
 
-    async def evaluate(self, recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry) -> EvalResult:
+    async def evaluate(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        reporter: Reporter,
+        *,
+        step: int,
+        resume: bool,
+        registry: PluginRegistry,
+    ) -> EvalResult:
         reporter.phase("loading torch and Monarch")
         try:
             from agentgym.jobs.evaluate import evaluate
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        return await evaluate(recipe, reporter, registry=registry)
+        return await evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

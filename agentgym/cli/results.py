@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentgym.evals.play import EvalResult
+    from agentgym.evals.play import EvalResult, PassAtK
     from agentgym.evals.statistics import PairedDifference
-    from agentgym.jobs.train import TrainResult
+    from agentgym.jobs.ending import TrainResult
+    from agentgym.runs.folder import RunFolder
 
 HEADER = (
     "checkpoint",
@@ -27,7 +28,7 @@ def eval_row(result: EvalResult) -> tuple[str, ...]:
     return (
         result.checkpoint,
         f"{result.success:.3f}",
-        f"[{result.low:.3f}, {result.high:.3f}]",
+        interval(result),
         f"{result.reward_mean:.3f}",
         str(result.num_tasks),
         str(result.num_episodes),
@@ -37,10 +38,35 @@ def eval_row(result: EvalResult) -> tuple[str, ...]:
     )
 
 
-def difference_line(difference: PairedDifference) -> str:
+def pass_table(result: EvalResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: a row for all tasks, and for each difficulty where there are several."""
+    ks = sorted({one.k for one in result.pass_at})
+    header = ("difficulty", "tasks", *(text for k in ks for text in (f"pass@{k}", "95% interval")))
+    rows = []
+    for difficulty in dict.fromkeys(one.difficulty for one in result.pass_at):
+        shares = {one.k: one for one in result.pass_at if one.difficulty == difficulty}
+        cells = [
+            text
+            for k in ks
+            for text in ((f"{shares[k].value:.3f}", interval(shares[k])) if k in shares else ("-", "-"))
+        ]
+        name = "all" if difficulty is None else str(difficulty)
+        rows.append((name, str(max(one.num_tasks for one in shares.values())), *cells))
+    return header, rows
+
+
+def interval(measured: EvalResult | PassAtK) -> str:
+    return f"[{measured.low:.3f}, {measured.high:.3f}]"
+
+
+def eval_json(result: EvalResult, folder: RunFolder) -> dict[str, object]:
+    return {"event": "result", **result.to_mapping(), "folder": str(folder.path)}
+
+
+def difference_line(difference: PairedDifference, what: str = "last minus first, task by task") -> str:
     verdict = "zero lies outside" if difference.is_clear else "zero lies inside: no clear difference"
     return (
-        f"last minus first, task by task: {difference.mean:+.3f} "
+        f"{what}: {difference.mean:+.3f} "
         f"[{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict}); "
         f"{difference.better} tasks better, {difference.worse} worse, {difference.equal} equal"
     )

@@ -10,9 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from agentgym.cli.commands.eval import base_recipe, find_model
+from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
 from agentgym.cli.jobs import Jobs
-from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import Finished, finish_checked, read_recipe
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
@@ -25,7 +24,7 @@ from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
-    from agentgym.jobs.train import TrainResult
+    from agentgym.jobs.ending import TrainResult
 
 T = TypeVar("T")
 Env: TypeAlias = type[Environment[Any]] | str | Mapping[str, object]
@@ -64,20 +63,23 @@ def evaluate(
     *,
     recipe: str | None = None,
     rewards: Rewards = (),
+    name: str | None = None,
     reporter: Reporter | None = None,
     **sections: object,
 ) -> EvalResult:
     """Measure a policy on held-out tasks: a checkpoint, a run, a Hugging Face folder, a hub name.
 
-    A run's own config counts where nothing else is given; the rest is as in `train`.
+    A run's own config counts where nothing else is given. name: of the folder in `logging.evals_dir` that gets the
+    episodes and the result. The rest is as in `train`.
     """
-    path, run_dir = find_model(model)
-    base, where = base_recipe(recipe, run_dir)
-    given = {"env": env, **sections, "model": {"path": path, "random_weights": False}}
-    settings, _, registry = _settings(base, where, given, rewards)
+    policy = find_policy(model)
+    base, where = base_recipe(recipe, policy.run_dir)
+    given = {"env": env, **sections, "model": {"path": policy.path, "random_weights": False}}
+    settings, sources, registry = _settings(base, where, given, rewards)
     shown = reporter or PlainReporter(sys.stdout)
-    with contextlib.closing(shown), warnings_to(shown.note):
-        return run_anywhere(Jobs().evaluate(settings, shown, registry=registry), shown.note)
+    made = RunFolder.create(settings.logging.evals_dir, name or new_name(policy, settings))
+    with made as folder, contextlib.closing(shown):
+        return run_evaluation(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
 
 
 def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:

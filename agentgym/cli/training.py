@@ -14,13 +14,14 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
-from agentgym.runs.curve import write_png
+from agentgym.runs.curve import HELD_OUT, write_png
+from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 
 if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
-    from agentgym.jobs.train import TrainResult
+    from agentgym.jobs.ending import TrainResult
 
 Drive = Callable[[Coroutine[Any, Any, "TrainResult"], Callable[[str], None]], "TrainResult"]
 """Runs the job's coroutine to its end; it may say something meanwhile."""
@@ -63,20 +64,20 @@ def run_training(
             reporter.note(f"folder       {folder.path}")
             job = jobs.train(recipe, folder, reporter, resume=resume, registry=registry)
             result = drive(job, reporter.note)
-            folder.set_status(RunStatus.DONE)
+            folder.set_status(RunStatus.DONE, result.nothing_left)
             folder.event("done")
-            if rows := folder.read_metrics():
+            if rows := with_held_out(folder, HELD_OUT):
                 try:
                     write_png(rows, folder.path / "curve.png", folder.name)
                 except UserError as error:
                     reporter.note(f"no picture: {error}")
         return result
     except BaseException as error:
-        _record_failure(explain(error), folder, before)
+        record_failure(explain(error), folder, before)
         raise
 
 
-def _record_failure(failure: Failure, folder: RunFolder, before: StatusRecord | None) -> None:
+def record_failure(failure: Failure, folder: RunFolder, before: StatusRecord | None) -> None:
     """Leave in the folder what happened. A resume that was refused changes nothing about the run."""
     if failure.is_users and before is not None and before.status is not RunStatus.RUNNING:
         status, reason = before.status, before.reason

@@ -3,20 +3,76 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self, cast
 
+from agentgym.env import Environment
 from agentgym.errors import InfraError
-from agentgym.evals.statistics import success_interval
+from agentgym.evals.statistics import pass_at_k, success_interval
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
-from agentgym.types import COUNTED_APART, Episode, Outcome, Task
+from agentgym.runs.records import pack
+from agentgym.types import COUNTED_APART, Episode, Json, Outcome, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSetup:
+    """What an evaluation plays. Two policies with equal setups play the same tasks with the same seeds.
+
+    version: the environment's. data_hash: of all tasks, with their prompts and answers. greedy: the likeliest
+    token is taken.
+    """
+
+    environment: str
+    version: int
+    data_hash: str
+    num_tasks: int
+    samples_per_task: int
+    seed: int
+    greedy: bool
+
+    @classmethod
+    def of(cls, environment: Environment[Any], tasks: Sequence[Task], *, samples_per_task: int, seed: int,
+           greedy: bool) -> Self:  # fmt: skip
+        return cls(
+            environment=environment.name,
+            version=environment.version,
+            data_hash=digest("".join(map(task_digest, tasks))),
+            num_tasks=len(tasks),
+            samples_per_task=samples_per_task,
+            seed=seed,
+            greedy=greedy,
+        )
+
+    def to_mapping(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, saved: Mapping[str, Json]) -> Self:
+        """The inverse. Raises TypeError for what another version wrote."""
+        return cls(**saved)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtK:
+    """The share of tasks that at least one of k samples solves, with its 95% interval. difficulty: None is all."""
+
+    k: int
+    difficulty: int | None
+    value: float
+    low: float
+    high: float
+    num_tasks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """success: share of counted episodes; [low, high]: its 95% interval. by_task: successes of each task,
-    None for an episode that could not be counted. sandbox: what ran the code, where some was run, and its
-    metrics at the end."""
+    None for an episode that could not be counted. pass_at: over all tasks, then by difficulty. sandbox: what ran
+    the code, where some was run, and its metrics at the end."""
 
     checkpoint: str
     success: float
@@ -29,32 +85,52 @@ class EvalResult:
     num_too_long: int  # prompts that left no token of rollout.max_episode_tokens
     num_infra_errors: int
     by_task: tuple[tuple[bool | None, ...], ...]
+    pass_at: tuple[PassAtK, ...] = ()
     sandbox: str = ""
     sandbox_metrics: dict[str, float] = field(default_factory=dict)
 
+    def to_mapping(self) -> dict[str, Json]:
+        return cast("dict[str, Json]", asdict(self))
+
+    @classmethod
+    def from_mapping(cls, saved: Mapping[str, Json]) -> Self:
+        """The inverse. Raises TypeError or KeyError for what another version wrote."""
+        rows = cast("list[list[bool | None]]", saved["by_task"])
+        shares = cast("list[dict[str, Any]]", saved["pass_at"])
+        read = {"by_task": tuple(map(tuple, rows)), "pass_at": tuple(PassAtK(**one) for one in shares)}
+        return cls(**{**saved, **read})  # type: ignore[arg-type]
+
 
 async def play_eval(
-    player: EpisodePlayer, tasks: Sequence[Task], *, samples_per_task: int, seed: int
+    player: EpisodePlayer,
+    tasks: Sequence[Task],
+    setup: EvalSetup,
+    *,
+    known: Mapping[str, Episode],
+    ended: Callable[[int, int, Episode], None],
 ) -> list[list[Episode]]:
     """One row of episodes for each task.
 
-    The same tasks and seed give the same prompts and sampling seeds, whatever the policy.
+    The same tasks and seed give the same prompts and sampling seeds, whatever the policy. known: episodes by id
+    that were played before. ended: is called with every other one, with the numbers of its task and sample.
     """
+    player = replace(player, greedy=setup.greedy)
+
+    async def play(number: int, sample: int) -> Episode:
+        episode_id = f"eval-{number:04d}-{sample:02d}"
+        if episode_id in known:
+            return known[episode_id]
+        seed = derive_seed("eval", setup.seed, number, sample)
+        episode = await player.play(tasks[number], episode_id=episode_id, seed=seed)
+        ended(number, sample, episode)
+        return episode
+
     async with asyncio.TaskGroup() as playing:
         plays = [
-            [
-                playing.create_task(
-                    player.play(
-                        task,
-                        episode_id=f"eval-{number:04d}-{sample:02d}",
-                        seed=derive_seed("eval", seed, number, sample),
-                    )
-                )
-                for sample in range(samples_per_task)
-            ]
-            for number, task in enumerate(tasks)
+            [playing.create_task(play(number, sample)) for sample in range(setup.samples_per_task)]
+            for number in range(len(tasks))
         ]
-    return [[play.result() for play in row] for row in plays]
+    return [[one.result() for one in row] for row in plays]
 
 
 def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
@@ -85,8 +161,40 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
         num_too_long=too_long,
         num_infra_errors=len(flat) - len(known) - unsupported - too_long,
         by_task=by_task,
+        pass_at=pass_shares(by_task, [row[0].task.difficulty for row in episodes]),
     )
+
+
+def pass_shares(by_task: Sequence[Sequence[bool | None]], difficulties: Sequence[int]) -> tuple[PassAtK, ...]:
+    """pass@k for k = 1, 2, 4, ... and the number of samples: over all tasks, then for each difficulty.
+
+    A task counts for the k for which it has as many counted samples. For k > 1 each task is one number in [0, 1],
+    for which the interval of a share is conservative.
+    """
+    rows = [[value for value in row if value is not None] for row in by_task]
+    most = max(map(len, rows))
+    several = sorted(set(difficulties))
+    found = []
+    for difficulty in [None, *(several if len(several) > 1 else ())]:
+        chosen = [row for row, one in zip(rows, difficulties, strict=True) if row and difficulty in (None, one)]
+        for k in sorted({most, *(2**power for power in range(most.bit_length()))}):
+            values = [pass_at_k(len(row), sum(row), k) for row in chosen if len(row) >= k]
+            if values:
+                low, high = success_interval(chosen if k == 1 else [[value] for value in values])
+                mean = math.fsum(values) / len(values)
+                place = {"k": k, "difficulty": difficulty, "num_tasks": len(values)}
+                found.append(PassAtK(**place, value=mean, low=low, high=high))
+    return tuple(found)
 
 
 def _counted(episode: Episode) -> bool | None:
     return None if episode.outcome is Outcome.INFRA_ERROR else episode.success
+
+
+def task_digest(task: Task) -> str:
+    """Changes with anything that the policy or its grading sees of a task."""
+    return digest(json.dumps([task.task_id, pack([*task.prompt]), pack(task.answer)], sort_keys=True))
+
+
+def digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

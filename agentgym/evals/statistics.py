@@ -1,10 +1,11 @@
-"""Confidence intervals: for the success of one checkpoint, and for the difference of two.
+"""Confidence intervals for one checkpoint and for the difference of two; pass@k; what a comparison could have shown.
 
 Episodes of one task are correlated, so the tasks, not the episodes, are the independent draws.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,11 @@ TaskScores: TypeAlias = Sequence[Sequence[float | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """Second minus first on the same tasks. better, worse, equal: how many tasks moved which way."""
+    """Second minus first on the same tasks. better, worse, equal: how many tasks moved which way.
+
+    chance: the p-value of better against worse. smallest: the least true difference that as many tasks show in 8 of
+    10 comparisons.
+    """
 
     mean: float
     standard_error: float
@@ -26,6 +31,8 @@ class PairedDifference:
     better: int
     worse: int
     equal: int
+    chance: float
+    smallest: float
 
     @property
     def is_clear(self) -> bool:
@@ -47,13 +54,20 @@ def clustered_error(scores: Sequence[Sequence[float]]) -> float:
     return math.sqrt(num / (num - 1) * math.fsum(r * r for r in sums)) / count
 
 
-def paired_difference(first: TaskScores, second: TaskScores, confidence: float = 0.95) -> PairedDifference:
+def paired_difference(
+    first: TaskScores, second: TaskScores, confidence: float = 0.95, *, shares: bool = False
+) -> PairedDifference:
     """How much better the second does than the first on the same tasks.
 
     Each task gives one difference of its two means; the interval is Student's t over tasks, so a task's
     difficulty cancels out. Tasks without a counted episode on one side are left out.
     Source: Student (W. S. Gosset), The probable error of a mean, Biometrika 6 (1908); for evaluations,
     E. Miller, Adding Error Bars to Evals, arXiv:2411.00640, section 4.2.
+
+    shares: the scores are shares of successes. Where few tasks moved, their spread says little (it is 0 where none
+    did), so the interval is that of two tasks more, one won and one lost.
+    Source: D. Bonett and R. Price, Adjusted Wald confidence interval for a difference of binomial proportions based
+    on paired data, Journal of Educational and Behavioral Statistics 37 (2012).
     Raises ValueError when the lists differ in length or fewer than two tasks are left.
     """
     if len(first) != len(second):
@@ -63,19 +77,55 @@ def paired_difference(first: TaskScores, second: TaskScores, confidence: float =
     num = len(moves)
     if num < 2:
         raise ValueError(f"{num} tasks have a counted episode; an interval needs at least 2")
-    mean = math.fsum(moves) / num
-    error = math.sqrt(math.fsum((move - mean) ** 2 for move in moves) / (num - 1) / num)
+    widened = [*moves, 1.0, -1.0] if shares else moves
+    centre = math.fsum(widened) / len(widened)
+    error = math.sqrt(math.fsum((move - centre) ** 2 for move in widened) / (len(widened) - 1) / len(widened))
     half = student_quantile(confidence, num - 1) * error
+    low, high = centre - half, centre + half
+    better, worse = sum(1 for move in moves if move > 0), sum(1 for move in moves if move < 0)
     return PairedDifference(
-        mean=mean,
+        mean=math.fsum(moves) / num,
         standard_error=error,
-        low=mean - half,
-        high=mean + half,
+        low=max(-1.0, low) if shares else low,
+        high=min(1.0, high) if shares else high,
         num_tasks=num,
-        better=sum(1 for move in moves if move > 0),
-        worse=sum(1 for move in moves if move < 0),
-        equal=sum(1 for move in moves if move == 0),
+        better=better,
+        worse=worse,
+        equal=num - better - worse,
+        chance=mcnemar(better, worse),
+        smallest=smallest_effect(error, num - 1, confidence),
     )
+
+
+def mcnemar(better: int, worse: int) -> float:
+    """The two-sided p-value of the exact test: if nothing differed, a task that moved would move either way alike.
+
+    With one sample a task these are the pairs of McNemar's test. With several, a task is better when more of its
+    samples succeeded: still one draw for each task, which samples of one task are not.
+    Source: Q. McNemar, Note on the sampling error of the difference between correlated proportions or percentages,
+    Psychometrika 12 (1947), with the binomial distribution instead of its normal approximation.
+    """
+    moved = better + worse
+    tail = sum(math.comb(moved, k) for k in range(min(better, worse) + 1))
+    return min(1.0, 2 * tail / (1 << moved))
+
+
+def smallest_effect(standard_error: float, degrees: int, confidence: float = 0.95, power: float = 0.8) -> float:
+    """The true difference that a comparison with this standard error shows clearly with probability `power`.
+
+    Source: H. Bloom, Minimum detectable effects, Evaluation Review 19 (1995).
+    """
+    return standard_error * (student_quantile(confidence, degrees) + student_quantile(2 * power - 1, degrees))
+
+
+def pass_at_k(num_samples: int, num_successes: int, k: int) -> float:
+    """The probability that at least one of k samples succeeds, unbiased, from num_samples >= k of them.
+
+    Source: M. Chen et al., Evaluating Large Language Models Trained on Code, arXiv:2107.03374, equation 1.
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} of {num_samples} samples; k must be from 1 to their number")
+    return 1 - math.comb(num_samples - num_successes, k) / math.comb(num_samples, k)
 
 
 def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[float, float]:
@@ -108,6 +158,7 @@ def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[floa
     return low, high
 
 
+@functools.cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """The two-sided quantile of Student's t: the t with P(-t <= T <= t) = confidence.
 

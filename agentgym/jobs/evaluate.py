@@ -1,47 +1,115 @@
-"""The evaluation job: play a checkpoint, or any Hugging Face folder, on held-out tasks."""
+"""The evaluation job: play a checkpoint, or any Hugging Face folder, on held-out tasks, and save what happened."""
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from agentgym.actors.runtime import Runtime
-from agentgym.evals.play import EvalResult, play_eval, summarize
+from agentgym.evals.play import EvalResult, EvalSetup, play_eval, summarize
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
-from agentgym.models.resolve import resolve_model
+from agentgym.jobs.watchdog import watched
+from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
+from agentgym.rollout.generator import Generator
 from agentgym.rollout.tasks import held_out_tasks
+from agentgym.runs.evaluations import EvaluationFiles
+from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.types import Episode
+
+NUM_REPORTS = 10  # of progress, in one evaluation
 
 
-async def evaluate(recipe: Recipe, reporter: Reporter, *, registry: PluginRegistry | None = None) -> EvalResult:
-    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times."""
+async def evaluate(
+    recipe: Recipe,
+    folder: RunFolder,
+    reporter: Reporter,
+    *,
+    step: int = 0,
+    name: str = "",
+    resume: bool = False,
+    registry: PluginRegistry | None = None,
+) -> EvalResult:
+    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times.
+
+    step: of the weights, under which the folder has the episodes. name: of the policy in the result. resume: an
+    interrupted evaluation of these weights is continued.
+    """
     async with AsyncExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-eval-")))
-        model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
+        model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
         found = registry or PluginRegistry.discover(recipe.plugins.disabled)
         gym = await Gym.open(recipe, model_path, found, reporter, training=False)
         stack.push_async_callback(gym.close)
-        runtime = await stack.enter_async_context(Runtime(log_dir=scratch / "logs", launcher=recipe.launcher))
-        store = await recipe.weights.open("eval", runtime=runtime)
+        if gym.capabilities is not None:
+            folder.save_sandbox(gym.capabilities)
+        await stack.enter_async_context(watched(gym.activity))
+        runtime = Runtime(log_dir=folder.path / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
+        await stack.enter_async_context(runtime)
+        store = await recipe.weights.open(folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
-        await generator.start()
-        tasks = held_out_tasks(gym.environment, recipe.eval.tasks)
-        reporter.phase(f"playing {len(tasks)} held-out tasks, {recipe.eval.samples_per_task} times each")
-        episodes = await play_eval(
-            gym.player(generator), tasks, samples_per_task=recipe.eval.samples_per_task, seed=recipe.eval.seed
+        with gym.activity.doing("start"):
+            await generator.start()
+        return await measure(
+            gym,
+            generator,
+            folder,
+            reporter,
+            step=step,
+            name=name or recipe.model.path,
+            weights=weights_mark(model_path),
+            resume=resume,
         )
-        result = summarize(episodes, recipe.model.path)
-        if gym.backend is None:
-            return result
+
+
+async def measure(
+    gym: Gym,
+    generator: Generator,
+    folder: RunFolder,
+    reporter: Reporter,
+    *,
+    step: int,
+    name: str,
+    num_tasks: int | None = None,
+    weights: str = "",
+    resume: bool = False,
+) -> EvalResult:
+    """Play the weights that the generators hold.
+
+    num_tasks: instead of eval.tasks. weights: what identifies them, if a file holds them. The rest: see `evaluate`.
+    """
+    config = gym.recipe.eval
+    tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
+    setup = EvalSetup.of(
+        gym.environment, tasks, samples_per_task=config.samples_per_task, seed=config.seed, greedy=config.greedy
+    )
+    files = EvaluationFiles(folder, step, weights)
+    known = files.begin(setup.to_mapping(), resume=resume)
+    total = len(tasks) * config.samples_per_task
+    done = len(known)
+    reporter.phase(f"measuring {name} on {len(tasks)} held-out tasks, {config.samples_per_task} times each")
+    if known:
+        reporter.note(f"{len(known)} of {total} episodes were played before")
+
+    def ended(number: int, sample: int, episode: Episode) -> None:
+        nonlocal done
+        files.add(number, sample, episode)
+        done += 1
+        if done * NUM_REPORTS // total > (done - 1) * NUM_REPORTS // total and done < total:
+            reporter.phase(f"{done} of {total} episodes played")  # no success: short episodes end first
+
+    rows = await play_eval(gym.player(generator), tasks, setup, known=known, ended=ended)
+    files.save_episodes(rows)
+    result = summarize(rows, name)
+    if gym.backend is not None:
         metrics = gym.sandbox_metrics()
         metrics |= counts_since(metrics, {})
-        return replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
+        result = replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
+    files.save_result(setup.to_mapping(), result.to_mapping())
+    return result

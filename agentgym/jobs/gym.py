@@ -13,6 +13,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.continuation import check_template
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
@@ -41,7 +42,7 @@ class Gym:
 
     @classmethod
     async def open(
-        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter, *, training: bool
+        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter, *, training: bool = True
     ) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox.
 
@@ -54,9 +55,13 @@ class Gym:
         num_train = SAMPLED_TASKS if training else 1
         train = list(islice(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0), num_train))
         test = held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
+        some = [*train, *test]
+        turns = recipe.rollout.max_turns or environment.max_turns
+        shapes = {tuple(message["role"] for message in task.prompt) for task in some}
+        for note in {check_template(renderer, roles, turns=turns) for roles in shapes} - {""}:
+            reporter.note(note)
         for tasks in [train, test] if training else [test]:
             _check_prompts(recipe, renderer, tasks)
-        some = [train[0], test[0]]
         sandbox = recipe.sandbox
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
         capabilities = None

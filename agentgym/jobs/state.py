@@ -21,7 +21,7 @@ class RunState:
     def to_mapping(self) -> dict[str, Json]:
         return {
             "position": asdict(self.position) if self.position else None,
-            "first_eval": asdict(self.first_eval) if self.first_eval else None,
+            "first_eval": self.first_eval.to_mapping() if self.first_eval else None,
         }
 
     @classmethod
@@ -31,16 +31,9 @@ class RunState:
         try:
             return cls(
                 position=Position(**position) if isinstance(position, Mapping) else None,  # type: ignore[arg-type]
-                first_eval=_eval_result(first) if isinstance(first, Mapping) else None,
+                first_eval=EvalResult.from_mapping(first) if isinstance(first, Mapping) else None,
             )
         except (TypeError, KeyError) as error:
             raise UserError(
                 f"the run's state.json was written by another version ({error}); start a new run"
             ) from error
-
-
-def _eval_result(saved: Mapping[str, Json]) -> EvalResult:
-    rows = saved["by_task"]
-    assert isinstance(rows, list)
-    by_task = tuple(tuple(row) for row in rows)
-    return EvalResult(**{**saved, "by_task": by_task})  # type: ignore[arg-type]

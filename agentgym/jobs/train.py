@@ -5,27 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.evals.play import EvalResult, play_eval, summarize
-from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.evals.play import EvalResult
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
+from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.state import RunState
+from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
-from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
+from agentgym.rl.ending import nothing_left
+from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
@@ -36,17 +39,6 @@ from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
 from agentgym.weights.store import WeightStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """first, last: the same held-out tasks with the same seeds; None when eval.at_end is off."""
-
-    run_dir: Path
-    steps: int
-    first: EvalResult | None
-    last: EvalResult | None
-    difference: PairedDifference | None
 
 
 async def train(
@@ -65,10 +57,7 @@ async def train(
     """
     state = RunState.from_mapping(folder.load_state()) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
-        raise UserError(
-            f"{folder.path} is done: it is at step {state.position.step} of {recipe.loop.steps}; "
-            "raise loop.steps to continue"
-        )
+        return await measure_end(recipe, folder, reporter, state, registry)
     async with AsyncExitStack() as stack:
         job = TrainJob(
             recipe=recipe,
@@ -101,24 +90,25 @@ class TrainJob:
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
+    done: int = 0  # steps
 
     async def run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
         await self._start()
         if state.position is None:
             await self._save(Position())
-        if recipe.eval.at_end and state.first_eval is None:
-            state.first_eval = await self._evaluate("step-000000", recipe.eval.tasks)
+        if recipe.eval.at_end and state.first_eval is None and state.position == Position():
+            state.first_eval = await self._evaluate(0, recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
-        await self._train()
-        last = None
-        if recipe.eval.at_end:
-            last = await self._evaluate(f"step-{recipe.loop.steps:06d}", recipe.eval.tasks)
+        without_signal = await self._train()
+        ended = await self._end_early(without_signal) if without_signal else ""
         first = state.first_eval
-        difference = paired_difference(first.by_task, last.by_task) if first and last else None
-        return TrainResult(
-            run_dir=self.folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
-        )
+        if recipe.eval.at_end and self.done:
+            last = await self._evaluate(self.done, recipe.eval.tasks)
+            result = compare_ends(self.folder, self.reporter, self.done, first, last)
+        else:
+            result = TrainResult(run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None)
+        return replace(result, nothing_left=ended)
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
@@ -131,10 +121,14 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
-        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs", launcher=recipe.launcher))
+        await stack.enter_async_context(watched(self.gym.activity))
+        logs = self.folder.path / "logs"
+        runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
+        await stack.enter_async_context(runtime)
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
-        await self._start_services(str(model_path), runtime, store)
+        with self.gym.activity.doing("start"):
+            await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
@@ -153,6 +147,7 @@ class TrainJob:
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
+            chat_template=read_template(recipe.model.chat_template),
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
@@ -171,9 +166,11 @@ class TrainJob:
         await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
 
-    async def _train(self) -> None:
+    async def _train(self) -> list[Group]:
+        """The groups without signal that ended the run before its last step, if some did."""
         recipe = self.recipe
         position = self.state.position or Position()
+        self.done = position.step
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
         loop = TrainingLoop(
             config=recipe.loop,
@@ -192,14 +189,20 @@ class TrainJob:
             tokens_before=before.get("generator/tokens_total", 0.0),
             sandbox_before=self.gym.sandbox_metrics(),
         )
-        try:
-            await loop.run()
-        except* NothingToLearn as ended:
-            if recipe.logging.save_episodes:  # no step has saved them
-                [error] = ended.exceptions
-                assert isinstance(error, NothingToLearn)
-                self.folder.save_groups(error.step, [], error.groups)
-            raise
+        return await loop.run()
+
+    async def _end_early(self, groups: list[Group]) -> str:
+        """Save what a run ends with whose last groups had no signal, and say why.
+
+        Raises InfraError when the cause is not the policy; see `nothing_left`.
+        """
+        if self.recipe.logging.save_episodes:  # no step has saved them
+            self.folder.save_groups(self.done + 1, [], groups)
+        reason = nothing_left(groups)
+        self.reporter.note(f"step {self.done + 1}: {reason}")
+        self.folder.event(reason)
+        await self._save(Position(step=self.done, next_group=max(group.group_id for group in groups) + 1))
+        return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop
@@ -211,12 +214,13 @@ class TrainJob:
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
+        self.done = step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
             metrics.update(await self._check_sync(step))
         if loop.eval_every and step % loop.eval_every == 0 and not last:
-            result = await self._evaluate(f"step-{step:06d}", loop.eval_tasks)
+            result = await self._evaluate(step, loop.eval_tasks)
             metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
         for sink in self.sinks:
@@ -227,17 +231,12 @@ class TrainJob:
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
             await self._save(Position(step=step, next_group=record.next_group))
 
-    async def _evaluate(self, checkpoint: str, num_tasks: int) -> EvalResult:
-        recipe = self.recipe.eval
-        self.reporter.phase(f"measuring {checkpoint} on {num_tasks} held-out tasks")
-        episodes = await play_eval(
-            self.player,
-            held_out_tasks(self.gym.environment, num_tasks),
-            samples_per_task=recipe.samples_per_task,
-            seed=recipe.seed,
+    async def _evaluate(self, step: int, num_tasks: int) -> EvalResult:
+        """Of the weights that the generators hold, which are those after `step`."""
+        name = checkpoint_name(step)
+        return await measure(
+            self.gym, self.generator, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
-        self.folder.save_evaluation(int(checkpoint.rpartition("-")[2]), episodes)
-        return summarize(episodes, checkpoint)
 
     async def _check_sync(self, step: int) -> dict[str, float]:
         """Compare generators and trainer at the same weights: log-probabilities of a few new tokens."""
@@ -266,10 +265,11 @@ class TrainJob:
         return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save(self, position: Position) -> None:
-        """The state names a checkpoint only once it is complete."""
-        target = self.folder.checkpoint_dir(position.step)
-        await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-        await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        """The state names a checkpoint only once it is complete. One of this step is not written again."""
+        if self.state.position is None or self.state.position.step != position.step:
+            target = self.folder.checkpoint_dir(position.step)
+            await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+            await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
         self.folder.save_state(self.state.to_mapping())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ def local_folder(path: str) -> Path | None:
         hint = nearest(folder.name, siblings) if siblings else ""
         raise UserError(f"no model folder {path!r}.{hint} Give {allowed}.")
     return None
+
+
+def weights_mark(folder: Path) -> str:
+    """Changes when the weights in a model's folder are written again: by the size and time of their files."""
+    files = sorted((path.name, path.stat()) for path in folder.glob("*.safetensors"))
+    text = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:

@@ -40,7 +40,7 @@ def derive_seed(*parts: object) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class EpisodePlayer:
-    """What all episodes of a run share."""
+    """What all episodes of a run share. greedy: the likeliest token is taken, whatever config.temperature is."""
 
     environment: Environment[Any]
     renderer: ChatRenderer
@@ -49,6 +49,7 @@ class EpisodePlayer:
     config: RolloutConfig
     sandbox: Sandbox | None
     activity: Activity
+    greedy: bool = False
 
     async def play(self, task: Task, *, episode_id: str, seed: int) -> Episode:
         """One scored episode. What fails is on the episode, never raised, unless it is a bug of ours."""
@@ -109,12 +110,12 @@ class EpisodePlayer:
             reply = await runner.reply(self.renderer.text(turn.completion_ids), cut)
             if episode.stop is not None:
                 return
-            ids = ids + turn.completion_ids + self.renderer.reply(reply.messages)
+            ids = ids + turn.completion_ids + self.renderer.reply(reply.messages, turn.completion_ids)
 
     async def _turn(self, episode: Episode, ids: tuple[int, ...], max_tokens: int) -> Turn:
         sampling = SamplingParams(
             max_tokens=max_tokens,
-            temperature=self.config.temperature,
+            temperature=0.0 if self.greedy else self.config.temperature,
             top_p=self.config.top_p,
             top_k=self.config.top_k,
             stop_token_ids=self.renderer.end_ids,

@@ -6,14 +6,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 from agentgym.types import Message
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-TEMPLATES: Mapping[str, str] = {"builtin:chatml": CHATML}
+_SYSTEM_IN_USER = (  # the first user message begins with what the system says
+    "{{ bos_token }}{% set talk = messages %}{% set system = '' %}{% if messages[0].role == 'system' %}"
+    "{% set talk = messages[1:] %}{% set system = messages[0].content + '\n\n' %}{% endif %}{% for message in talk %}"
+    "{% set content = (system if loop.first else '') + message.content %}"
+)
+_MISTRAL = (
+    "{% if message.role == 'assistant' %}SPACE{{ content + eos_token }}{% else %}[INST]SPACE{{ content }}[/INST]"
+    "{% endif %}{% endfor %}"
+)
+TEMPLATES: Mapping[str, str] = {
+    "builtin:chatml": CHATML,
+    "builtin:gemma": _SYSTEM_IN_USER
+    + "<start_of_turn>{{ 'model' if message.role == 'assistant' else 'user' }}\n{{ content | trim }}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+    "builtin:mistral": _SYSTEM_IN_USER + _MISTRAL.replace("SPACE", " "),
+    "builtin:mistral_tekken": _SYSTEM_IN_USER + _MISTRAL.replace("SPACE", ""),
+    "builtin:plain": "{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: "
+    "{{ message.content }}{{ eos_token if message.role == 'assistant' }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}",
+}
+"""For models that bring none, and for families whose own can't be continued with a system message."""
+TEMPLATE_ADVICE = f"Set model.chat_template to a Jinja file, or to one of {', '.join(TEMPLATES)}."
 
 
 class Tokenizer(Protocol):
@@ -21,7 +42,7 @@ class Tokenizer(Protocol):
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Ids that end an agent's turn."""
+        """Ids that end an agent's turn whatever the template writes there."""
         ...
 
     @property
@@ -34,7 +55,7 @@ class Tokenizer(Protocol):
         ...
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
-        """The chat template's text."""
+        """The chat template's text. Raises UserError when it does not take the messages."""
         ...
 
 
@@ -42,7 +63,7 @@ class HuggingFaceTokenizer:
     """The tokenizer of a local folder or a hub name."""
 
     def __init__(self, path: str, chat_template: str = "") -> None:
-        """chat_template: empty is the model's own; `builtin:chatml`, or the path of a Jinja file."""
+        """chat_template: empty is the model's own; one of `TEMPLATES`, or the path of a Jinja file."""
         from transformers import AutoTokenizer  # slow to import, so only here
 
         try:
@@ -50,16 +71,14 @@ class HuggingFaceTokenizer:
         except (OSError, ValueError) as error:
             raise UserError(f"no tokenizer can be loaded from {path!r}: {error}") from error
         if chat_template:
-            self._inner.chat_template = _read_template(chat_template)
+            self._inner.chat_template = read_template(chat_template)
         if not self._inner.chat_template:
-            raise UserError(
-                f"the tokenizer of {path!r} has no chat template; "
-                "set model.chat_template to builtin:chatml or to a Jinja file"
-            )
+            raise UserError(f"the tokenizer of {path!r} has no chat template. {TEMPLATE_ADVICE}")
         if self._inner.eos_token_id is None:
             raise UserError(f"the tokenizer of {path!r} has no eos token, so no turn of an agent could end")
-        self.special_tokens = tuple(sorted({str(token) for token in self._inner.all_special_tokens}))
-        self.end_ids = self._find_end_ids()
+        added = [token.content for token in self._inner.added_tokens_decoder.values() if token.special]
+        self.special_tokens = tuple(sorted({*added, *map(str, self._inner.all_special_tokens)}))
+        self.end_ids = (int(self._inner.eos_token_id),)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._inner.encode(text, add_special_tokens=False))
@@ -68,21 +87,26 @@ class HuggingFaceTokenizer:
         return str(self._inner.decode(list(token_ids), skip_special_tokens=False))
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
-        return str(
-            self._inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
-        )
+        try:
+            return str(
+                self._inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
+            )
+        except Exception as error:  # a template is a program of somebody else's
+            roles = ", ".join(message["role"] for message in messages)
+            raise UserError(
+                f"the chat template does not take the messages {roles}: {error}. Change what the environment says. "
+                f"Or: {TEMPLATE_ADVICE}"
+            ) from error
 
-    def _find_end_ids(self) -> tuple[int, ...]:
-        end = int(self._inner.eos_token_id)
-        turn_end = self._inner.convert_tokens_to_ids("<|im_end|>")
-        ids = {end} if turn_end in (None, self._inner.unk_token_id) else {end, int(turn_end)}
-        return tuple(sorted(ids))
 
-
-def _read_template(given: str) -> str:
-    if given in TEMPLATES:
-        return TEMPLATES[given]
+def read_template(given: str) -> str:
+    """The text of a template that a recipe names; "" of none. Raises UserError for what is no template."""
+    if not given or given in TEMPLATES:
+        return TEMPLATES.get(given, "")
     path = Path(given)
     if not path.is_file():
-        raise UserError(f"model.chat_template {given!r} is neither a file nor one of {', '.join(sorted(TEMPLATES))}")
+        raise UserError(
+            f"model.chat_template {given!r} is neither a file nor one of {', '.join(TEMPLATES)}."
+            + nearest(given, TEMPLATES)
+        )
     return path.read_text(encoding="utf-8")

@@ -8,7 +8,8 @@ RUN/config.yaml             the finished config
     metrics.jsonl           one line a step
     events.log              what happened when
     episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance
-    evals/step-000020.jsonl.gz      the same, of evaluations
+    evals/step-000020.jsonl.gz      the same, of evaluations; their results are beside it (evaluations.py)
+    comparison.json         the first and the last checkpoint on the same held-out tasks
     checkpoints/step-000020/        the trainer's state and an exported model
 """
 
@@ -252,11 +253,13 @@ class RunFolder:
 
     def episode_steps(self, *, evaluation: bool = False) -> list[int]:
         """The steps whose episodes were saved."""
-        return _steps_in(self._episodes(0, evaluation=evaluation).parent)
+        return _steps_in(self._episodes(0, evaluation=evaluation).parent, "step-*.jsonl*")
 
     def read_episodes(self, step: int, *, evaluation: bool = False) -> Iterator[SavedEpisode]:
         """One after another, as they were saved. Raises UserError when the step has none."""
         path = self._episodes(step, evaluation=evaluation)
+        if evaluation and not path.is_file():  # those that have ended so far
+            path = self.evaluation_file(step, ".part.jsonl")
         if not path.is_file():
             known = self.episode_steps(evaluation=evaluation)
             there = f"steps {known[0]} to {known[-1]}" if known else "none"
@@ -265,7 +268,20 @@ class RunFolder:
             yield decode_saved(record)
 
     def _episodes(self, step: int, *, evaluation: bool = False) -> Path:
-        return self.path / ("evals" if evaluation else "episodes") / f"step-{step:06d}.jsonl.gz"
+        if evaluation:
+            return self.evaluation_file(step, ".jsonl.gz")
+        return self.path / "episodes" / f"step-{step:06d}.jsonl.gz"
+
+    def evaluation_file(self, step: int, suffix: str) -> Path:
+        """A file of the evaluation of the weights after `step`; see evaluations.py."""
+        return self.path / "evals" / f"step-{step:06d}{suffix}"
+
+    def save_comparison(self, comparison: Mapping[str, Json]) -> None:
+        self._save("comparison.json", comparison)
+
+    def load_comparison(self) -> dict[str, Json]:
+        """Of the first and the last checkpoint; empty before a run has ended."""
+        return self._load("comparison.json")
 
     # checkpoints
 
@@ -286,8 +302,8 @@ def runs_in(runs_dir: str | Path) -> list[str]:
     return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
 
 
-def _steps_in(folder: Path) -> list[int]:
-    matches = [_STEP_FILE.match(path.name) for path in folder.glob("step-*")]
+def _steps_in(folder: Path, pattern: str = "step-*") -> list[int]:
+    matches = [_STEP_FILE.match(path.name) for path in folder.glob(pattern)]
     return sorted({int(match[1]) for match in matches if match})
 
 

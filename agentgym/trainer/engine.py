@@ -151,8 +151,9 @@ class TitanEngine:
         self.step = load_checkpoint(folder, self._built, self._ranks)
 
     def export_hf(self, folder: str) -> None:
-        """Write a Hugging Face folder: safetensors, config.json, and the tokenizer files of model_path."""
-        self.write_weights(partial(export_folder, folder, self._setup.model_path))
+        """Write a Hugging Face folder: safetensors, config.json, tokenizer files and the run's chat template."""
+        setup = self._setup
+        self.write_weights(partial(export_folder, folder, setup.model_path, chat_template=setup.chat_template))
 
     def close(self) -> None:
         """Leave the process group; the engine can't be used afterwards."""

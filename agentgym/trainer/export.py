@@ -41,8 +41,13 @@ def full_hf_weights(model: nn.Module, adapter: Any) -> Iterator[tuple[str, Tenso
         yield name, full.detach().float()
 
 
-def export_folder(folder: str, model_path: str, weights: Iterator[tuple[str, Tensor]]) -> None:
-    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all."""
+def export_folder(
+    folder: str, model_path: str, weights: Iterator[tuple[str, Tensor]], *, chat_template: str = ""
+) -> None:
+    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all.
+
+    chat_template: takes the place of the model's own, unless it is empty.
+    """
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -51,10 +56,17 @@ def export_folder(folder: str, model_path: str, weights: Iterator[tuple[str, Ten
     for file in Path(model_path).iterdir():
         if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(file, partial / file.name)
-    config = json.loads((partial / "config.json").read_text())
-    config.pop("torch_dtype", None)
-    config["dtype"] = "float32"
-    (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    _change(partial / "config.json", torch_dtype=None, dtype="float32")
+    if chat_template:
+        _change(partial / "tokenizer_config.json", chat_template=None)
+        (partial / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)
+
+
+def _change(file: Path, **fields: str | None) -> None:
+    """Set the fields of a JSON file; None removes one."""
+    config = json.loads(file.read_text(encoding="utf-8")) | fields
+    kept = {key: value for key, value in config.items() if key not in fields or value is not None}
+    file.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")

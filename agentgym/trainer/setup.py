@@ -13,6 +13,7 @@ class TrainerSetup:
     """model_path: a Hugging Face folder. total_steps: of the learning-rate schedule. folder: for torchtitan's files.
 
     temperature: the sampler's, so that log-probabilities are those of the distribution that was sampled from.
+    chat_template: the text that is exported with the weights; empty is that of model_path.
     """
 
     model_path: str
@@ -22,3 +23,4 @@ class TrainerSetup:
     total_steps: int
     folder: str
     temperature: float = 1.0
+    chat_template: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,14 @@ import pytest
 from agentgym import Environment, Reward, Task, hookimpl
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
-from agentgym.errors import UserError
-from agentgym.evals.play import EvalResult
+from agentgym.errors import InfraError, UserError
+from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
+from agentgym.rollout.episode import derive_seed
+from agentgym.rollout.tasks import held_out_tasks
+from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import (
@@ -30,6 +33,7 @@ from agentgym.sandbox import (
     SandboxUnavailable,
     Verdict,
 )
+from agentgym.types import Episode, Outcome
 
 
 def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
@@ -56,6 +60,25 @@ class Result:
     first: EvalResult | None
     last: EvalResult | None
     difference: PairedDifference | None
+    nothing_left: str = ""
+
+
+Solves = Callable[[str, int, int], bool]  # by model, task and sample
+
+
+def play(recipe: Recipe, setup: EvalSetup, tasks: list[Task], solves: Solves) -> list[list[Episode]]:
+    def one(number: int, sample: int) -> Episode:
+        success = solves(recipe.model.path, number, sample)
+        return Episode(
+            episode_id=f"eval-{number:04d}-{sample:02d}",
+            task=tasks[number],
+            seed=derive_seed("eval", setup.seed, number, sample),
+            info={"success": success},
+            reward=float(success),
+            outcome=Outcome.SCORED,
+        )
+
+    return [[one(number, sample) for sample in range(setup.samples_per_task)] for number in range(len(tasks))]
 
 
 Work = Callable[[Recipe, RunFolder, Reporter], Awaitable[None]]
@@ -69,6 +92,9 @@ class FakeJobs:
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
     sandbox: str = ""
+    nothing_left: str = ""
+    solves: Solves = lambda model, task, sample: task < 9
+    breaks_after: int = 0  # tasks, an evaluation fails, once
 
     async def train(self, recipe, folder, reporter, *, resume, registry) -> Result:
         self.trained.append((recipe, resume))
@@ -81,19 +107,38 @@ class FakeJobs:
                 folder.append_metrics(step, metrics)
                 reporter.step(step, recipe.loop.steps, metrics)
         first, last = measured("step-000000", 8), measured("step-000060", 14)
-        return Result(
-            run_dir=folder.path,
-            steps=recipe.loop.steps,
-            first=first,
-            last=last,
-            difference=paired_difference(first.by_task, last.by_task),
-        )
+        difference = paired_difference(first.by_task, last.by_task, shares=True)
+        folder.save_comparison({"steps": recipe.loop.steps, "difference": asdict(difference)})
+        result = Result(run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference)
+        return replace(result, nothing_left=self.nothing_left)
 
-    async def evaluate(self, recipe, reporter, *, registry) -> EvalResult:
+    async def evaluate(self, recipe, folder, reporter, *, step, resume, registry) -> EvalResult:
+        """Plays up to 20 tasks."""
         self.evaluated.append(recipe)
         reporter.phase("playing")
+        environment = registry.environment(recipe.env.name)(**recipe.env.options)
+        tasks = held_out_tasks(environment, min(20, recipe.eval.tasks))
+        setup = EvalSetup.of(
+            environment,
+            tasks,
+            samples_per_task=recipe.eval.samples_per_task,
+            seed=recipe.eval.seed,
+            greedy=recipe.eval.greedy,
+        )
+        files = EvaluationFiles(folder, step)
+        known = files.begin(setup.to_mapping(), resume=resume)
+        reporter.note(f"{len(known)} were played before")
+        rows = play(recipe, setup, tasks, self.solves)
+        for number, row in enumerate(rows):
+            files.add(number, 0, row[0])
+            if number + 1 == self.breaks_after:
+                self.breaks_after = 0
+                raise InfraError("the engine is gone")
+        files.save_episodes(rows)
         metrics = {"sandbox/calls": 200.0} if self.sandbox else {}
-        return replace(measured(recipe.model.path, 9), sandbox=self.sandbox, sandbox_metrics=metrics)
+        result = replace(summarize(rows, recipe.model.path), sandbox=self.sandbox, sandbox_metrics=metrics)
+        files.save_result(setup.to_mapping(), result.to_mapping())
+        return result
 
 
 class Counting(Environment):
@@ -109,7 +154,7 @@ class Counting(Environment):
     def tasks(self, split, seed=0) -> Iterable[Task]:
         for number in range(self._start, self._start + 100):
             prompt = ({"role": "user", "content": f"what follows {number}?"},)
-            yield Task(task_id=f"count-{number}", prompt=prompt, answer=number + 1, split=split)
+            yield Task(task_id=f"count-{number}", prompt=prompt, answer=number + 1, split=split, difficulty=number % 2)
 
 
 class EchoSandbox:

@@ -11,6 +11,7 @@ import pytest
 
 from agentgym.cli.tokens import token_origins
 from agentgym.hooks import PluginRegistry
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, Turn, VersionSpan
@@ -75,11 +76,58 @@ def run_dir(cli) -> str:
 # eval
 
 
-def test_eval_prints_success_with_its_interval(cli) -> None:
-    end = cli("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]", "--tasks", "7")
+EVAL = ("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]")
+
+
+def test_eval_prints_success_with_its_interval_and_saves_its_episodes_and_result(cli) -> None:
+    end = cli(*EVAL, "--tasks", "20", "--samples", "1", "--name", "mine")
     assert end.code == 0, end.err
     assert "0.450  [0.231, 0.685]" in end.out
-    assert cli.jobs.evaluated[0].eval.tasks == 7 and cli.jobs.evaluated[0].model.path == "builtin:tiny"
+    assert cli.jobs.evaluated[0].eval.tasks == 20 and cli.jobs.evaluated[0].model.path == "builtin:tiny"
+    assert "20 episode(s), 9 with success" in cli("episodes", "evals/mine").out
+    assert "what follows 3?" in cli("episodes", "evals/mine", "--show", "eval-0003-00", "--json").out
+    record = read_record(RunFolder.open("evals/mine"), 0)
+    assert record["setup"]["environment"] == "counting" and record["result"]["success"] == 0.45
+    assert json.loads(cli("runs", "--runs-dir", "evals", "--json").out)[0]["held-out"] == "0.450"
+    assert cli(*EVAL, "--name", "mine").code == 2
+
+
+def test_eval_reports_pass_at_k_by_difficulty(cli) -> None:
+    cli.jobs.solves = lambda model, task, sample: task % 2 == 0 and sample == task // 2 % 4
+    end = cli(*EVAL, "--samples", "4", "--json")
+    lines = [json.loads(line) for line in end.out.splitlines()]  # one object a line, the last is the result
+    result = lines[-1]
+    assert result["event"] == "result" and result["folder"].startswith("evals/tiny-counting-")
+    shares = {(one["difficulty"], one["k"]): (one["value"], one["num_tasks"]) for one in result["pass_at"]}
+    # every second task is solved by one of its four samples
+    assert shares == {
+        (None, 1): (0.125, 20), (None, 2): (0.25, 20), (None, 4): (0.5, 20),
+        (0, 1): (0.25, 10), (0, 2): (0.5, 10), (0, 4): (1.0, 10),
+        (1, 1): (0.0, 10), (1, 2): (0.0, 10), (1, 4): (0.0, 10),
+    }  # fmt: skip
+    assert "0.500  [0.272, 0.728]" in cli(*EVAL, "--samples", "4").out
+
+
+def test_an_interrupted_eval_goes_on_where_it_was(cli) -> None:
+    cli.jobs.breaks_after = 7
+    end = cli(*EVAL, "--name", "cut", "--samples", "1", "--seed", "5")
+    assert end.code == 1 and "continue it: agentgym eval --resume evals/cut" in end.err
+    assert "7 episode(s)" in cli("episodes", "evals/cut").out
+    assert cli("eval", "--resume", "evals/cut", "--seed", "6").code == 2
+    end = cli("eval", "--resume", "evals/cut")
+    assert end.code == 0 and "7 were played before" in end.out and "0.450" in end.out
+    assert cli.jobs.evaluated[-1].eval.seed == 5
+    assert "20 episode(s)" in cli("episodes", "evals/cut").out
+    end = cli("eval", "--resume", "evals/cut")
+    assert end.code == 2 and "is done" in end.err
+
+
+def test_a_greedy_eval_plays_each_task_once(cli) -> None:
+    assert cli(*EVAL, "--greedy").code == 0
+    assert (cli.jobs.evaluated[0].eval.greedy, cli.jobs.evaluated[0].eval.samples_per_task) == (True, 1)
+    end = cli(*EVAL, "--greedy", "--samples", "3", "--dry-run", "--name", "x")
+    assert "greedily" in end.out and "3 times each" in end.out and "evals/x" in end.out
+    assert len(cli.jobs.evaluated) == 1
 
 
 def test_eval_of_a_run_takes_its_last_checkpoint_and_its_config(cli, run_dir: str) -> None:
@@ -88,7 +136,9 @@ def test_eval_of_a_run_takes_its_last_checkpoint_and_its_config(cli, run_dir: st
     recipe = cli.jobs.evaluated[0]
     assert recipe.model.path == "runs/one/checkpoints/step-000005"
     assert (recipe.rollout.temperature, recipe.eval.samples_per_task) == (0.5, 3)
-    assert '"success": 0.45' in end.out
+    result = json.loads(end.out.splitlines()[-1])
+    assert result["success"] == 0.45 and result["folder"].startswith("evals/one-step-000005-counting-")
+    assert RunFolder.open(result["folder"]).episode_steps(evaluation=True) == [5]
 
 
 def test_eval_of_a_checkpoint_takes_its_runs_config(cli, run_dir: str) -> None:
@@ -104,9 +154,8 @@ def test_eval_of_what_is_not_there_names_the_nearest(cli, run_dir: str) -> None:
 
 def test_eval_says_which_sandbox_ran_the_code(cli) -> None:
     cli.jobs.sandbox = "docker"
-    words = ("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]")
-    assert "sandbox docker: 200 calls" in cli(*words).out
-    assert '"sandbox/calls": 200.0' in cli(*words, "--json").out
+    assert "sandbox docker: 200 calls" in cli(*EVAL).out
+    assert '"sandbox/calls": 200.0' in cli(*EVAL, "--json").out
 
 
 # runs, curve
@@ -115,6 +164,7 @@ def test_eval_says_which_sandbox_ran_the_code(cli) -> None:
 def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
     end = cli("runs")
     assert end.code == 0 and "one  done" in end.out and "0.050" in end.out
+    assert "+0.300 [+0.027, +0.518]" in end.out  # the last checkpoint minus the first
     assert json.loads(cli("runs", "--json").out)[0]["run"] == "one"
     assert json.loads(cli("runs", "--json").out)[0]["sandbox"] == "-"
     able = dict.fromkeys((field.name for field in fields(Capabilities)), False) | {"backend": "plain", "detail": "d"}
@@ -130,6 +180,7 @@ def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
 def test_curve_draws_in_the_terminal_and_into_a_file(cli, run_dir: str) -> None:
     end = cli("curve", run_dir, "--png", "c.png")
     assert end.code == 0 and "first 0.01  last 0.05" in end.out
+    assert "last minus first, task by task: +0.300 [+0.027, +0.518]" in end.out
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(cli("curve", run_dir, "--json").out)["rollout/reward_mean"]["steps"] == [1, 2, 3, 4, 5]
     end = cli("curve", run_dir, "--metric", "rollout/reward_meen")

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.evals.statistics import clustered_error, paired_difference, student_quantile, success_interval
+from agentgym.evals.play import pass_shares
+from agentgym.evals.statistics import (
+    PairedDifference,
+    clustered_error,
+    mcnemar,
+    paired_difference,
+    pass_at_k,
+    smallest_effect,
+    student_quantile,
+    success_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +151,84 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         found = paired_difference(first, second)
         covered += found.low <= 0.1 <= found.high  # the mean of (1 - h) * 0.2 is 0.1
     assert 0.91 <= covered / 400 <= 0.985
+
+
+def sums(num: int, better: float, worse: float) -> Iterator[tuple[int, int, float]]:
+    """Every outcome of num tasks that are each won or lost with these probabilities: won, lost, its probability."""
+    for won in range(num + 1):
+        for lost in range(num - won + 1):
+            ways = math.comb(num, won) * math.comb(num - won, lost)
+            yield won, lost, ways * better**won * worse**lost * (1 - better - worse) ** (num - won - lost)
+
+
+def moved(num: int, won: int, lost: int, *, shares: bool = True) -> PairedDifference:
+    first, second = [0] * won + [1] * lost, [1] * won + [0] * lost
+    rest = [[0]] * (num - won - lost)
+    return paired_difference([[x] for x in first] + rest, [[x] for x in second] + rest, shares=shares)
+
+
+@pytest.mark.parametrize(("better", "worse"), [(0.01, 0), (0.02, 0.01), (0.1, 0), (0.3, 0.05), (0.5, 0.45), (0.7, 0.3)])
+def test_the_interval_of_a_difference_of_shares_holds_the_truth_where_few_tasks_move(better, worse) -> None:
+    """Over every outcome of 16 tasks. Student's t alone holds it 15 times in 100 when 1 task in 100 moves."""
+    covered = 0.0
+    for won, lost, probability in sums(16, better, worse):
+        found = moved(16, won, lost)
+        covered += probability * (found.low <= better - worse <= found.high)
+    assert covered >= 0.94
+
+
+def test_a_difference_of_shares_is_never_a_point_and_never_over_one() -> None:
+    none, all_won = moved(16, 0, 0), moved(16, 16, 0)
+    assert (none.mean, none.low, none.high) == (0, -none.high, none.high) and none.high > 0.1
+    assert all_won.mean == all_won.high == 1 and 0.6 < all_won.low < 0.9
+
+
+@pytest.mark.parametrize(("better", "worse"), [(0, 0), (1, 0), (5, 0), (8, 2), (2, 8), (7, 7), (12, 5)])
+def test_mcnemar_equals_the_count_of_all_ways_that_the_moved_tasks_could_have_gone(better: int, worse: int) -> None:
+    """Of all 2^n ways, those that are at least as uneven."""
+    num = better + worse
+    uneven = sum(abs(2 * bin(way).count("1") - num) >= abs(better - worse) for way in range(2**num))
+    assert mcnemar(better, worse) == pytest.approx(uneven / 2**num)
+
+
+def test_mcnemar_rarely_calls_chance_a_difference() -> None:
+    wrong = sum(p for won, lost, p in sums(40, 0.2, 0.2) if mcnemar(won, lost) <= 0.05)
+    assert 0.01 < wrong <= 0.05
+
+
+@pytest.mark.parametrize("num", [30, 100])
+def test_the_smallest_effect_is_found_in_8_of_10_simulated_comparisons(num: int) -> None:
+    generator = random.Random(num)
+    effect = smallest_effect(0.4 / math.sqrt(num), num - 1)
+    found = 0
+    for _ in range(600):
+        moves = [generator.gauss(effect, 0.4) for _ in range(num)]
+        found += paired_difference([[0.0]] * num, [[move] for move in moves]).low > 0
+    assert 0.75 <= found / 600 <= 0.85
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
+def test_pass_at_k_is_the_share_of_all_choices_of_k_samples_with_a_success(samples: list[bool], k: int) -> None:
+    if k > len(samples):
+        with pytest.raises(ValueError, match="k must be from 1"):
+            pass_at_k(len(samples), sum(samples), k)
+        return
+    choices = list(itertools.combinations(samples, k))
+    assert pass_at_k(len(samples), sum(samples), k) == pytest.approx(sum(map(any, choices)) / len(choices))
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_the_interval_of_pass_at_k_holds_the_truth(rate: float) -> None:
+    """24 tasks of different difficulty, 4 samples each: simulated, for k of 1, 2 and 4."""
+    generator = random.Random(1)
+    draws, covered = 120, dict.fromkeys((1, 2, 4), 0)
+    for _ in range(draws):
+        rates = [generator.choice((0.0, 2 * rate)) for _ in range(24)]
+        rows = [[generator.random() < one for _ in range(4)] for one in rates]
+        for share in pass_shares(rows, [0] * 24):
+            truth = (1 - (1 - 2 * rate) ** share.k) / 2  # over tasks and samples
+            covered[share.k] += share.low <= truth <= share.high
+    assert min(covered.values()) / draws >= 0.93
 
 
 def test_evaluations_of_other_tasks_are_refused() -> None:

@@ -23,20 +23,22 @@ SMALL = (
     "eval.tasks=6",
     "eval.samples_per_task=1",
     "sandbox.name=monty",
+    "sandbox.options.allow_root=true",
     "logging.sinks=[]",
 )
 
 
 @dataclass
 class RecordingReporter:
-    """Records what it gets; `on_step` may interfere with the run."""
+    """Records what it gets; `on_step` and `on_phase` may interfere with the run."""
 
     on_step: Callable[[int], None] = lambda step: None
+    on_phase: Callable[[str], None] = lambda text: None
     notes: list[str] = field(default_factory=list)
     metrics: list[Mapping[str, float]] = field(default_factory=list)
 
     def phase(self, text: str) -> None:
-        pass
+        self.on_phase(text)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import InfraError, UserError
+from agentgym.evals.play import EvalResult
+from agentgym.jobs.ending import TrainResult
 from agentgym.jobs.evaluate import evaluate
-from agentgym.jobs.train import TrainResult, train
+from agentgym.jobs.train import train
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
@@ -74,23 +76,36 @@ def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_a_run_with_nothing_to_learn_ends_and_shows_its_episodes(lab):
-    recipe = lab.recipe("rollout.temperature=0.001", "loop.max_refills=1")  # as good as the same each time
-    folder = lab.new_run(recipe)
-    with pytest.raises(ExceptionGroup) as ended:
-        asyncio.run(train(recipe, folder, lab.reporter()))
+def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab):
+    def solved_from_group_6_on(loop):
+        async def play(task, group_id, rollout=loop.rollout):
+            group = await rollout(task, group_id)
+            signal = [1.0] + [-1.0] * (len(group.episodes) - 1) if group_id < 6 else [0.0] * len(group.episodes)
+            group.advantages = signal
+            return group
+
+        loop.rollout = play
+
+    recipe = lab.recipe("loop.steps=50", "loop.max_refills=1", "loop.checkpoint_every=0")
+    folder, reporter = lab.new_run(recipe), lab.reporter()
+    result = asyncio.run(train(recipe, folder, reporter, change_loop=solved_from_group_6_on))
     folder.close()
-    assert ended.group_contains(InfraError, match=r"nothing to learn from.*agentgym episodes")
-    saved = list(folder.read_episodes(1))
-    assert len(saved) >= recipe.loop.groups_per_step * recipe.loop.group_size
-    assert not any(one.trained for one in saved)
+    assert result.nothing_left.startswith("nothing is left to learn")
+    assert f"step 3: {result.nothing_left}" in reporter.notes
+    assert (result.steps, result.last.checkpoint, result.last.num_episodes) == (2, "step-000002", 6)
+    assert result.difference is not None
+    assert folder.checkpoint_steps() == [0, 2] and folder.load_state()["position"] == {"step": 2, "next_group": 9}
+    saved = list(folder.read_episodes(3))
+    assert {one.group_id for one in saved} == {6, 7, 8} and not any(one.trained for one in saved)
     assert leftovers(lab, folder) == []
 
 
 def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
     model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(2)))
-    again = asyncio.run(evaluate(replace(finished.recipe, model=model), lab.reporter()))
+    with lab.new_run(finished.recipe, "again") as folder:
+        again = asyncio.run(evaluate(replace(finished.recipe, model=model), folder, lab.reporter()))
     assert again.by_task == finished.result.last.by_task
+    assert [one.episode.success for one in folder.read_episodes(0, evaluation=True)] == [x for [x] in again.by_task]
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
 
 
@@ -136,6 +151,36 @@ def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
     groups = sorted({int(episode.split("-")[0][1:]) for episode in trained})
     skipped = {s.group_id for step in folder.episode_steps() for s in folder.read_episodes(step) if not s.trained}
     assert sorted({*groups, *skipped}) == list(range(max(groups) + 1))
+
+
+def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is_resumed(lab, finished, tmp_path):
+    def stop(text: str) -> None:
+        if text.startswith("4 of 6 episodes"):
+            raise InfraError("stopped")
+
+    folder = finished.copy(tmp_path)
+    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=3))
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(train(longer, folder, lab.reporter(on_phase=stop), resume=True))
+    before = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
+    assert len(before) == 4 and folder.load_comparison()["steps"] == 2
+
+    reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
+    result = asyncio.run(train(longer, folder, reporter, resume=True))
+    assert "4 of 6 episodes were played before" in reporter.notes
+    after = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
+    assert len(after) == result.last.num_episodes == 6 and before.items() <= after.items()
+    assert result.first == finished.result.first and result.difference.num_tasks == 6
+    comparison = folder.load_comparison()
+    assert comparison["steps"] == 3 and EvalResult.from_mapping(comparison["last"]) == result.last
+    with pytest.raises(UserError, match="is done: it is at step 3 of 3"):
+        asyncio.run(train(longer, folder, reporter, resume=True))
+    other = replace(longer, eval=replace(longer.eval, seed=7))
+    (folder.path / "comparison.json").unlink()
+    with_other_seeds = asyncio.run(train(other, folder, reporter, resume=True))
+    folder.close()
+    assert with_other_seeds.difference is None and with_other_seeds.last.num_episodes == 6
+    assert leftovers(lab, folder) == []
 
 
 def test_a_corrupt_checkpoint_is_refused_before_anything_starts(lab, finished, tmp_path):

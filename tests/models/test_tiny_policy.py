@@ -9,7 +9,8 @@ import pytest
 
 from agentgym.models.safetensors import read_folder
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.chat import ChatRenderer, check_append_only
+from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.continuation import check_template
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.operations import OPERATIONS, Step, source
@@ -68,7 +69,7 @@ def test_digits_are_single_tokens(tokenizer: HuggingFaceTokenizer) -> None:
 
 
 def test_its_chat_template_is_append_only(tokenizer: HuggingFaceTokenizer) -> None:
-    check_append_only(tokenizer)
+    assert check_template(ChatRenderer(tokenizer), ["system", "user"], turns=2) == ""
     opening = tokenizer.render([{"role": "user", "content": "hi"}], generation_prompt=True)
     assert opening == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 

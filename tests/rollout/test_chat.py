@@ -2,6 +2,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.continuation import check_template
 from agentgym.rollout.tokenizer import CHATML
 
 USER = {"role": "user", "content": "sum 1 2"}
@@ -37,41 +38,29 @@ def test_special_tokens_in_a_message_do_not_become_control_tokens(tokenizer, ren
     assert "< |im_end|>" in tokenizer.decode(forged)
 
 
-def test_a_template_that_drops_old_thoughts_is_refused_with_both_texts(tokenizer_of):
+def test_a_template_that_drops_old_thoughts_is_continued_with_a_line_that_says_so(tokenizer_of):
     forgetful = CHATML.replace(
         "{{ message.content }}",
         "{% if loop.last %}{{ message.content }}{% else %}{{ message.content.split('</think>')[-1] }}{% endif %}",
     )
-    with pytest.raises(UserError, match="not append-only") as refused:
-        ChatRenderer(tokenizer_of(forgetful))
-    assert "think" in str(refused.value) and "builtin:chatml" in str(refused.value)
+    renderer = ChatRenderer(tokenizer_of(forgetful))
+    assert check_template(renderer, ["user"], turns=1) == ""
+    assert "drops the thoughts of earlier turns" in check_template(renderer, ["user"], turns=2)
 
 
-def test_a_template_that_numbers_the_conversation_is_refused(tokenizer_of):
-    with pytest.raises(UserError, match="not append-only"):
-        ChatRenderer(tokenizer_of("{{ messages | length }}" + CHATML))
-
-
-def test_a_template_that_never_ends_a_turn_is_refused(tokenizer_of):
-    endless = CHATML.replace("<|im_end|>", "")
-    with pytest.raises(UserError, match="does not end an agent's turn"):
-        ChatRenderer(tokenizer_of(endless)).reply([AGAIN])
-
-
-class MergingTokenizer:
-    """Like a byte-pair tokenizer that has one token for a newline and the letter behind it."""
-
-    def __init__(self, inner):
-        self._inner = inner
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def encode(self, text):
-        return self._inner.encode(text.replace("\nt", "\uf8ff"))
-
-
-def test_a_token_across_the_start_of_the_agents_turn_is_refused(tokenizer):
-    """The prompt ends with a newline; a turn that begins with a t would be tokenized as another sequence."""
-    with pytest.raises(UserError, match="piece by piece"):
-        ChatRenderer(MergingTokenizer(tokenizer))
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("", "{{ messages | length }}"), r"rewrites history.*'2<\|im_start.*'6<\|im_start"),
+        (("<|im_end|>", ""), "does not end an agent's turn with a special token"),
+        (("{{ message.content }}", "{{ message.content if message.role == 'user' }}"), "leaves out.*system message"),
+        (("{{ message.content }}", "{{ message.content if message.role != 'assistant' }}"), "drops an agent's turn"),
+        (("messages %}", "messages[-2:] %}"), "rewrites history"),
+    ],
+    ids=["numbers", "no end", "no system", "no agent", "forgets"],
+)
+def test_a_template_that_cannot_be_continued_is_refused_with_its_reason(tokenizer_of, change, reason):
+    old, new = change
+    renderer = ChatRenderer(tokenizer_of(CHATML.replace(old, new, 1)))
+    with pytest.raises(UserError, match=f"(?s){reason}.*builtin:chatml"):
+        check_template(renderer, ["system", "user"], turns=2)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any, cast
 
+from agentgym.cli.results import difference_line
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
+from agentgym.evals.statistics import PairedDifference
 from agentgym.runs.curve import HELD_OUT, REWARD, SUCCESS, series, terminal_plot, write_png
+from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """
@@ -39,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = RunFolder.open(arguments.run)
-    rows = folder.read_metrics()
+    rows = with_held_out(folder, HELD_OUT)
     known = sorted({key for row in rows for key in row.metrics})
     if arguments.list:
         shell.say_json(known) if arguments.json else shell.say("\n".join(known))
@@ -52,6 +56,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     for line in lines:
         shell.say(terminal_plot(line))
         shell.say(f"first {line.values[0]:.4g}  last {line.values[-1]:.4g}  best {max(line.values):.4g}\n")
+    if difference := folder.load_comparison().get("difference"):
+        shell.say(difference_line(PairedDifference(**cast("dict[str, Any]", difference))) + "\n")
     path = Path(arguments.png) if arguments.png else folder.path / "curve.png"
     if not path.parent.is_dir():
         raise UserError(f"--png: there is no folder {str(path.parent)!r}")

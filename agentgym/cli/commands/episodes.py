@@ -1,4 +1,4 @@
-"""`agentgym episodes`: a run's episodes, listed or read one by one."""
+"""`agentgym episodes`: the episodes of a run or an evaluation, listed or read one by one."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ agentgym episodes runs/math-1 --step all --outcome infra_error
 agentgym episodes runs/math-1 --step 12 --show 3
 agentgym episodes runs/math-1 --step 12 --show 3 --tokens
 agentgym episodes runs/math-1 --evals --show 1 --json
+agentgym episodes evals/math-1-more --failure
 """
 TAKES_OVERRIDES = False
 HEADER = (
@@ -35,7 +36,7 @@ TOKEN_HEADER = ("position", "turn", "id", "token", "from", "version", "logprob")
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    parser.add_argument("run", metavar="RUN", help="the folder of a run, or of an evaluation")
     parser.add_argument("--step", metavar="N", help="a step, or `all` (default: the last that was saved)")
     parser.add_argument("--evals", action="store_true", help="the episodes of evaluations, not of training")
     which = parser.add_mutually_exclusive_group()
@@ -54,6 +55,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = RunFolder.open(arguments.run)
     if arguments.tokens and not arguments.show:
         raise UserError("--tokens goes with --show N")
+    if not folder.checkpoint_steps() and not folder.episode_steps():
+        arguments.evals = True  # a folder of `agentgym eval`
     known = folder.episode_steps(evaluation=arguments.evals)
     if not known:
         kind = "evaluations" if arguments.evals else "episodes"

@@ -4,96 +4,156 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from dataclasses import asdict
-from pathlib import Path
+import json
 
+from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
+from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import add_recipe_arguments, finish, read_recipe, recipe_help
-from agentgym.cli.results import HEADER, eval_row
+from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
+from agentgym.cli.results import HEADER, eval_json, eval_row, pass_table
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.runs.folder import RunFolder
+from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import sandbox_text
-from agentgym.yaml import read_yaml
 
 DESCRIPTION = """
-Play a policy on held-out tasks and print its success with a 95% confidence interval. MODEL is a checkpoint of
-a run (then with its config: the same environment, limits and seeds), a run (its last checkpoint), a Hugging
-Face folder, a hub name, or builtin:tiny. The same tasks and seed give the same prompts and sampling seeds.
+Play a policy on held-out tasks and print its success with a 95% confidence interval, and pass@k for tasks that are
+played several times. MODEL is a checkpoint of a run (then with its config: the same environment, limits and
+seeds), a run (its last checkpoint), a Hugging Face folder, a hub name, or builtin:tiny. The same tasks and seed
+give the same prompts and sampling seeds.
+
+Episodes and result are saved in a folder in --evals-dir, which `agentgym episodes` and `agentgym compare` read.
+An evaluation that was interrupted goes on with --resume.
 """
 EXAMPLES = """
 agentgym eval builtin:tiny --env code_exec
 agentgym eval builtin:tiny --env brief.py:Brief
-agentgym eval runs/math-1
-agentgym eval runs/math-1/checkpoints/step-000020 --tasks 200 --samples 4
-agentgym eval Qwen/Qwen3-0.6B --env math --rollout.max_turn_tokens 512 --json
+agentgym eval runs/math-1 --name math-1-more --tasks 200
+agentgym eval runs/math-1/checkpoints/step-000020 --samples 8
+agentgym eval runs/math-1 --greedy
+agentgym eval builtin:tiny --env math --rollout.max_turn_tokens 128 --json
+agentgym eval --resume evals/math-1-more
 """
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, run, Hugging Face folder or hub name")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a checkpoint, run, Hugging Face folder or hub name")
     add_recipe_arguments(parser)
+    add_eval_arguments(parser)
+    parser.add_argument("--name", help="of the folder (default: policy, environment, date and time)")
+    parser.add_argument("--resume", metavar="FOLDER", help="continue the evaluation in this folder")
+
+
+def add_eval_arguments(parser: Parser) -> None:
+    """The options that eval and compare share."""
     parser.add_argument("--tasks", type=int, metavar="N", help="sets eval.tasks")
     parser.add_argument("--samples", type=int, metavar="K", help="sets eval.samples_per_task")
     parser.add_argument("--seed", type=int, metavar="N", help="sets eval.seed")
+    parser.add_argument(
+        "--greedy", action="store_true", default=None, help="take the likeliest tokens; once a task without --samples"
+    )
+    parser.add_argument("--evals-dir", metavar="DIR", help="where evaluations are saved (default: evals)")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be played")
+
+
+def eval_flags(arguments: argparse.Namespace) -> dict[str, object]:
+    """The fields of a recipe that the options of `add_eval_arguments` set. Raises UserError."""
+    for flag in ("tasks", "samples"):
+        value = getattr(arguments, flag)
+        if value is not None and value < 1:
+            raise UserError(f"--{flag} is {value}; give at least 1")
+    return {
+        "eval.tasks": arguments.tasks,
+        "eval.samples_per_task": 1 if arguments.greedy and arguments.samples is None else arguments.samples,
+        "eval.seed": arguments.seed,
+        "eval.greedy": arguments.greedy,
+        "logging.evals_dir": arguments.evals_dir,
+    }
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    for flag in ("tasks", "samples"):
-        value = getattr(arguments, flag)
-        if value is not None and value < 1:
-            raise UserError(f"--{flag} is {value}; give at least 1")
-    model, run_dir = find_model(arguments.model)
-    base, where = base_recipe(arguments.recipe, run_dir)
-    flags = {
-        "model.path": model,
-        "model.random_weights": False,
-        "env.name": arguments.env,
-        "eval.tasks": arguments.tasks,
-        "eval.samples_per_task": arguments.samples,
-        "eval.seed": arguments.seed,
-    }
-    recipe, _, registry = finish(base, flags, arguments, where, shell)
-    reporter = choose_reporter(shell, f"eval {model}", as_json=arguments.json, plain=True)
-    with contextlib.closing(reporter), warnings_to(reporter.note):
-        job = shell.jobs().evaluate(recipe, reporter, registry=registry)
-        result = run_until_stopped(job, reporter.note)
+    if arguments.resume:
+        return _resume(arguments, shell)
+    if arguments.model is None:
+        raise UserError("agentgym eval needs a MODEL, or --resume FOLDER. `agentgym eval --help` shows examples.")
+    policy = find_policy(arguments.model)
+    base, where = base_recipe(arguments.recipe, policy.run_dir)
+    flags = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
+    finished = finish(base, flags | eval_flags(arguments), arguments, where, shell)
+    recipe = finished[0]
+    name = arguments.name or new_name(policy, recipe)
+    if arguments.dry_run:
+        return _show_plan(finished, name, arguments, shell)
+    with RunFolder.create(recipe.logging.evals_dir, name) as folder:
+        return _measure(finished, folder, arguments, shell, before=None)
+
+
+def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
+    given = [name for name in ("model", "recipe", "env", "reward", "tasks", "samples", "seed", "greedy", "name")
+             if getattr(arguments, name) is not None]  # fmt: skip
+    if given or arguments.overrides:
+        raise UserError(
+            f"--resume continues with the evaluation's own settings; leave out {(given or arguments.overrides)[0]!r}"
+        )
+    folder = RunFolder.open(arguments.resume)
+    before = folder.status()
+    if before.status is RunStatus.DONE or folder.checkpoint_steps():
+        what = "is done" if before.status is RunStatus.DONE else "is a training run, not an evaluation"
+        raise UserError(f"{arguments.resume!r} {what}: {'agentgym episodes ' + arguments.resume}")
+    finished = finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml"), shell)
+    recipe, _, registry = finished
+    with RunFolder.open(arguments.resume, for_writing=True) as folder:
+        return _measure((recipe, folder.load_sources(), registry), folder, arguments, shell, before=before)
+
+
+def _measure(
+    finished: Finished,
+    folder: RunFolder,
+    arguments: argparse.Namespace,
+    shell: JobShell,
+    *,
+    before: StatusRecord | None,
+) -> int:
+    recipe, sources, registry = finished
+    reporter = choose_reporter(shell, f"eval {recipe.model.path}", as_json=arguments.json, plain=True)
+    with contextlib.closing(reporter):
+        try:
+            result = run_evaluation(
+                recipe, sources, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before
+            )
+        except BaseException as error:
+            failure = explain(error)
+            show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
+            if not failure.is_users:
+                shell.warn(f"continue it: agentgym eval --resume {folder.path}")
+            return failure.exit_code
         if arguments.json:
-            shell.say_json(asdict(result))
-        else:
-            reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
-            if result.sandbox:
-                reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
+            shell.say(json.dumps(eval_json(result, folder)))
+            return 0
+        reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
+        if result.sandbox:
+            reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
+        header, rows = pass_table(result)
+        reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
+        reporter.note(f"\nsaved in {folder.path}: agentgym episodes {folder.path}")
     return 0
 
 
-def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, object], str]:
-    """The mapping of a recipe file, else of the run's own config, and what to call it in errors."""
-    if recipe is None and run_dir is not None:
-        config = run_dir / "config.yaml"
-        return read_yaml(config), str(config)
-    return read_recipe(recipe)
-
-
-def find_model(given: str) -> tuple[str, Path | None]:
-    """The model's path, and the folder of the run that made it, if one did.
-
-    Raises UserError for a run without checkpoints.
-    """
-    path = Path(given)
-    if (path / "status.json").is_file():
-        folder = RunFolder.open(path)
-        steps = folder.checkpoint_steps()
-        if not steps:
-            raise UserError(f"run {given!r} has no checkpoint yet")
-        return str(folder.checkpoint_dir(steps[-1])), path
-    for parent in path.absolute().parents:
-        if (parent / "status.json").is_file() and (parent / "config.yaml").is_file():
-            return given, parent
-    return given, None
+def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
+    recipe = finished[0]
+    if arguments.json:
+        shell.say(json.dumps({"folder": f"{recipe.logging.evals_dir}/{name}", "config": to_mapping(recipe)}))
+        return 0
+    how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
+    shell.say("Nothing was started. This would be played:")
+    shell.say(f"  policy       {recipe.model.path}, {how}")
+    shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
+    shell.say(f"  tasks        {recipe.eval.tasks} held-out tasks, {recipe.eval.samples_per_task} times each")
+    shell.say(f"  folder       {recipe.logging.evals_dir}/{name}")
+    return 0

@@ -10,16 +10,22 @@ from typing import cast
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
+from agentgym.runs.curve import HELD_OUT
+from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, runs_in
 from agentgym.runs.report import number
 
-DESCRIPTION = "List the runs in a folder, the oldest first, with their state and last figures."
+DESCRIPTION = """
+List the runs in a folder, the oldest first, with their state and last figures. gain: the last checkpoint minus the
+first on the same held-out tasks, with its 95% interval.
+"""
 EXAMPLES = """
 agentgym runs
 agentgym runs --json
+agentgym runs --runs-dir evals
 """
 TAKES_OVERRIDES = False
-HEADER = ("run", "status", "step", "reward", "success", "held-out", "sandbox", "changed", "reason")
+HEADER = ("run", "status", "step", "reward", "success", "held-out", "gain", "sandbox", "changed", "reason")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -41,19 +47,26 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
 
 def _row(folder: RunFolder) -> tuple[str, ...]:
     status = folder.status()
-    rows = folder.read_metrics()
+    rows = with_held_out(folder, HELD_OUT)
     last = rows[-1].metrics if rows else {}
-    held_out = next((r.metrics["eval/success"] for r in reversed(rows) if "eval/success" in r.metrics), None)
+    held_out = next((row.metrics[HELD_OUT] for row in reversed(rows) if HELD_OUT in row.metrics), None)
     figures = (last.get("rollout/reward_mean"), last.get("rollout/success_mean"), held_out)
     return (
         folder.name,
         status.status.value,
         str(rows[-1].step) if rows else "0",
         *("-" if value is None else number(value, 3) for value in figures),
+        _gain(folder),
         _sandbox(folder),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.time)),
         status.reason.partition("\n")[0][:60],
     )
+
+
+def _gain(folder: RunFolder) -> str:
+    """The last checkpoint minus the first on the same held-out tasks, with its interval."""
+    found = cast("dict[str, float] | None", folder.load_comparison().get("difference"))
+    return f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" if found else "-"
 
 
 def _sandbox(folder: RunFolder) -> str:

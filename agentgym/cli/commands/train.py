@@ -21,11 +21,12 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
+from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord
 from agentgym.yaml import dump_yaml
 
 if TYPE_CHECKING:
-    from agentgym.jobs.train import TrainResult
+    from agentgym.jobs.ending import TrainResult
 
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
@@ -146,7 +147,7 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_
     if as_json:
         shell.say(json.dumps(train_json(result), default=str))
         return
-    rows = folder.read_metrics()
+    rows = with_held_out(folder, HELD_OUT)
     measured = [one for one in (result.first, result.last) if one is not None]
     if measured:
         shell.say("\nthe same held-out tasks with the same seeds")

@@ -1,0 +1,119 @@
+"""An evaluation in a folder of its own: what is measured, and the record of how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgym.cli.failures import explain
+from agentgym.cli.logs import warnings_to
+from agentgym.cli.recipes import read_recipe
+from agentgym.cli.training import record_failure
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
+from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
+from agentgym.runs.report import Reporter
+from agentgym.yaml import read_yaml
+
+if TYPE_CHECKING:
+    from agentgym.cli.jobs import Jobs
+    from agentgym.evals.play import EvalResult
+
+Drive = Callable[[Coroutine[Any, Any, "EvalResult"], Callable[[str], None]], "EvalResult"]
+"""Runs the job's coroutine to its end; it may say something meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What can be measured. run_dir: of the run that made it, if one did."""
+
+    path: str
+    run_dir: Path | None
+
+    @property
+    def step(self) -> int:
+        """Of the weights; 0 where no run made them."""
+        found = re.fullmatch(r"step-(\d+)", Path(self.path).name)
+        return int(found[1]) if found and self.run_dir is not None else 0
+
+    @property
+    def name(self) -> str:
+        """For a folder: the run and the step, or the last part of the path."""
+        last = Path(self.path).name if self.run_dir is None else f"{self.run_dir.resolve().name}-step-{self.step:06d}"
+        return re.sub(r"[^\w.+=-]", "-", last.removeprefix("builtin:")).lstrip("-._=+") or "model"
+
+
+def find_policy(given: str) -> Policy:
+    """A run's last checkpoint for a run, else what is given. Raises UserError for a run without checkpoints."""
+    path = Path(given)
+    if (path / "status.json").is_file():
+        folder = RunFolder.open(path)
+        steps = folder.checkpoint_steps()
+        if not steps:
+            raise UserError(f"run {given!r} has no checkpoint yet")
+        return Policy(path=str(folder.checkpoint_dir(steps[-1])), run_dir=path)
+    for parent in path.absolute().parents:
+        if (parent / "status.json").is_file() and (parent / "config.yaml").is_file():
+            return Policy(path=given, run_dir=parent)
+    return Policy(path=given, run_dir=None)
+
+
+def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, object], str]:
+    """The mapping of a recipe file, else of the run's own config, and what to call it in errors."""
+    if recipe is None and run_dir is not None:
+        config = run_dir / "config.yaml"
+        return read_yaml(config), str(config)
+    return read_recipe(recipe)
+
+
+def new_name(policy: Policy, recipe: Recipe) -> str:
+    """Of a folder that does not exist yet: policy, environment, date and time."""
+    environment = recipe.env.name.rpartition(":")[2]
+    base = name = f"{policy.name}-{environment}-{time.strftime('%Y%m%d-%H%M%S')}"
+    count = 1
+    while (Path(recipe.logging.evals_dir) / name).exists():
+        count += 1
+        name = f"{base}-{count}"
+    return name
+
+
+def run_evaluation(
+    recipe: Recipe,
+    sources: Mapping[str, str],
+    folder: RunFolder,
+    registry: PluginRegistry,
+    reporter: Reporter,
+    jobs: Jobs,
+    drive: Drive,
+    *,
+    before: StatusRecord | None = None,
+) -> EvalResult:
+    """Measure recipe.model; whatever ends it is raised and recorded.
+
+    before: the status of the evaluation that is resumed. A new one that is refused leaves no folder.
+    """
+    try:
+        with warnings_to(reporter.note):
+            folder.save_config(to_mapping(recipe), sources)
+            folder.set_status(RunStatus.RUNNING)
+            step, resume = find_policy(recipe.model.path).step, before is not None
+            job = jobs.evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
+            result = drive(job, reporter.note)
+            folder.set_status(RunStatus.DONE)
+            return result
+    except BaseException as error:
+        failure = explain(error)
+        if failure.is_users and before is None:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(folder.path)
+        else:
+            record_failure(failure, folder, before)
+        raise

@@ -1,0 +1,186 @@
+"""Compares two saved evaluations: episodes are paired by task and seed, and tasks are the independent draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult, EvalSetup, task_digest
+from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.runs.evaluations import read_record
+from agentgym.runs.folder import RunFolder
+from agentgym.types import Json, Outcome
+
+NUM_NAMED = 3  # tasks that a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One episode. success, reward: None where it could not be counted."""
+
+    episode_id: str
+    seed: int
+    success: bool | None
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A finished evaluation in a folder. weights: identifies them. plays: by task and seed. digests: of the tasks."""
+
+    name: str
+    weights: str
+    folder: RunFolder
+    step: int
+    setup: EvalSetup
+    result: EvalResult
+    plays: dict[str, dict[int, Play]] = field(repr=False)
+    digests: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: RunFolder, step: int, name: str) -> Saved | None:
+        """None when the folder has no finished evaluation of the step."""
+        record = read_record(folder, step)
+        if not record.get("result"):
+            return None
+        plays: dict[str, dict[int, Play]] = {}
+        digests: dict[str, str] = {}
+        for saved in folder.read_episodes(step, evaluation=True):
+            one = saved.episode
+            counted = one.outcome is not Outcome.INFRA_ERROR
+            plays.setdefault(one.task.task_id, {})[one.seed] = Play(
+                episode_id=one.episode_id,
+                seed=one.seed,
+                success=one.success if counted else None,
+                reward=one.reward if counted else None,
+            )
+            digests[one.task.task_id] = task_digest(one.task)
+        return cls(
+            name=name,
+            weights=str(record.get("weights", "")),
+            folder=folder,
+            step=step,
+            setup=EvalSetup.from_mapping(cast("dict[str, Json]", record["setup"])),
+            result=EvalResult.from_mapping(cast("dict[str, Json]", record["result"])),
+            plays=plays,
+            digests=digests,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPair:
+    """One task of both: the successes among its pairs of episodes, and their ids, which are the same on both sides
+    where the evaluations numbered the tasks alike."""
+
+    task_id: str
+    num_pairs: int
+    first: int
+    second: int
+    first_episodes: tuple[str, ...]
+    second_episodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Second minus first. reward: None where tasks were not given one. num_unpaired: episodes that the other side
+    has no partner for, or that could not be counted. won, lost: tasks that the second solved more or less often."""
+
+    success: PairedDifference
+    reward: PairedDifference | None
+    num_pairs: int
+    num_unpaired: int
+    won: tuple[TaskPair, ...]
+    lost: tuple[TaskPair, ...]
+
+
+def mismatches(first: Saved, second: Saved) -> list[str]:
+    """Why the two did not play the same; empty when every difference between them is the policy's."""
+    a, b = first.setup, second.setup
+    found = []
+    if a.environment != b.environment:
+        found.append(f"environments: {a.environment} and {b.environment}")
+    elif a.version != b.version:
+        found.append(f"versions of {a.environment}: {a.version} and {b.version}")
+    only = [sorted(x.keys() - y.keys()) for x, y in ((first.digests, second.digests), (second.digests, first.digests))]
+    if any(only):
+        both = len(first.digests.keys() & second.digests.keys())
+        found.append(
+            f"tasks: {both} are in both, {len(only[0])} in the first alone{_some(only[0])}, "
+            f"{len(only[1])} in the second alone{_some(only[1])}"
+        )
+    changed = sorted(t for t in first.digests.keys() & second.digests.keys() if first.digests[t] != second.digests[t])
+    if changed:
+        found.append(f"data: {len(changed)} tasks have another prompt or answer{_some(changed)}")
+    if a.seed != b.seed:
+        found.append(f"seeds: eval.seed is {a.seed} and {b.seed}")
+    return found
+
+
+def compare(first: Saved, second: Saved) -> Comparison:
+    """Of the tasks that both played.
+
+    Raises UserError when fewer than two tasks are left.
+    """
+    tasks = [task for task in first.plays if task in second.plays]
+    pairs = [_pairs(first.plays[task], second.plays[task]) for task in tasks]
+    kept = [(task, a, b) for task, (a, b) in zip(tasks, pairs, strict=True) if a and b]
+    if len(kept) < 2:
+        raise UserError(f"{len(kept)} tasks have counted episodes on both sides; a comparison needs at least 2")
+    scored = all(play.reward is not None for _, a, b in kept for play in (*a, *b))
+    moved = [
+        TaskPair(
+            task_id=task,
+            num_pairs=min(len(a), len(b)),
+            first=sum(play.success is True for play in a),
+            second=sum(play.success is True for play in b),
+            first_episodes=tuple(play.episode_id for play in a),
+            second_episodes=tuple(play.episode_id for play in b),
+        )
+        for task, a, b in kept
+    ]
+    share = [(one.first / len(one.first_episodes), one.second / len(one.second_episodes)) for one in moved]
+    used = sum(len(a) + len(b) for _, a, b in kept)
+    return Comparison(
+        success=paired_difference([[x] for x, _ in share], [[y] for _, y in share], shares=True),
+        reward=paired_difference(
+            [[p.reward for p in a] for _, a, _ in kept], [[p.reward for p in b] for _, _, b in kept]
+        )
+        if scored
+        else None,
+        num_pairs=sum(one.num_pairs for one in moved),
+        num_unpaired=sum(len(row) for side in (first, second) for row in side.plays.values()) - used,
+        won=tuple(one for one, (x, y) in zip(moved, share, strict=True) if y > x),
+        lost=tuple(one for one, (x, y) in zip(moved, share, strict=True) if y < x),
+    )
+
+
+def config_differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Fields by dotted key that differ between two configs, with both values."""
+    a, b = _flat(first), _flat(second)
+    return [(key, str(a.get(key, "-")), str(b.get(key, "-"))) for key in {**a, **b} if a.get(key) != b.get(key)]
+
+
+def _pairs(first: Mapping[int, Play], second: Mapping[int, Play]) -> tuple[list[Play], list[Play]]:
+    """The counted episodes of one task: pairs with the same seed, or all where no seed is in both."""
+    if seeds := [seed for seed in first if seed in second]:
+        seeds = [seed for seed in seeds if None not in (first[seed].success, second[seed].success)]
+        return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+    a, b = ([play for play in side.values() if play.success is not None] for side in (first, second))
+    return a, b
+
+
+def _some(tasks: Sequence[str]) -> str:
+    more = ", ..." if len(tasks) > NUM_NAMED else ""
+    return f" ({', '.join(tasks[:NUM_NAMED])}{more})" if tasks else ""
+
+
+def _flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

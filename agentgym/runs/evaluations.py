@@ -1,0 +1,82 @@
+"""The files of one evaluation in a run's folder: its episodes as they end, then all in order, and the result.
+
+evals/step-000020.json          what is played, and the result once it is known
+evals/step-000020.part.jsonl    one episode a line, in the order in which they ended; gone when all are played
+evals/step-000020.jsonl.gz      all episodes, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentgym.runs.files import append_line, dump_line, read_json, read_json_lines, write_whole, writing
+from agentgym.runs.folder import MetricsRow, RunFolder
+from agentgym.runs.records import SavedEpisode, decode_saved, encode_saved
+from agentgym.types import Episode, Json, Outcome
+
+
+class EvaluationFiles:
+    """step: of the weights that play; 0 for a model that no run made. weights: identifies them; empty is unknown."""
+
+    def __init__(self, folder: RunFolder, step: int, weights: str = "") -> None:
+        self._folder, self._step, self._weights = folder, step, weights
+        self._record = folder.evaluation_file(step, ".json")
+        self._part = folder.evaluation_file(step, ".part.jsonl")
+
+    def begin(self, setup: Mapping[str, Json], *, resume: bool) -> dict[str, Episode]:
+        """Record what is played. Returns the episodes by id that need not be played again.
+
+        resume: the weights are those of an interrupted evaluation; its episodes are kept if it played the same,
+        except those that infrastructure broke.
+        """
+        known: dict[str, Episode] = {}
+        before = read_record(self._folder, self._step)
+        same = before.get("setup") == dict(setup) and before.get("weights") in ("", self._weights)
+        if resume and same and self._part.is_file():
+            saved = [decode_saved(record).episode for record in read_json_lines(self._part)]
+            known = {e.episode_id: e for e in saved if e.outcome is not Outcome.INFRA_ERROR}
+        elif self._part.is_file():
+            self._part.unlink()
+        self._save(setup, None)
+        return known
+
+    def add(self, number: int, index: int, episode: Episode) -> None:
+        """An episode that has ended: which of task `number`."""
+        place = {"step": self._step, "start_version": self._step, "group_id": number, "index": index}
+        saved = SavedEpisode(**place, advantage=None, trained=False, episode=episode)
+        append_line(self._part, dump_line(encode_saved(saved)))
+
+    def save_episodes(self, rows: Sequence[Sequence[Episode]]) -> None:
+        """All of them, one row for each task."""
+        self._folder.save_evaluation(self._step, rows)
+        with writing(self._part):
+            self._part.unlink(missing_ok=True)
+
+    def save_result(self, setup: Mapping[str, Json], result: Mapping[str, Json]) -> None:
+        self._save(setup, result)
+
+    def _save(self, setup: Mapping[str, Json], result: Mapping[str, Json] | None) -> None:
+        record: dict[str, Json] = {"format": 1, "setup": setup, "weights": self._weights, "result": result}
+        write_whole(self._record, dump_line(record).encode())
+
+
+def read_record(folder: RunFolder, step: int) -> dict[str, Json]:
+    """setup, weights and result of an evaluation, whose result is None until it is finished. Empty for no such one."""
+    path = folder.evaluation_file(step, ".json")
+    return read_json(path) if path.is_file() else {}
+
+
+def with_held_out(folder: RunFolder, key: str) -> list[MetricsRow]:
+    """The metrics of a run, and under `key` the success of its evaluations: also before the first step.
+
+    Of the evaluations, those of steps that a resumed run has undone are left out.
+    """
+    rows = {row.step: row for row in folder.read_metrics()}
+    last = max(rows) if rows else None
+    for step in folder.episode_steps(evaluation=True):
+        result = read_record(folder, step).get("result") if last is None or step <= last else None
+        success = result.get("success") if isinstance(result, Mapping) else None
+        if isinstance(success, (int, float)):
+            row = rows.setdefault(step, MetricsRow(step=step, time=0.0, metrics={}))
+            row.metrics[key] = float(success)
+    return [rows[step] for step in sorted(rows)]
