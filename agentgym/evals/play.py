@@ -82,7 +82,7 @@ class EvalResult:
     num_tasks: int
     num_episodes: int
     num_unsupported: int
-    num_too_long: int  # prompts that left no token of rollout.max_episode_tokens
+    num_too_long: int = 0  # prompts that left no token of rollout.max_episode_tokens
     num_infra_errors: int
     by_task: tuple[tuple[bool | None, ...], ...]
     pass_at: tuple[PassAtK, ...] = ()
