@@ -60,6 +60,7 @@ class Result:
     first: EvalResult | None
     last: EvalResult | None
     difference: PairedDifference | None
+    nothing_left: str = ""
 
 
 Solves = Callable[[str, int, int], bool]  # by model, task and sample
@@ -91,6 +92,7 @@ class FakeJobs:
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
     sandbox: str = ""
+    nothing_left: str = ""
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
@@ -107,7 +109,8 @@ class FakeJobs:
         first, last = measured("step-000000", 8), measured("step-000060", 14)
         difference = paired_difference(first.by_task, last.by_task, shares=True)
         folder.save_comparison({"steps": recipe.loop.steps, "difference": asdict(difference)})
-        return Result(run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference)
+        result = Result(run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference)
+        return replace(result, nothing_left=self.nothing_left)
 
     async def evaluate(self, recipe, folder, reporter, *, step, resume, registry) -> EvalResult:
         """Plays up to 20 tasks."""

@@ -15,6 +15,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
+from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Episode, Outcome, SandboxSpec, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "say yes"},))
@@ -58,6 +59,11 @@ class SayYes(Environment[list[str]]):
             raise InfraError("sandbox gone")
         if said == "hang":
             await asyncio.Event().wait()
+        if said == "wait for the engine":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise asyncio.CancelledError from SandboxUnavailable("the engine is gone")
         context.info["success"] = said == "yes"
         again = ({"role": "user", "content": "try again"},)
         return Reply(messages=() if said == "yes" else again, done=said == "yes", invalid=said == "bad")
@@ -218,6 +224,12 @@ def test_a_crash_of_the_environment_is_recorded_under_its_name(play):
 def test_a_hanging_environment_is_cut_off(play):
     episode, _ = play("hang", config=RolloutConfig(env_timeout_s=0.1))
     assert episode.error.kind == "TimeoutError" and episode.error.source == "environment:say_yes.reply"
+
+
+def test_an_environment_that_waited_for_a_sandbox_is_not_to_blame(play):
+    episode, _ = play("wait for the engine", "yes", config=RolloutConfig(env_timeout_s=0.1, max_retries=0))
+    assert episode.outcome is Outcome.INFRA_ERROR and episode.error.source == "sandbox"
+    assert (episode.error.kind, episode.error.message) == ("SandboxUnavailable", "the engine is gone")
 
 
 def test_an_episode_that_takes_too_long_stops_for_time(play):

@@ -1,7 +1,7 @@
 """Lets tests that root runs try what only an ordinary user may: a user id, control groups of its own, a Python.
 
-Root's Python may lie where no one else may look, as under /root: such a folder is covered, for that one process,
-by an empty one that holds the Python and nothing else.
+Root's Python and this repository may lie where no one else may look, as under /root: such a folder is covered, for that
+one process, by an empty one that holds them and nothing else.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ def command(arguments: list[str], group: Path | None = None) -> list[str]:
         return arguments
     drop = f"setpriv --reuid {UID} --regid {UID} --clear-groups --inh-caps=-all {shlex.join(arguments)}"
     join = f"echo 0 > {group}/cgroup.procs\n" if group is not None else ""
-    return ["unshare", "--mount", "sh", "-ec", f"{join}{_show_python()}exec {drop}"]
+    return ["unshare", "--mount", "sh", "-ec", f"{join}{_show_code()}exec {drop}"]
 
 
-def _show_python() -> str:
-    """Commands that make our Python's folder readable; none when it is."""
-    prefix = Path(sys.base_prefix)
-    closed = next((p for p in reversed(prefix.parents) if not p.stat().st_mode & 0o001), None)
-    if closed is None:
-        return ""
-    spot = f"/tmp/python-{os.getpid()}-{time.monotonic_ns()}"
-    return (
-        f"mkdir {spot}\nmount --bind {prefix} {spot}\nmount -t tmpfs -o mode=755 tmpfs {closed}\n"
-        f"mkdir -p {prefix}\nmount --move {spot} {prefix}\nrmdir {spot}\n"
-    )
+def _show_code() -> str:
+    """Commands that make the folders of our code readable; none for those that are."""
+    folders = {Path(sys.base_prefix), Path(sys.prefix).resolve(), Path(__file__).resolve().parents[2]}
+    folders |= {Path(path).resolve() for path in sys.path if Path(path).is_dir()}
+    top = [one for one in sorted(folders) if not any(other in one.parents for other in folders)]
+    closed = {one: path for one in top if (path := _first_closed(one)) is not None}
+    spots = {one: f"/tmp/code-{os.getpid()}-{time.monotonic_ns()}-{number}" for number, one in enumerate(closed)}
+    commands = [f"mkdir {spot}\nmount --bind {one} {spot}\n" for one, spot in spots.items()]
+    commands += [f"mount -t tmpfs -o mode=755 tmpfs {path}\n" for path in sorted(set(closed.values()))]
+    commands += [f"mkdir -p {one}\nmount --move {spot} {one}\nrmdir {spot}\n" for one, spot in spots.items()]
+    return "".join(commands)
+
+
+def _first_closed(folder: Path) -> Path | None:
+    return next((p for p in reversed(folder.parents) if not p.stat().st_mode & 0o001), None)
 
 
 @contextlib.contextmanager

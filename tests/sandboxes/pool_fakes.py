@@ -31,7 +31,7 @@ class FakeContainer:
     def worn(self) -> str:
         return "uses" if self.uses >= self.max_uses else ""
 
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
         self.uses += 1
         self.most_at_a_time = max(self.most_at_a_time, self.reserved)
         try:

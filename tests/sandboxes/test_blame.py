@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from verdicts import errors, judged
+from pool_fakes import until
+from verdicts import LIMITS, errors, judged
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import SandboxBackend
+from agentgym.sandbox import CallCase, Limits, RunStatus, SandboxBackend
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,3 +52,51 @@ async def test_a_result_nested_as_deep_as_may_be_is_no_mistake_of_the_test(backe
     code = "def f(x):\n    for _ in range(50): x = [x]\n    return x\n"
     verdict = await judged(backend, code, "assert f(f(1)) == 1", "assert f(2) == 2")
     assert errors(verdict) == ["raised ValueError: list nested more than 50 deep", "assertion failed: assert f(2) == 2"]
+
+
+SERVED = """
+import os, socket
+with open("/tmp/fixture.txt", "w") as file:
+    file.write("7")
+server = socket.create_server(("127.0.0.1", 8765))
+"""
+SQUAT = """
+import os, socket
+os.close(os.open("/tmp/fixture.txt", os.O_CREAT, 0o600))
+server = socket.create_server(("127.0.0.1", 8765))
+"""
+
+
+@pytest.mark.parametrize("ask", ["", "helper\n"], ids=["by itself", "a name of the solution's"])
+async def test_a_solution_that_takes_what_the_prelude_opens_is_scored(containing: SandboxBackend, ask: str) -> None:
+    verdict = await judged(
+        containing, SQUAT + "helper = 1\ndef f(x): return x\n", "assert f(1) == 2", prelude=ask + SERVED
+    )
+    assert not verdict.passed and not verdict.results[0].passed
+
+
+async def test_what_preludes_open_is_their_own_however_many_run_at_once(engine: str) -> None:
+    async with DockerBackend(DockerConfig(pool_size=1)) as docker:
+        test = "assert f(1) == 1 and open('/tmp/fixture.txt').read() == '7'"
+        grades = (judged(docker, "def f(x): return x\n", test, prelude=SERVED) for _ in range(8))
+        assert [verdict.passed for verdict in await asyncio.gather(*grades)] == [True] * 8
+
+
+async def test_a_grade_that_others_left_no_disk_is_made_again_and_not_failed(engine: str) -> None:
+    hog = """
+import os, time
+fd = os.open("f", os.O_CREAT | os.O_WRONLY)
+try:
+    while os.write(fd, b"x" * (1 << 20)): pass
+except OSError:
+    time.sleep(600)
+"""
+    code = "def f(x):\n    with open('g', 'wb') as file:\n        file.write(bytes(x))\n    return x\n"
+    async with DockerBackend(DockerConfig(pool_size=1, slots=2)) as docker:
+        first = asyncio.create_task(docker.run(hog, limits=Limits(file_mib=64, wall_s=600.0)))
+        full = "import os\nwhile os.statvfs('.').f_bfree: pass\n"
+        assert (await docker.run(full, limits=LIMITS)).status is RunStatus.OK
+        grading = asyncio.create_task(judged(docker, code, CallCase(args=(5000,), expected=5000), "assert f(9) == 9"))
+        await until(lambda: docker.metrics()["sandbox/retries_total"])
+        first.cancel()
+        assert (await grading).passed

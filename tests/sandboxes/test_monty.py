@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 import pytest
 
-from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, Limits, RunStatus, StdioCase, Verdict
+from agentgym.sandbox import (
+    AssertCase,
+    CallCase,
+    Case,
+    GradeRequest,
+    Limits,
+    RunStatus,
+    SandboxUnavailable,
+    StdioCase,
+    Verdict,
+)
 from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.backend import MontyBackend
+from agentgym_sandboxes.monty.config import MontyConfig
 from agentgym_sandboxes.monty.gaps import is_gap, lazy_value, syntax_error
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -62,6 +74,74 @@ async def test_a_gap_in_one_case_makes_the_whole_verdict_unsupported(monty: Mont
 )
 async def test_the_codes_own_mistakes_are_no_gaps(kind: str, message: str) -> None:
     assert not is_gap(Raised(kind, message))
+
+
+CLAIMS = {
+    "by its name": "raise NotImplementedError('The monty syntax parser does not yet support that')",
+    "by another name": "kind = ModuleNotFoundError\n    raise kind(\"No module named 'heapq'\")",
+    "by its type": "try: import nothing_such\n    except ImportError as e: raise type(e)(\"No module named 'heapq'\")",
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS.keys())
+@pytest.mark.parametrize("case", [CallCase(args=(1,), expected=1), AssertCase(source="assert f(1) == 1")])
+async def test_a_gap_that_is_only_claimed_is_scored(monty: MontyBackend, claim: str, case: Case) -> None:
+    verdict = await graded(monty, f"def f(x):\n    {claim}\n", case)
+    assert verdict.status is RunStatus.OK and not verdict.passed
+    at_load = await graded(monty, claim.replace("\n    ", "\n") + "\ndef f(x): return x\n", case)
+    assert at_load.status is RunStatus.ERROR and not at_load.passed
+
+
+async def test_a_gap_of_the_parser_is_one_whatever_the_code_raises(monty: MontyBackend) -> None:
+    code = "class A:\n    def f(self): raise NotImplementedError\nclass B(A):\n    pass\ndef f(x):\n    return x\n"
+    assert (await graded(monty, code, CallCase(args=(1,), expected=1))).status is RunStatus.UNSUPPORTED
+    assert (await monty.run(code)).status is RunStatus.UNSUPPORTED
+
+
+DIFFERENT = {
+    "order of a set": "return tuple(set(x) & {5, 4})",
+    "order of a set by its name": "found = set(x)\n    for one in found: return one",
+    "order of a set that a helper returns": "def g(): return set(x)\n    return list(g())",
+    "order of sets in a dict": "import collections\n    return collections.defaultdict(set)",
+    "first of equal ones in a set": "return max(set(x), key=x.count)",
+    "group and letters": r"import re; return re.sub('(a)', r'\1_', 'a')",
+    "expression": "from re import search\n    return search('a$', 'a\\n')",
+    "method": "from collections import Counter\n    return max(x, key=Counter(x).get)",
+    "a tuple added to a list": "x += (1,)\n    return x",
+}
+
+
+@pytest.mark.parametrize("body", DIFFERENT.values(), ids=DIFFERENT.keys())
+async def test_what_would_give_another_result_here_is_unsupported(monty: MontyBackend, body: str) -> None:
+    for case in (CallCase(args=([4, 5],), expected=None), AssertCase(source="assert f([4, 5]) is None")):
+        assert (await graded(monty, f"def f(x):\n    {body}\n", case)).status is RunStatus.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return sorted(set(x))",
+        "seen = set()\n    for one in x:\n        if one in seen: return x\n        seen.add(one)\n    return x",
+        "return x if len({*x} - {4}) == 1 and sum(one for one in set(x)) == 9 else 0",
+        "y: set[int] = {1}\n    y |= set(x)\n    return x if max(y) == 5 and isinstance(y, set) else 0",
+    ],
+)
+async def test_a_set_whose_order_counts_for_nothing_is_fine(monty: MontyBackend, body: str) -> None:
+    assert (await graded(monty, f"def f(x):\n    {body}\n", CallCase(args=([4, 5],), expected=[4, 5]))).passed
+
+
+async def test_a_list_that_is_added_to_a_tuple_is_the_codes_mistake(monty: MontyBackend) -> None:
+    code = "def f(x):\n    n = 0\n    n += 1\n    return x + (n,)\n"
+    assert (await graded(monty, code, CallCase(args=([4],), expected=0))).status is RunStatus.OK
+
+
+async def test_root_has_to_say_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SandboxUnavailable, match=r"sandbox\.options\.allow_root true"):
+        await MontyBackend().probe()
+    assert (await MontyBackend(MontyConfig(allow_root=True)).probe()).isolated
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert (await MontyBackend().probe()).isolated
 
 
 async def test_a_program_that_needs_more_is_unsupported(monty: MontyBackend) -> None:
@@ -221,7 +301,12 @@ async def test_a_list_that_stands_in_an_answer_again_and_again_takes_no_room(mon
     assert [result.error for result in verdict.results] == ["", "returned more than a sandbox takes", "not reached"]
 
 
-@pytest.mark.parametrize("made", ["{i * (2 ** 61 - 1) for i in range(x)}", "{i * (2 ** 61 - 1): 0 for i in range(x)}"])
+COLLIDING = "{i * (2 ** 61 - 1) for i in range(x)}"
+
+
+@pytest.mark.parametrize(
+    "made", [COLLIDING, "{i * (2 ** 61 - 1): 0 for i in range(x)}", f"[{COLLIDING} for x in [3990] * 60]"]
+)
 async def test_elements_that_collide_cost_us_nothing(monty: MontyBackend, made: str) -> None:
     request = GradeRequest(
         code=f"def f(x):\n    return {made}\n",

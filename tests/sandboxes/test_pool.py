@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -12,10 +13,7 @@ from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, starte
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
-from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.host.answers import Crowded
-from agentgym_sandboxes.host.meter import CallMeter
 
 
 async def test_no_more_calls_at_a_time_than_slots() -> None:
@@ -57,7 +55,7 @@ class Narrow(FakeContainer):
 
     running = 0
 
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
         self.running += 1
         try:
             if blobs[0] == b"large" and self.running > 1:
@@ -103,6 +101,28 @@ async def test_those_who_wait_are_served_in_turn() -> None:
     async with started(factory, pool_size=1, slots=1) as (_, pool):
         await asyncio.gather(*(one(number) for number in range(5)))
     assert order == [0, 1, 2, 3, 4]
+
+
+@fast
+async def test_a_wait_that_is_cut_off_says_what_it_waited_for() -> None:
+    gone = InfraError("the engine is gone")
+    async with started(Factory(failing=dict.fromkeys(range(2, 1000), gone)), pool_size=1, slots=1) as (factory, pool):
+        factory.made[0].failures.append(SandboxLost("its stream ended"))
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(10):
+                await call(pool)
+        assert caught.value.__cause__ is not None
+        assert isinstance(caught.value.__cause__.__cause__, SandboxUnavailable)
+        assert str(caught.value.__cause__.__cause__).endswith("No more could be started: the engine is gone")
+
+
+@pytest.mark.parametrize(("num_failing", "starts"), [(2, True), (3, False)])
+@fast
+async def test_the_first_container_is_tried_again_as_later_ones_are(num_failing: int, starts: bool) -> None:
+    factory = Factory(failing=dict.fromkeys(range(1, num_failing + 1), SandboxLost("no process")))
+    with contextlib.nullcontext() if starts else pytest.raises(SandboxLost, match="no process"):
+        async with started(factory, pool_size=1):
+            assert len(factory.made) == 1
 
 
 async def test_a_caller_that_is_cancelled_while_waiting_takes_no_slot() -> None:
@@ -154,8 +174,8 @@ async def test_containers_that_went_down_with_their_engine_are_no_fault_of_the_c
 
 async def test_a_call_is_not_made_again_where_it_failed_unless_there_is_no_other() -> None:
     class Refusing(FakeContainer):
-        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
-            await super().call(op, blobs, limits)
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
+            await super().call(op, blobs, limits, alone=alone)
             raise SandboxLost("no process could be started in it")
 
     async with started() as (factory, pool):
@@ -232,11 +252,6 @@ async def test_a_lease_that_fails_for_want_of_containers_says_why_none_start(kin
         assert type(caught.value) is kind
 
 
-async def test_a_first_start_that_fails_is_told_at_once() -> None:
-    with pytest.raises(InfraError, match="start 1 failed"):
-        await Pool(DockerConfig(), Factory(failing={1: InfraError("start 1 failed")}), 1, CallMeter()).start()
-
-
 async def test_closing_refuses_those_who_wait() -> None:
     async with started(pool_size=1, slots=1) as (factory, pool):
         factory.made[0].go.clear()
@@ -273,7 +288,7 @@ async def test_a_call_that_ends_containers_takes_no_other_call_along_twice() -> 
     """All that ran beside it are made again, but never beside each other: none knows which of them did it."""
 
     class Fragile(FakeContainer):
-        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
             self.ends_at_once = blobs[0] == b"culprit" or getattr(self, "ends_at_once", False)
             try:
                 await asyncio.sleep(0.02)  # beside the others

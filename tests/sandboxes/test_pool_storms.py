@@ -41,7 +41,7 @@ class Container:
     def usable(self) -> bool:
         return self.lost is None and not self.worn
 
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> Frame:
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Frame] = loop.create_future()
         self.under_way.add(answer)

@@ -19,10 +19,12 @@ from .job import Job
 from .limits import ChildLimits
 from .processes import processes_of
 from .reactor import Reactor
+from .sharing import SHARED
 from .sweep import MIN_KILLS, Held
 
 SWEEP_PATIENCE_S = 3.0  # what can't be killed or wiped by then makes the container dirty
 BALANCE_EVERY_S = 0.2
+NO_ROOM = os.strerror(errno.ENOSPC).encode()
 CROWDED_BELOW = 0.9  # of its memory: a call killed with less had too little room beside others
 
 
@@ -36,6 +38,7 @@ class Calls:
         self._num_oom_kills = count_oom_kills()
         self._nices: dict[int, int] = {}
         self._balances = False
+        self._ended_s = 0.0  # when a call last ended, and what it held became free
         self._held: set[int] = set()  # uids of calls that ended, whose folders a call beside them holds on to
 
     @property
@@ -58,6 +61,7 @@ class Calls:
         if not self.jobs:
             self._num_oom_kills = count_oom_kills()  # a program may have outlived the death of its child
         judged = len(frame.blobs) > 1 and op == "grade"
+        alone = bool(frame.header.get("alone"))
         uids = [self._reactor.take_uid() for _ in range(2 if judged else 1)]
         job = self.jobs[number] = Job(number, limits, uids)
         if len(self.jobs) > 1 and not self._balances:
@@ -71,7 +75,7 @@ class Calls:
             solution, tests = socket.socketpair()
             self._spawn(job, "serve", uids[0], [payload, self._pipe(job, "answers"), solution.detach()])
             fds = [frames.memory_file(frame.blobs[1]), self._pipe(job, "verdict"), tests.detach()]
-            self._spawn(job, "judge", uids[1], fds)
+            self._spawn(job, "judge", uids[1], fds, alone=alone)
         else:
             self._spawn(job, "serve", uids[0], [payload, self._pipe(job, "answers")])
 
@@ -80,9 +84,9 @@ class Calls:
         self._reactor.watch(job.fds[name], functools.partial(self._pump, job, name))
         return write
 
-    def _spawn(self, job: Job, op: str, uid: int, fds: list[int]) -> None:
+    def _spawn(self, job: Job, op: str, uid: int, fds: list[int], *, alone: bool = False) -> None:
         job.live += 1
-        order: dict[str, object] = {"op": op, "uid": uid, "limits": job.limits._asdict()}
+        order: dict[str, object] = {"op": op, "uid": uid, "limits": job.limits._asdict(), "alone": alone}
         self._reactor.spawn(order, fds, functools.partial(self._ended, job, op))
 
     def _ended(self, job: Job, op: str, end: dict[str, float]) -> None:
@@ -115,9 +119,10 @@ class Calls:
             claimed = claim_in(bytes(job.output["notes"]))
             reason, claimed = reason_of_failure(status, claimed, alone=False)
             if reason is not None:
-                job.beside = len(self.jobs) - 1 if claimed == "disk" else 0
                 job.hit = hit_of(job, reason, claimed=claimed)
                 return reason
+        if op == "judge" and os.WIFEXITED(status) and os.WEXITSTATUS(status) == SHARED:
+            return "shared"
         return "signal" if number is not None else None
 
     def _memory_ended(self, op: str, number: int | None) -> bool:
@@ -155,11 +160,14 @@ class Calls:
 
     def _was_crowded(self, job: Job) -> bool:
         """Whether others had taken the room that a call may use: measured when it is gone and can hide nothing."""
-        if not job.beside:
-            return False
         if job.reason == "oom":
-            return memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib
-        return job.reason == "disk_limit" and others_fill_disk(job.beside)
+            return job.beside > 0 and memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib
+        if job.reason is None:  # a solution's own error says it
+            lacked_disk = any(NO_ROOM in job.output.get(name, b"") for name in ("answers", "verdict"))
+        else:
+            lacked_disk = job.reason == "disk_limit" and job.hit is not None and job.hit.limit != "file_mib"
+        num_others = len(self.jobs) - 1
+        return lacked_disk and (job.began_s < self._ended_s or (num_others > 0 and others_fill_disk(num_others)))
 
     def _wipe(self, job: Job) -> bool:
         """Whether no file of a call is left, but in folders that calls beside it hold on to, which wait for those."""
@@ -206,6 +214,7 @@ class Calls:
         job.num_kills += 1
         if (busy or job.live) and not (late and job.num_kills > MIN_KILLS):
             return
+        job.drain(self._reactor.unwatch)
         if busy or job.live or not self._wipe(job):
             job.reason = "dirty"
         elif self._was_crowded(job):
@@ -213,8 +222,8 @@ class Calls:
         self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        job.drain(self._reactor.unwatch)
         del self.jobs[job.number]
+        self._ended_s = time.monotonic()
         if job.reason != "dirty":
             for uid in job.uids:
                 self._nices.pop(uid, None)

@@ -30,15 +30,13 @@ def run_program(payload: bytes, notes_fd: int) -> int:
     try:
         execute(code, "__main__", FILENAME, path=sys.argv[0])
     except SystemExit as error:
-        exit_code = _exit_code(error)
+        exit_code = exit_code_of(error)
     except BaseException as error:
         claimed = claim(error)
         if claimed is not None:
             write_line(notes_fd, [claimed])
-        if claimed == "memory":
-            print("MemoryError", file=sys.stderr)
-        else:
-            _print_traceback(error, code)
+        linecache.cache[FILENAME] = (len(code), None, code.splitlines(True), FILENAME)
+        print_error(error, claimed, FILENAME)
         exit_code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for its threads, as an interpreter does
     atexit._run_exitfuncs()
@@ -74,7 +72,7 @@ def _flush() -> None:
             stream.flush()  # type: ignore[union-attr]
 
 
-def _exit_code(error: SystemExit) -> int:
+def exit_code_of(error: SystemExit) -> int:
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -83,10 +81,12 @@ def _exit_code(error: SystemExit) -> int:
     return 1
 
 
-def _print_traceback(error: BaseException, code: str) -> None:
-    """The program's own frames, with its lines."""
-    linecache.cache[FILENAME] = (len(code), None, code.splitlines(True), FILENAME)
+def print_error(error: BaseException, claimed: str | None, filename: str) -> None:
+    """What Python would print: the code's own frames, from the first whose file begins with filename."""
+    if claimed == "memory":
+        print("MemoryError", file=sys.stderr)
+        return
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(filename):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace)

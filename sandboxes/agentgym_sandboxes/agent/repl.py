@@ -18,13 +18,13 @@ import resource
 import signal
 import socket
 import sys
-import traceback
 import types
 from typing import NoReturn, cast
 
 from .claims import claim
 from .limits import MIB
 from .preload import limit_mib
+from .program import exit_code_of, print_error
 
 MAX_PACKET_BYTES = 4096
 NUM_FDS = 4  # code, stdin, stdout, stderr
@@ -58,10 +58,10 @@ class Repl:
                 self._execute(code, name)
                 return 0, None
             except SystemExit as error:
-                return _exit_code(error), None
+                return exit_code_of(error), None
             except BaseException as error:
                 claimed = claim(error)
-                _print_error(error, claimed)
+                print_error(error, claimed, "<run ")
                 return 1, claimed
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -151,23 +151,3 @@ def _limit(limits: dict[str, int]) -> None:
 def _writer(fd: int) -> io.TextIOWrapper:
     raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
     return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
-
-
-def _exit_code(error: SystemExit) -> int:
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code & 255
-    print(error.code, file=sys.stderr)
-    return 1
-
-
-def _print_error(error: BaseException, claimed: str | None) -> None:
-    """What a prompt would print: the snippets' own frames, with their lines."""
-    if claimed == "memory":
-        print("MemoryError", file=sys.stderr)
-        return
-    trace = error.__traceback__
-    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<run "):
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)

@@ -19,6 +19,7 @@ from .limits import ChildLimits, drop_rights, make_home
 from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, reseed
 from .program import run_program
 from .serve import NO_MEMORY, serve
+from .sharing import leave_when_shared
 
 PREIMPORTED = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
@@ -112,6 +113,10 @@ def _confine(order: dict[str, Any], limits: ChildLimits) -> None:
     else:
         drop_rights(order["uid"], limits, order["folder"])
     restrict_writes(alone="keeper" not in order)
+    if order["op"] == "judge":
+        os.environ["TMPDIR"] = order["folder"]
+        if not order["alone"]:
+            leave_when_shared(order["folder"])
 
 
 def _report_ends(control: socket.socket, keys: dict[int, int]) -> None:
@@ -147,6 +152,8 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
             os._exit(run_session_child(op, fds))
         payload = _payload(fds[0])
         if op == "serve":
+            if len(fds) > 2:
+                select.select([fds[2]], [], [])  # until the prelude has run: what it opens, no solution can take first
             exit_code = serve(payload, fds[1], fds[2] if len(fds) > 2 else None)
         elif op == "judge":
             exit_code = judge(payload, fds[1], fds[2])

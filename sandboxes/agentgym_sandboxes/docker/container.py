@@ -18,7 +18,7 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.failures import EngineError
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
-from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.answers import Crowded, NotAlone
 from agentgym_sandboxes.host.running import wire_limits
 
 BACKSTOP_S = 6.0  # past a call's wall limit, or its cancel: the agent has 3 s to kill and sweep
@@ -139,15 +139,18 @@ class Container:
             return "uses"
         return "age" if time.monotonic() - self.started_s >= self._config.max_age_s else ""
 
-    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits) -> frames.Frame:
+    async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool = False) -> frames.Frame:
         """One call, in a slot that was reserved. The slot is given back when the agent has answered.
+
+        alone: all other slots are reserved for it too.
 
         Raises SandboxLost when the container is gone, SandboxDirty when it had to be thrown away, UserError for
         what is too large to be sent.
         """
         number = next(self._numbers)
         try:
-            data = _frame({"op": op, "limits": wire_limits(limits, self._config.memory_mib), "id": number}, blobs)
+            wire = wire_limits(limits, self._config.memory_mib)
+            data = _frame({"op": op, "limits": wire, "alone": alone, "id": number}, blobs)
         except BaseException:  # it is never sent
             self.reserved -= 1
             self._on_change()
@@ -171,6 +174,8 @@ class Container:
             raise SandboxDirty(f"container {self.name}: {self.lost}")
         if reason == "no_process":
             raise SandboxLost(f"container {self.name}: no process could be started in it")
+        if reason == "shared":
+            raise NotAlone(f"container {self.name}: its tests use what calls share")
         if reason == "crowded":
             raise Crowded(f"container {self.name}: calls beside it took the room that it was allowed")
         return frame

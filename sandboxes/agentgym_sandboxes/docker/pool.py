@@ -10,14 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
-from agentgym_sandboxes.host.answers import Crowded
-from agentgym_sandboxes.host.backend import NOT_STARTED, Answer
+from agentgym_sandboxes.host.answers import Crowded, NotAlone
+from agentgym_sandboxes.host.backend import NOT_STARTED, Answer, read_answer
 from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,19 @@ class Pool(KeptPool):
         self._with_suspect: set[Container] = set()
 
     async def start(self) -> None:
-        """Return when the first container is ready; the others follow in the background."""
-        container = await self._start_container(self._on_change)
+        """Return when the first container is ready; the others follow in the background.
+
+        A start that fails is made again, as those of the others; one that a person has to see to is not.
+        """
+        for num_left in reversed(range(self._config.engine_failures)):
+            try:
+                container = await self._start_container(self._on_change)
+                break
+            except InfraError as error:
+                if isinstance(error, SandboxUnavailable) or not num_left:
+                    raise
+                log.warning("a container did not start: %s", error)
+            await asyncio.sleep(RETRY_START_S)
         if self._closed:  # meanwhile
             await self._remove(container)
             raise SandboxUnavailable(self.CLOSED)
@@ -102,6 +114,9 @@ class Pool(KeptPool):
             queue_s += leased_s - began_s
             try:
                 frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots)
+            except NotAlone:
+                num_crowded = MAX_CROWDED
+                continue
             except (SandboxLost, SandboxDirty) as error:
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
@@ -117,7 +132,7 @@ class Pool(KeptPool):
                 log.info("%s; making the call again on another container", error)
                 self._meter.counts[counts.RETRIES] += 1
                 continue
-            answer = answer_of(frame)
+            answer = await read_answer(frame, answer_of)
             self._count(frame, answer.status)
             self._meter.answered(answer.status, queue_s=queue_s, wall_s=time.monotonic() - leased_s)
             return answer
@@ -126,7 +141,7 @@ class Pool(KeptPool):
         self, container: Container, op: str, blobs: Sequence[bytes], limits: Limits, *, is_suspect: bool, num_slots: int
     ) -> Frame:
         try:
-            return await container.call(op, blobs, limits)
+            return await container.call(op, blobs, limits, alone=num_slots == self._config.slots)
         finally:
             container.reserved -= num_slots - 1  # the container gives back the one that it knows of
             if is_suspect:
@@ -160,6 +175,7 @@ class Pool(KeptPool):
         if self._keeper is None and not self._closed:
             raise SandboxUnavailable(NOT_STARTED)
         self._check_open()
+        began_s = time.monotonic()
         future: asyncio.Future[Container] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiter(future, avoid, is_suspect, num_slots))
         self._on_change()
@@ -172,15 +188,15 @@ class Pool(KeptPool):
                 if is_suspect:
                     self._with_suspect.discard(future.result())
             self._on_change()  # it may have kept those after it waiting
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            if isinstance(error, asyncio.CancelledError):  # a caller out of time then knows what it waited for
+                raise asyncio.CancelledError from self._no_slot(time.monotonic() - began_s)
             self._meter.queue.add(self._config.lease_timeout_s)
-            raise self._no_slot() from None
+            raise self._no_slot(self._config.lease_timeout_s) from None
 
-    def _no_slot(self) -> SandboxUnavailable:
+    def _no_slot(self, waited_s: float) -> SandboxUnavailable:
         gauges = self.gauges()
         text = (
-            f"no sandbox slot came free within {self._config.lease_timeout_s:g} s: "
+            f"no sandbox slot came free within {waited_s:.3g} s: "
             f"{gauges[counts.CONTAINERS_LIVE]} of {self._size} containers are up, each serves "
             f"{self._config.slots} calls at a time."
         )

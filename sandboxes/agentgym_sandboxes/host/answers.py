@@ -12,6 +12,10 @@ class Crowded(SandboxLost):
     """The calls beside it took the memory or the disk that it was allowed: it may be made again elsewhere."""
 
 
+class NotAlone(Crowded):
+    """Its tests use files or ports that calls of a container share: it has to be made again without others."""
+
+
 NO_ANSWER = "a sandbox's agent sent an invalid answer"
 _NUMBERS = ("wall_s", "cpu_s", "memory_mib")
 _MOST = 1e300  # of a number: no NaN, no infinity, nothing too large for a float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,8 +47,8 @@ class MontyBackend(SandboxBackend):
         )
 
     async def probe(self) -> Capabilities:
-        """What it enforces. Raises SandboxUnavailable when the package is missing."""
-        version = await asyncio.to_thread(_version)
+        """What it enforces. Raises SandboxUnavailable when the package is missing, and for root."""
+        version = await self._check()
         return Capabilities(
             backend=self.name,
             detail=f"pydantic-monty {version}: an interpreter of a part of Python, without files or processes",
@@ -59,7 +60,7 @@ class MontyBackend(SandboxBackend):
 
     async def start(self) -> Self:
         if self._interpreter is None:
-            await asyncio.to_thread(_version)
+            await self._check()
             began_s = time.monotonic()
             await asyncio.to_thread(self._open)
             self._meter.start.add(time.monotonic() - began_s)
@@ -87,6 +88,15 @@ class MontyBackend(SandboxBackend):
 
     def metrics(self) -> dict[str, float]:
         return self._meter.metrics({"calls_waiting": max(0, self._num_asked - self.config.num_workers)})
+
+    async def _check(self) -> str:
+        """The interpreter's version. Raises SandboxUnavailable."""
+        if os.geteuid() == 0 and not self.config.allow_root:
+            raise SandboxUnavailable(
+                "monty's processes would have root's rights, and the interpreter alone would keep code from using "
+                "them. Start agentgym as an ordinary user, or take that risk with --sandbox.options.allow_root true."
+            )
+        return await asyncio.to_thread(_version)
 
     def _open(self) -> None:
         from pydantic_monty import Monty

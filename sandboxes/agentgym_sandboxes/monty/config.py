@@ -15,11 +15,13 @@ class MontyConfig:
     """workers: calls at a time, each in an interpreter process of its own; 0 is one a core, at most 8.
 
     memory_mib: what one call may use. max_recursion: how deep its calls may nest.
+    allow_root: start although agentgym runs as root, whose rights its processes then have.
     """
 
     workers: int = 0
     memory_mib: int = 512
     max_recursion: int = 1000
+    allow_root: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self, {"workers": (0, inf), "memory_mib": (1, inf), "max_recursion": (1, 10_000)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from agentgym.sandbox import LimitHit, Limits, RunStatus, SandboxLost
@@ -74,9 +75,10 @@ def memory_hit(raised: Raised) -> LimitHit | None:
     return LimitHit(resource="memory_mib", used=asked, allowed=allowed)
 
 
-def refuse_gaps(raised: object) -> None:
-    for one in cast("list[Raised]", raised):
-        if is_gap(one):
+def refuse_gaps(raised: Iterable[Raised], code: str = "") -> None:
+    """code: what a policy wrote, if it did, which may claim to be a gap."""
+    for one in raised:
+        if is_gap(one, code):
             raise Unsupported(wording.error_text(one))
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
+import contextlib
+import datetime
+import decimal
+import fractions
 import re
 import sys
 import warnings
 
 from agentgym_sandboxes.host.wording import Raised
+from agentgym_sandboxes.monty.ordering import ordered_set
 
 MAX_PARSED_CHARS = 64 * 1024
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
@@ -21,15 +27,21 @@ _READERS = frozenset(
     ["list", "tuple", "set", "frozenset", "dict", "sorted", "sum", "max", "min", "any", "all", "iter"]
 )  # of all that they are given, or as Python does: iter(map(...)) is not a list in either
 _READING_METHODS = frozenset(("join", "extend", "update", "union", "fromkeys", "intersection", "difference"))
-_MAYBE_LAZY = re.compile(r"\b(?:map|filter|zip|enumerate|reversed)\b|[^\s#].*\bfor\b|\(\s*\n.*\bfor\b", re.DOTALL)
 _INPUT = re.compile(r"\b(?:input|stdin|fileinput|open|eval|exec|readline|getattr|globals|__builtins__)\b")
 _NO_BYTES = re.compile(r"cannot convert '(?:list|tuple|set|frozenset|dict|range|map|\w*iterator)' object to bytes")
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
+_NO_CONCATENATION = re.compile(r'can only concatenate list \(not "(?:bytes|dict|\w*set|range|str|tuple)"\) to list')
+_OTHERWISE = frozenset(("hash", "id", "re"))  # give other results: expressions match as in Rust
+_TYPES = (builtins, collections, datetime, decimal, fractions, re)
 
 
-def is_gap(raised: Raised) -> bool:
-    """Whether CPython would have gone on where this was raised."""
+def is_gap(raised: Raised, code: str = "") -> bool:
+    """Whether CPython would have gone on where this was raised. What the code may have raised by itself is no gap."""
     message = raised.message
+    if code and _raises_itself(code, raised.kind):
+        return False
+    if _NO_CONCATENATION.match(message):
+        return _extends_at(code, raised.line)
     if "Internal error in monty" in message or message.startswith("Permission denied: "):
         return True  # it has no file system
     if raised.kind == "TypeError" and _NO_BYTES.match(message):
@@ -46,11 +58,60 @@ def is_gap(raised: Raised) -> bool:
         return (
             found[1] == "module"
             or bool(dot and module in sys.stdlib_module_names)
-            or hasattr(getattr(builtins, found[1], None), found[2])
+            or any(hasattr(getattr(library, found[1], None), found[2]) for library in _TYPES)
         )
     if raised.kind == "NameError" and (found := _NO_NAME.search(message)):
         return hasattr(builtins, found[1])
     return False
+
+
+def _parsed(code: str) -> ast.Module:
+    """The tree; an empty one of code that is too long or does not parse."""
+    if len(code) <= MAX_PARSED_CHARS:
+        with warnings.catch_warnings(), contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    return ast.Module([], [])
+
+
+def _raises_itself(code: str, kind: str) -> bool:
+    """Whether a statement of the code may raise such an exception: by its name, or by one that may be its."""
+    for node in ast.walk(_parsed(code)):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = raised.id if isinstance(raised, ast.Name) else kind
+            if name == kind or not isinstance(getattr(builtins, name, None), type):
+                return True
+    return False
+
+
+def _extends_at(code: str, line: int) -> bool:
+    """Whether `+=` may have failed there, which takes any iterable in Python, and no `+`, which takes lists."""
+    tree = _parsed(code)
+    adds = [
+        node for node in ast.walk(tree) if isinstance(node, (ast.AugAssign, ast.BinOp)) and type(node.op) is ast.Add
+    ]
+    extends = any(isinstance(node, ast.AugAssign) for node in adds)
+    return extends and not any(isinstance(node, ast.BinOp) and node.lineno == line for node in adds)
+
+
+def differs(code: str) -> str:
+    """What this interpreter would do otherwise than Python, without a word; or ""."""
+    if name := lazy_value(code):
+        return f"{name} is a list here, no iterator"
+    if _FINALIZER.search(code):
+        return "__del__ is never called"
+    tree = _parsed(code)
+    for node in ast.walk(tree):
+        named = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+        named |= {node.module or ""} if isinstance(node, ast.ImportFrom) else set()
+        named |= {node.id} - {"re"} if isinstance(node, ast.Name) else set()
+        if named & _OTHERWISE:
+            return f"{min(named & _OTHERWISE)} gives other results here"
+    with contextlib.suppress(RecursionError):  # of code that nobody writes
+        if ordered := ordered_set(tree):
+            return f"the order of a set is another one here: {ordered}"
+    return ""
 
 
 def lazy_value(code: str) -> str:
@@ -58,14 +119,7 @@ def lazy_value(code: str) -> str:
 
     Returned, kept or indexed it would behave otherwise. Code that does not parse has none.
     """
-    if len(code) > MAX_PARSED_CHARS or not _MAYBE_LAZY.search(code):
-        return ""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
+    tree = _parsed(code)
     read: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.For, ast.comprehension)):
@@ -93,11 +147,6 @@ def lazy_value(code: str) -> str:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LAZY:
             return node.func.id
     return ""
-
-
-def never_finalized(code: str) -> str:
-    """What is never called here, as Python does when an object goes; or ""."""
-    return "__del__" if _FINALIZER.search(code) else ""
 
 
 def reads_input(code: str) -> bool:

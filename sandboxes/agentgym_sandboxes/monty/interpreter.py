@@ -5,6 +5,7 @@ A session is an interpreter process of its own. The expected values never enter 
 
 from __future__ import annotations
 
+import textwrap
 import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, cast
@@ -24,7 +25,7 @@ from agentgym_sandboxes.monty.failing import (
     refuse_gaps,
     refuse_unknown_name,
 )
-from agentgym_sandboxes.monty.gaps import is_gap, never_finalized, reads_input
+from agentgym_sandboxes.monty.gaps import differs, is_gap, reads_input
 from agentgym_sandboxes.monty.inside import BATCH, HELPERS, call_source
 from agentgym_sandboxes.monty.output import Output
 from agentgym_sandboxes.monty.solution import Solution, answer_of, read_told, refuse_what_differs
@@ -62,7 +63,7 @@ class Interpreter:
                 loaded = self._one_by_one(request, calls, asserts, answers, failures)
             if loaded is not None:
                 return judging.load_failure(request.cases, loaded, time.monotonic() - began_s)
-            refuse_gaps(answer for answer in (*answers, *failures) if isinstance(answer, Raised))
+            refuse_gaps((answer for answer in (*answers, *failures) if isinstance(answer, Raised)), request.code)
         except Ended as error:
             end = End(error.status, error.text, error.limit)
         except Unsupported as error:
@@ -81,8 +82,8 @@ class Interpreter:
         try:
             if reads_input(code):
                 raise Unsupported("it has no standard input")
-            if name := never_finalized(code):
-                raise Unsupported(f"{name} is never called")
+            if reason := differs(code):
+                raise Unsupported(reason)
             with self._session(limits, limits.wall_s) as session:
                 session.feed_run(code, print_callback=output)
         except Unsupported as reason:
@@ -95,7 +96,7 @@ class Interpreter:
                 limit = memory_hit(raised)
                 if limit is not None:
                     status = RunStatus.OOM
-                elif is_gap(raised):
+                elif is_gap(raised, code) or self._is_refused(raised, code, limits):
                     status, said = RunStatus.UNSUPPORTED, f"{UNSUPPORTED}: {said}"
             except Unsupported as reason:
                 status, said = RunStatus.UNSUPPORTED, f"{UNSUPPORTED}: {reason}\n"
@@ -149,7 +150,21 @@ class Interpreter:
         if type(told) is not list or len(told) != len(calls):
             return None
         answers = [answer_of(item) for item in told]
-        return None if None in answers else cast("list[Answer]", answers)
+        # What was raised says where only when the call is made by itself.
+        return None if any(isinstance(one, Raised | None) for one in answers) else cast("list[Answer]", answers)
+
+    def _is_refused(self, raised: Raised, code: str, limits: Limits) -> bool:
+        """Whether it is the interpreter's parser that raised it: it does so, too, where nothing is run."""
+        from pydantic_monty import MontyError
+
+        if raised.kind != "NotImplementedError":
+            return False
+        try:
+            with self._session(limits, limits.wall_s) as session:
+                session.feed_run("if False:\n" + textwrap.indent(code, " "))
+        except MontyError:
+            return True
+        return False
 
     def _one_by_one(
         self,
@@ -171,7 +186,9 @@ class Interpreter:
                 session.feed_run(request.entry)  # an error when the solution does not define it
             except MontyError as error:
                 raised = raised_of(error, request.limits, request.code)
-                refuse_gaps([raised])
+                refuse_gaps([raised], request.code)
+                if self._is_refused(raised, request.code, request.limits):
+                    raise Unsupported(wording.error_text(raised)) from None
                 return raised
             for case in calls:
                 answers.append(solution.call(case.args, dict(case.kwargs), case.as_list)[0])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from agentgym.sandbox import GradeRequest, LimitHit, Limits, RunStatus
+from agentgym.sandbox import AssertCase, GradeRequest, LimitHit, Limits, RunStatus
 from agentgym_sandboxes.agent import values
 from agentgym_sandboxes.agent.values import Tree
 from agentgym_sandboxes.host import wording
@@ -16,14 +17,14 @@ from agentgym_sandboxes.host.judging import Answer, NoValue, Returned
 from agentgym_sandboxes.host.trees import same
 from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.failing import Ended, Unsupported, builtin_exception, raised_of, refuse_gaps, timed_out
-from agentgym_sandboxes.monty.gaps import lazy_value, never_finalized
+from agentgym_sandboxes.monty.gaps import differs
 from agentgym_sandboxes.monty.inside import ARGUMENTS, CALL, call_source
 from agentgym_sandboxes.monty.output import Output
 
 if TYPE_CHECKING:
     from pydantic_monty import MontySession
 
-_FREE_ELEMENTS = 4000  # of a set, however they collide
+_MOST_COLLISIONS = 100_000  # of the elements of all sets and dicts in an answer: they are made in this process
 GARBAGE = Raised("RuntimeError", "it changed how its answers are told")
 _BASIC = frozenset(("l", "t", "s", "z", "d", "i", "b", "c"))  # tags of the codec
 _RANGE = re.compile(r"range\((-?\d+), (-?\d+)(?:, (-?\d+))?\)")
@@ -88,7 +89,7 @@ class Solution:
             _refuse_texts((args, tuple(kwargs.values())))
             answer, left = self.call(args, kwargs)
             if isinstance(answer, Raised):
-                refuse_gaps([answer])
+                refuse_gaps([answer], self._request.code)
                 left = self._arguments()
             if answer is GARBAGE:
                 raise builtin_exception(GARBAGE)
@@ -98,7 +99,7 @@ class Solution:
                 raise Unsupported(f"it returned <{answer.kind}>, which only full Python hands to a test")
             if isinstance(answer, Returned):
                 _refuse_kinds(answer.tree, "it returns what a test has no type for")
-                if _is_crowded(answer.tree):
+                if _cost(answer.tree) > _MOST_COLLISIONS:
                     raise timed_out(self._request.limits)
                 return _value(answer.tree)
         except (Ended, Unsupported) as error:
@@ -167,15 +168,26 @@ def _value(tree: Tree) -> object:
         raise builtin_exception(GARBAGE) from None
 
 
-def _is_crowded(tree: Tree) -> bool:
-    """Whether a set or dict is in it whose elements collide: to make it would take this process hours."""
+def _cost(tree: Tree) -> int:
+    """How many pairs of elements collide in its sets and dicts; it stops to count when there are too many.
+
+    So many comparisons it takes to make them, in this process, where nothing ends them.
+    """
     if not isinstance(tree, list):
-        return False
-    if tree[0] in ("s", "z", "d") and len(tree) > _FREE_ELEMENTS:
+        return 0
+    cost = 0
+    for item in tree[1:]:
+        cost += _cost(item)
+        if cost > _MOST_COLLISIONS:
+            return cost
+    if tree[0] in ("s", "z", "d"):
         keys = tree[1::2] if tree[0] == "d" else tree[1:]
-        if len({hash(_value(key)) for key in keys}) < len(keys) // 2:
-            return True
-    return any(_is_crowded(item) for item in tree[1:] if isinstance(item, list))
+        try:
+            counts = Counter(hash(_value(key)) for key in keys)
+        except TypeError:
+            raise builtin_exception(GARBAGE) from None
+        cost += sum(count * (count - 1) // 2 for count in counts.values())
+    return cost
 
 
 def refuse_what_differs(request: GradeRequest, questions: list[list[Tree]]) -> None:
@@ -184,10 +196,10 @@ def refuse_what_differs(request: GradeRequest, questions: list[list[Tree]]) -> N
         raise Unsupported(f"the entry {request.entry!r}")
     for question in questions:
         _refuse_kinds(question, "a case passes what it has no type for")
-    if name := lazy_value(request.code):
-        raise Unsupported(f"{name} is a list here, no iterator")
-    if name := never_finalized(request.code):
-        raise Unsupported(f"{name} is never called")
+    tests = [case.source for case in request.cases if isinstance(case, AssertCase)]
+    for code in (request.code, request.prelude, *tests):
+        if reason := differs(code):
+            raise Unsupported(reason)
 
 
 def _refuse_kinds(tree: Tree, why: str) -> None:
