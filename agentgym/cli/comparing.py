@@ -144,6 +144,8 @@ def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
     evals = Path(recipe.logging.evals_dir)
     for name in reversed(runs_in(evals)):
         folder = RunFolder.open(evals / name)
+        if not (folder.path / "config.yaml").is_file():  # its process ended at once
+            continue
         config, record = folder.load_config(), read_record(folder, policy.step)
         same = _plays_the_same(config, wanted) and _field(config, "model.path") == policy.path
         if same and record and (model is None or record.get("weights") == weights_mark(model)):

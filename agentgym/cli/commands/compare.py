@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
             raise UserError(
                 "these evaluations did not play the same:"
                 + "".join(f"\n  {line}" for line in differs)
-                + "\nGive --again to play both with the same, or --allow-mismatch to compare the tasks that both played."
+                + "\nGive --again to play both again, or --allow-mismatch to compare the tasks that both played."
             )
         found = compare(first, second)
         configs = config_differences(first.folder.load_config(), second.folder.load_config())
