@@ -64,7 +64,7 @@ def run_training(
             reporter.note(f"folder       {folder.path}")
             job = jobs.train(recipe, folder, reporter, resume=resume, registry=registry)
             result = drive(job, reporter.note)
-            folder.set_status(RunStatus.DONE)
+            folder.set_status(RunStatus.DONE, result.nothing_left)
             folder.event("done")
             if rows := with_held_out(folder, HELD_OUT):
                 try:

@@ -19,13 +19,17 @@ from agentgym.runs.report import Reporter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """first, last: the same held-out tasks with the same seeds; None where they were not measured."""
+    """first, last: the same held-out tasks with the same seeds; None where they were not measured.
+
+    steps: that were done. nothing_left: why they are fewer than the recipe's, where no group had signal any more.
+    """
 
     run_dir: Path
     steps: int
     first: EvalResult | None
     last: EvalResult | None
     difference: PairedDifference | None
+    nothing_left: str = ""
 
 
 async def measure_end(

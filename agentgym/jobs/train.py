@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from agentgym.actors.runtime import Runtime
@@ -19,10 +19,12 @@ from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.state import RunState
+from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
-from agentgym.rl.loop import NothingToLearn, Position, StepRecord, TrainingLoop
+from agentgym.rl.ending import nothing_left
+from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
@@ -88,6 +90,7 @@ class TrainJob:
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
+    done: int = 0  # steps
 
     async def run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
@@ -97,12 +100,15 @@ class TrainJob:
         if recipe.eval.at_end and state.first_eval is None and state.position == Position():
             state.first_eval = await self._evaluate(0, recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
-        await self._train()
-        steps, first = recipe.loop.steps, state.first_eval
-        if not recipe.eval.at_end:
-            return TrainResult(run_dir=self.folder.path, steps=steps, first=first, last=None, difference=None)
-        last = await self._evaluate(steps, recipe.eval.tasks)
-        return compare_ends(self.folder, self.reporter, steps, first, last)
+        without_signal = await self._train()
+        ended = await self._end_early(without_signal) if without_signal else ""
+        first = state.first_eval
+        if recipe.eval.at_end and self.done:
+            last = await self._evaluate(self.done, recipe.eval.tasks)
+            result = compare_ends(self.folder, self.reporter, self.done, first, last)
+        else:
+            result = TrainResult(run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None)
+        return replace(result, nothing_left=ended)
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
@@ -115,10 +121,14 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
-        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs", launcher=recipe.launcher))
+        await stack.enter_async_context(watched(self.gym.activity))
+        logs = self.folder.path / "logs"
+        runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
+        await stack.enter_async_context(runtime)
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
-        await self._start_services(str(model_path), runtime, store)
+        with self.gym.activity.doing("start"):
+            await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
@@ -127,7 +137,13 @@ class TrainJob:
         recipe = self.recipe
         names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
-        self.generator = GeneratorService(config=recipe.generator, store=store, model_path=model_path, runtime=runtime)
+        self.generator = GeneratorService(
+            config=recipe.generator,
+            store=store,
+            model_path=model_path,
+            runtime=runtime,
+            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
+        )
         self.stack.push_async_callback(self.generator.close)
         setup = TrainerSetup(
             model_path=model_path,
@@ -137,6 +153,7 @@ class TrainJob:
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
+            publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
@@ -156,9 +173,11 @@ class TrainJob:
         await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
 
-    async def _train(self) -> None:
+    async def _train(self) -> list[Group]:
+        """The groups without signal that ended the run before its last step, if some did."""
         recipe = self.recipe
         position = self.state.position or Position()
+        self.done = position.step
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
         loop = TrainingLoop(
             config=recipe.loop,
@@ -177,14 +196,20 @@ class TrainJob:
             tokens_before=before.get("generator/tokens_total", 0.0),
             sandbox_before=self.gym.sandbox_metrics(),
         )
-        try:
-            await loop.run()
-        except* NothingToLearn as ended:
-            if recipe.logging.save_episodes:  # no step has saved them
-                [error] = ended.exceptions
-                assert isinstance(error, NothingToLearn)
-                self.folder.save_groups(error.step, [], error.groups)
-            raise
+        return await loop.run()
+
+    async def _end_early(self, groups: list[Group]) -> str:
+        """Save what a run ends with whose last groups had no signal, and say why.
+
+        Raises InfraError when the cause is not the policy; see `nothing_left`.
+        """
+        if self.recipe.logging.save_episodes:  # no step has saved them
+            self.folder.save_groups(self.done + 1, [], groups)
+        reason = nothing_left(groups)
+        self.reporter.note(f"step {self.done + 1}: {reason}")
+        self.folder.event(reason)
+        await self._save(Position(step=self.done, next_group=max(group.group_id for group in groups) + 1))
+        return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop
@@ -196,6 +221,7 @@ class TrainJob:
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
+        self.done = step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
@@ -246,10 +272,11 @@ class TrainJob:
         return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save(self, position: Position) -> None:
-        """The state names a checkpoint only once it is complete."""
-        target = self.folder.checkpoint_dir(position.step)
-        await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-        await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        """The state names a checkpoint only once it is complete. One of this step is not written again."""
+        if self.state.position is None or self.state.position.step != position.step:
+            target = self.folder.checkpoint_dir(position.step)
+            await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+            await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
         self.folder.save_state(self.state.to_mapping())
 

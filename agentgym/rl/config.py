@@ -26,6 +26,11 @@ class LoopConfig:
                 f"loop.steps {self.steps} and loop.groups_per_step {self.groups_per_step} must be at least 1, "
                 f"loop.group_size {self.group_size} at least 2: an advantage compares episodes of one group"
             )
+        if self.max_refills < 1:
+            raise ValueError(
+                f"loop.max_refills is {self.max_refills}; give at least 1: a step skips up to "
+                "max_refills * groups_per_step groups without signal"
+            )
         spans = (self.max_staleness, self.checkpoint_every, self.check_sync_every, self.eval_every)
         if min(spans) < 0:
             raise ValueError(

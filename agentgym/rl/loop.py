@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from agentgym.errors import InfraError
 from agentgym.rl.config import LoopConfig
 from agentgym.rollout.generator import Generator
 from agentgym.types import Group, Task
@@ -72,19 +71,27 @@ class TrainingLoop:
     _slots: asyncio.Semaphore = field(init=False)
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
 
-    async def run(self) -> None:
-        """Returns after the last step. A crash in any rollout ends the run, as an ExceptionGroup."""
+    async def run(self) -> list[Group]:
+        """Returns after the last step; or earlier, with the groups that a step skipped, when it found none with signal.
+
+        A crash in any rollout ends the run, as an ExceptionGroup.
+        """
+        without_signal: list[Group] = []
         config = self.config
         self._slots = asyncio.Semaphore((config.max_staleness + 1) * config.groups_per_step)
         self._pending = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             sampler = tasks.create_task(self._sample(tasks))
             for step in range(self.position.step + 1, config.steps + 1):
-                record = await self._step(step)
-                await self.after_step(record)
+                groups, skipped = await self._collect(step)
+                if not groups:
+                    without_signal = skipped
+                    break
+                await self.after_step(await self._step(step, groups, skipped))
             sampler.cancel()
             while not self._pending.empty():
                 self._pending.get_nowait().cancel()
+        return without_signal
 
     async def _sample(self, tasks: asyncio.TaskGroup) -> None:
         group_id = self.position.next_group
@@ -100,12 +107,13 @@ class TrainingLoop:
             self._slots.release()  # it will never be trained, so no later group waits for it
         return group
 
-    async def _step(self, step: int) -> StepRecord:
-        version = step - 1
-        bound = self.config.max_staleness if self.staleness_bound is None else self.staleness_bound
-        groups, skipped = await self._collect(step, oldest=version - bound)
-        staleness = [version - oldest_version(group) for group in groups]
-        assert max(staleness) <= bound, f"step {step}: staleness {max(staleness)} is over its bound {bound}"
+    @property
+    def _bound(self) -> int:
+        return self.config.max_staleness if self.staleness_bound is None else self.staleness_bound
+
+    async def _step(self, step: int, groups: list[Group], skipped: list[Group]) -> StepRecord:
+        staleness = [step - 1 - oldest_version(group) for group in groups]
+        assert max(staleness) <= self._bound, f"step {step}: staleness {max(staleness)} is over its bound {self._bound}"
         metrics = await self.learner.step(groups)
         await self.learner.publish(step)
         await self.generator.update_weights(step)
@@ -116,22 +124,21 @@ class TrainingLoop:
             step=step, groups=groups, skipped=skipped, staleness=staleness, next_group=next_group, metrics=metrics
         )
 
-    async def _collect(self, step: int, oldest: int) -> tuple[list[Group], list[Group]]:
-        """Groups with signal in start order, and those that were skipped on the way.
+    async def _collect(self, step: int) -> tuple[list[Group], list[Group]]:
+        """Groups with signal in start order, and those that were skipped on the way; without any, all had no signal.
 
-        After a step with fewer groups, later groups wait longer than their slots allow for; what is older than
-        `oldest` by then is skipped too.
+        After a step with fewer groups, later groups wait longer than their slots allow for; what is too old by
+        then is skipped too.
         """
+        oldest = step - 1 - self._bound
         groups: list[Group] = []
         skipped: list[Group] = []
         wanted = self.config.groups_per_step
         while len(groups) < wanted:
             no_signal = [group for group in skipped if not group.has_signal]
-            if len(no_signal) >= wanted * self.config.max_refills:
-                if groups:
-                    break  # train on fewer rather than wait forever
-                if len(no_signal) == len(skipped):
-                    raise NothingToLearn(step, no_signal)
+            refilled = len(no_signal) >= wanted * self.config.max_refills
+            if refilled and (groups or len(no_signal) == len(skipped)):
+                break  # train on fewer, or end, rather than wait forever
             group = await (await self._pending.get())
             if group.has_signal and oldest_version(group) < oldest:
                 skipped.append(group)
@@ -139,21 +146,6 @@ class TrainingLoop:
             else:
                 (groups if group.has_signal else skipped).append(group)
         return groups, skipped
-
-
-class NothingToLearn(InfraError):
-    """groups: those that were played in a row for `step`, each with one reward for all of its episodes."""
-
-    def __init__(self, step: int, groups: list[Group]) -> None:
-        rewards = [e.reward for group in groups for e in group.episodes if e.reward is not None]
-        mean = sum(rewards) / len(rewards) if rewards else float("nan")
-        super().__init__(
-            f"{len(groups)} groups in a row had nothing to learn from: all episodes of a group earned the same "
-            f"(mean reward {mean:.3f}). Choose easier or harder tasks, a larger loop.group_size, "
-            "or look at the episodes with `agentgym episodes RUN`."
-        )
-        self.step = step
-        self.groups = groups
 
 
 def oldest_version(group: Group) -> int:

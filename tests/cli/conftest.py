@@ -17,6 +17,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
@@ -59,6 +60,7 @@ class Result:
     first: EvalResult | None
     last: EvalResult | None
     difference: PairedDifference | None
+    nothing_left: str = ""
 
 
 Solves = Callable[[str, int, int], bool]  # by model, task and sample
@@ -90,6 +92,7 @@ class FakeJobs:
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
     sandbox: str = ""
+    nothing_left: str = ""
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
@@ -106,7 +109,8 @@ class FakeJobs:
         first, last = measured("step-000000", 8), measured("step-000060", 14)
         difference = paired_difference(first.by_task, last.by_task, shares=True)
         folder.save_comparison({"steps": recipe.loop.steps, "difference": asdict(difference)})
-        return Result(run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference)
+        result = Result(run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference)
+        return replace(result, nothing_left=self.nothing_left)
 
     async def evaluate(self, recipe, folder, reporter, *, step, resume, registry) -> EvalResult:
         """Plays up to 20 tasks."""
@@ -121,7 +125,7 @@ class FakeJobs:
             seed=recipe.eval.seed,
             greedy=recipe.eval.greedy,
         )
-        files = EvaluationFiles(folder, step)
+        files = EvaluationFiles(folder, step, weights_mark(local_folder(recipe.model.path)))
         known = files.begin(setup.to_mapping(), resume=resume)
         reporter.note(f"{len(known)} were played before")
         rows = play(recipe, setup, tasks, self.solves)

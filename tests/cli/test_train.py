@@ -30,6 +30,15 @@ def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) ->
     assert build(Recipe, folder.load_config()) == recipe
 
 
+def test_a_run_with_nothing_left_to_learn_is_done_and_keeps_the_reason(cli) -> None:
+    cli.jobs.nothing_left = "nothing is left to learn: all succeeded"
+    end = cli.train("--name", "one", "--json")
+    assert end.code == 0, end.err
+    assert json.loads(end.out.splitlines()[-1])["nothing_left"] == cli.jobs.nothing_left
+    status = RunFolder.open("runs/one").status()
+    assert (status.status, status.reason) == (RunStatus.DONE, cli.jobs.nothing_left)
+
+
 def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     Path("r.yaml").write_text("env: {name: other}\nloop: {steps: 5, seed: 1}\noptimizer:\n")
     words = "r.yaml --name one --seed 2 loop.seed=3 --optimizer.lr=1e-3 --loss.clip_low 0.1"
@@ -54,6 +63,7 @@ def test_negative_values_are_values(cli) -> None:
         (["--loop.lr", "1"], ["Did you mean 'optimizer.lr'?"]),
         (["--loop.steps", "many"], ["loop.steps is 'many' (str); allowed is int"]),
         (["--loop.steps"], ["--loop.steps needs a value"]),
+        (["--loop.max_refills", "0"], ["loop.max_refills is 0; give at least 1"]),
         (["--loop.group_size", "1"], ["loop.group_size 1 at least 2"]),
         (["--env", "countng"], ["no environment 'countng'", "Did you mean 'counting'?"]),
         (["--set", "rewards={exakt: 1.0}"], ["no reward 'exakt'", "Did you mean 'exact'?"]),

@@ -76,16 +76,27 @@ def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_a_run_with_nothing_to_learn_ends_and_shows_its_episodes(lab):
-    recipe = lab.recipe("rollout.temperature=0.001", "loop.max_refills=1")  # as good as the same each time
-    folder = lab.new_run(recipe)
-    with pytest.raises(ExceptionGroup) as ended:
-        asyncio.run(train(recipe, folder, lab.reporter()))
+def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab):
+    def solved_from_group_6_on(loop):
+        async def play(task, group_id, rollout=loop.rollout):
+            group = await rollout(task, group_id)
+            signal = [1.0] + [-1.0] * (len(group.episodes) - 1) if group_id < 6 else [0.0] * len(group.episodes)
+            group.advantages = signal
+            return group
+
+        loop.rollout = play
+
+    recipe = lab.recipe("loop.steps=50", "loop.max_refills=1", "loop.checkpoint_every=0")
+    folder, reporter = lab.new_run(recipe), lab.reporter()
+    result = asyncio.run(train(recipe, folder, reporter, change_loop=solved_from_group_6_on))
     folder.close()
-    assert ended.group_contains(InfraError, match=r"nothing to learn from.*agentgym episodes")
-    saved = list(folder.read_episodes(1))
-    assert len(saved) >= recipe.loop.groups_per_step * recipe.loop.group_size
-    assert not any(one.trained for one in saved)
+    assert result.nothing_left.startswith("nothing is left to learn")
+    assert f"step 3: {result.nothing_left}" in reporter.notes
+    assert (result.steps, result.last.checkpoint, result.last.num_episodes) == (2, "step-000002", 6)
+    assert result.difference is not None
+    assert folder.checkpoint_steps() == [0, 2] and folder.load_state()["position"] == {"step": 2, "next_group": 9}
+    saved = list(folder.read_episodes(3))
+    assert {one.group_id for one in saved} == {6, 7, 8} and not any(one.trained for one in saved)
     assert leftovers(lab, folder) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.rl.config import LoopConfig
-from agentgym.rl.loop import NothingToLearn, Position, TrainingLoop
+from agentgym.rl.loop import Position, TrainingLoop
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -53,7 +53,7 @@ def run(
     slow=lambda group_id: False,
     change_loop=lambda loop: None,
 ):
-    generator, learner, records = FakeGenerator(), FakeLearner(), []
+    generator, learner, records = FakeGenerator(), FakeLearner(), Records()
     rng = random.Random(0)
 
     async def play(task, group_id):
@@ -79,8 +79,14 @@ def run(
         position=position,
     )
     change_loop(loop)
-    asyncio.run(asyncio.wait_for(loop.run(), 20))
+    records.without_signal = asyncio.run(asyncio.wait_for(loop.run(), 20))
     return learner, records
+
+
+class Records(list):
+    """Of the steps; and the groups that the loop gave back at its end."""
+
+    without_signal = ()
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
@@ -108,13 +114,16 @@ def test_skips_and_refills_groups_without_signal():
     assert sorted(learner.trained + skipped) == list(range(len(learner.trained) + len(skipped)))
 
 
-def test_ends_with_an_explanation_when_no_group_ever_has_signal():
-    config = LoopConfig(steps=2, groups_per_step=2, max_staleness=0, max_refills=2)
-    with pytest.raises(ExceptionGroup) as ended:
-        run(config, has_signal=lambda group_id: False)
-    [error] = ended.value.exceptions
-    assert isinstance(error, NothingToLearn) and "nothing to learn from" in str(error)
-    assert error.step == 1 and [group.group_id for group in error.groups] == [0, 1, 2, 3]
+def test_ends_when_no_group_has_signal_and_gives_back_those_it_played():
+    config = LoopConfig(steps=5, groups_per_step=2, max_staleness=0, max_refills=2)
+    learner, records = run(config, has_signal=lambda group_id: group_id < 4)
+    assert [record.step for record in records] == [1, 2] and learner.published == [1, 2]
+    assert [group.group_id for group in records.without_signal] == [4, 5, 6, 7]
+
+
+def test_no_refills_at_all_are_refused():
+    with pytest.raises(ValueError, match=r"loop.max_refills is 0; give at least 1"):
+        LoopConfig(max_refills=0)
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1])

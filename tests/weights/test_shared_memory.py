@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -13,9 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError
+from agentgym.models.safetensors import CHUNK_BYTES
 from agentgym.weights import shared_memory
-from agentgym.weights.shared_memory import OWNER_FILE, Owner, SharedMemoryStore, sweep
+from agentgym.weights.shared_memory import OWNER_FILE, SharedMemoryStore, sweep
 
 
 def some_weights(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -165,7 +168,7 @@ async def test_a_full_memory_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_sweep_removes_what_a_dead_owner_left_and_nothing_else(tmp_path: Path) -> None:
     alive = SharedMemoryStore("alive", root=tmp_path)
-    me = Owner.me()
+    me = ProcessId.of(os.getpid())
     finished = subprocess.Popen(["true"])
     finished.wait()
     records = {
@@ -190,3 +193,36 @@ def test_a_machine_without_shared_memory_is_told_what_to_set(tmp_path: Path) -> 
 def test_the_default_place_is_memory() -> None:
     kind = subprocess.run(["stat", "-f", "-c", "%T", shared_memory.ROOT], capture_output=True, text=True)
     assert kind.stdout.strip() == "tmpfs"
+
+
+async def test_a_version_deleted_meanwhile_stays_readable_for_a_process_that_was_given_its_path(
+    store: SharedMemoryStore,
+) -> None:
+    await store.put(1, [("w", torch.arange(5.0))])
+    held = await store.get(1)
+    await store.delete(1)
+    code = (
+        "import sys, pathlib\n"
+        "from agentgym.weights.reading import open_weights\n"
+        "print(dict(open_weights(pathlib.Path(sys.argv[1])))['w'].tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(held.path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[0.0, 1.0, 2.0, 3.0, 4.0]", done.stderr
+    del held
+
+
+async def test_entries_have_types_and_shapes_and_no_data(store: SharedMemoryStore) -> None:
+    await store.put(1, some_weights().items())
+    entries = dict((await store.get(1)).entries())
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in entries.items()} == {
+        name: (tensor.dtype, tensor.shape) for name, tensor in some_weights().items()
+    }
+    assert {tensor.device.type for tensor in entries.values()} == {"meta"}
+
+
+async def test_tensors_larger_than_a_chunk_are_written_whole(store: SharedMemoryStore) -> None:
+    many = 2 * CHUNK_BYTES + 12
+    weights = {"bytes": (torch.arange(many) % 251).to(torch.uint8), "after": torch.arange(7.0)}
+    await store.put(1, weights.items())
+    read = load_file(store.folder / "1.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())

@@ -1,0 +1,46 @@
+"""Why a run has nothing left to learn from, in one line with its advice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from agentgym.errors import InfraError
+from agentgym.types import Episode, Group, Outcome
+
+_ADVICE = {
+    "right": "every episode of the last {total} groups succeeded. Choose harder tasks, or another environment",
+    "wrong": "no episode of the last {total} groups succeeded. Choose easier tasks, train the model on solved examples "
+    "first, or add a reward for partial progress",
+    "mixed": "all episodes of each of the last {total} groups earned the same ({right} all right, {wrong} all wrong). "
+    "Choose tasks between the two, or raise loop.group_size or rollout.temperature",
+    "equal": "all episodes of each of the last {total} groups earned the same reward. Add a reward that tells them "
+    "apart, or raise loop.group_size or rollout.temperature",
+}
+
+
+def nothing_left(groups: Sequence[Group]) -> str:
+    """groups: played in a row, none with signal. Raises InfraError where none of their episodes could be scored."""
+    scored = [_scored(group) for group in groups]
+    rewards = [episode.reward for row in scored for episode in row if episode.reward is not None]
+    if not rewards:
+        episodes = [episode for group in groups for episode in group.episodes]
+        causes = Counter(f"{e.error.kind}: {e.error.message}" for e in episodes if e.error is not None)
+        often = "; ".join(f"{count} x {cause}" for cause, count in causes.most_common(1))
+        raise InfraError(f"none of {len(episodes)} episodes could be scored, so nothing can be learned. {often}")
+    kinds = Counter(_kind(row) for row in scored if row)
+    kind = next(iter(kinds)) if len(kinds) == 1 else "equal" if kinds["equal"] else "mixed"
+    advice = _ADVICE[kind].format(total=kinds.total(), right=kinds["right"], wrong=kinds["wrong"])
+    return f"nothing is left to learn: {advice}. The mean reward is {sum(rewards) / len(rewards):.3f}"
+
+
+def _scored(group: Group) -> list[Episode]:
+    return [e for e in group.episodes if e.outcome is not Outcome.INFRA_ERROR and e.reward is not None]
+
+
+def _kind(scored: Sequence[Episode]) -> str:
+    """right or wrong, where the environment records success and all episodes agree; else equal."""
+    said = [episode.info.get("success") for episode in scored]
+    if all(success is True for success in said):
+        return "right"
+    return "wrong" if all(success is False for success in said) else "equal"
