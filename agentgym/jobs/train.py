@@ -137,7 +137,13 @@ class TrainJob:
         recipe = self.recipe
         names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
-        self.generator = GeneratorService(config=recipe.generator, store=store, model_path=model_path, runtime=runtime)
+        self.generator = GeneratorService(
+            config=recipe.generator,
+            store=store,
+            model_path=model_path,
+            runtime=runtime,
+            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
+        )
         self.stack.push_async_callback(self.generator.close)
         setup = TrainerSetup(
             model_path=model_path,
@@ -147,6 +153,7 @@ class TrainJob:
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
+            publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)

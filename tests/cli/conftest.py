@@ -17,6 +17,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
@@ -125,7 +126,7 @@ class FakeJobs:
             seed=recipe.eval.seed,
             greedy=recipe.eval.greedy,
         )
-        files = EvaluationFiles(folder, step)
+        files = EvaluationFiles(folder, step, weights_mark(local_folder(recipe.model.path)))
         known = files.begin(setup.to_mapping(), resume=resume)
         reporter.note(f"{len(known)} were played before")
         rows = play(recipe, setup, tasks, self.solves)
