@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from agentgym.env import Environment
@@ -21,6 +22,8 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
+
+NUM_LOOKED_AT = 32  # tasks of each split that are looked at before anything starts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,8 +45,8 @@ class Gym:
         scorer = Scorer.of(environment, registry, recipe.rewards)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
         _check_lengths(recipe)
-        first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
-        some = [first, *held_out_tasks(environment, 1)]
+        first = islice(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0), NUM_LOOKED_AT)
+        some = [*first, *held_out_tasks(environment, NUM_LOOKED_AT)]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
         for note in {check_template(renderer, roles, turns=turns) for roles in shapes} - {""}:
