@@ -113,6 +113,12 @@ class Recipe:
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()
 
+    @property
+    def patience_s(self) -> float:
+        """The longest deadline of a call to one of the run's processes."""
+        of_generator = (self.generator.start_timeout_s, self.generator.update_timeout_s)
+        return max(self.trainer.step_timeout_s, self.rollout.generate_timeout_s, *of_generator)
+
 
 def build_recipe(
     mapping: Mapping[str, object],

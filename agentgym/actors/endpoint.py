@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple, cast
 
+from agentgym.actors.process_id import ProcessId
 from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
 from agentgym.errors import UserError, nearest
 
@@ -59,7 +60,7 @@ def method_name(method: object) -> str:
 class ProcessInfo:
     """The answer to a health probe. version: of the weights; None for an actor without weights."""
 
-    pid: int
+    process: ProcessId
     version: int | None = None
 
 
@@ -80,7 +81,7 @@ class LifecycleActor(Actor):
 
     @endpoint
     async def probe(self) -> ProcessInfo:
-        return ProcessInfo(pid=os.getpid(), version=self.current_version())
+        return ProcessInfo(process=ProcessId.of(os.getpid()), version=self.current_version())
 
     @endpoint
     async def start(self) -> None:

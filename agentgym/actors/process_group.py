@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import select
 import signal
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.options import ActorOptions
+from agentgym.actors.process_id import ProcessId
 from agentgym.actors.runtime import ActorError, Runtime
 from agentgym.errors import InfraError
 
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 
 LOG_TAIL_BYTES = 2000
 KILL_WAIT_S = 5.0
+_ENDED = re.compile(r"Terminal\(\w+ \{ (signal|exit_code): (\d+)")  # of a process, in Monarch's words
 A = TypeVar("A", bound=LifecycleActor)
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -34,17 +37,18 @@ class ProcessDied(InfraError):
 
 
 class ProcessGroup(Generic[A]):
-    """One actor on `options.procs` processes of this host.
+    """One actor on `options.procs` processes of one of the launcher's hosts.
 
-    The kernel reports a death at once (through a pidfd), so no call waits for a dead process. An error that
-    the actor's own code raises goes to the caller and never counts as a death.
+    The kernel reports a death on this host at once (through a pidfd), so no call waits for a dead process; a process
+    elsewhere is neither watched nor killed by its number, and Monarch reports its death. An error that the
+    actor's own code raises goes to the caller and never counts as a death.
     """
 
     def __init__(
         self, runtime: Runtime, name: str, actor_class: type[A], args: tuple[object, ...], options: ActorOptions
     ) -> None:
         self.name = name
-        self.pids: list[int] = []
+        self.processes: list[ProcessId] = []  # by rank
         self._actor_class = actor_class
         self._runtime = runtime
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
@@ -64,10 +68,13 @@ class ProcessGroup(Generic[A]):
         Raises what `start` raised, or ProcessDied.
         """
         infos = await self.call(LifecycleActor.probe, timeout_s=timeout_s)
-        self.pids = [info.pid for info in infos]
-        for rank, pid in enumerate(self.pids):
-            self._watch(rank, pid)
+        self._watch([info.process for info in infos])
         await self.call(LifecycleActor.start, timeout_s=timeout_s)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of its processes in this process's namespace: elsewhere the same number is somebody else's."""
+        return [process.pid for process in self.processes if process.is_here]
 
     def give_up(self, reason: str) -> None:
         """Count the group as dead: calls under way fail with ProcessDied, and no new one is taken."""
@@ -104,10 +111,8 @@ class ProcessGroup(Generic[A]):
                 await self.call(LifecycleActor.finish, timeout_s=timeout_s)
         self.give_up("stopped")
         await self._runtime.stop(self._mesh, timeout_s=timeout_s)
-        if not self.pids:  # stopped before its first answer
-            for rank, pid in enumerate(_children(self._title)):
-                self.pids.append(pid)
-                self._watch(rank, pid)
+        if not self.processes:  # stopped before its first answer
+            self._watch(_children(self._title))
         if self._pidfds and not await self._all_exited(KILL_WAIT_S):
             log.warning("%s did not stop; killing processes %s", self.name, self.pids)
             self._kill()
@@ -141,12 +146,16 @@ class ProcessGroup(Generic[A]):
             if isinstance(cause, Exception):
                 raise cause from error
             raise InfraError(f"{endpoint} of {self.name} was ended by {type(cause).__name__}") from error
-        except RuntimeError as error:  # SupervisionError and its untyped relatives
+        except Exception as error:  # SupervisionError and its relatives; ValueError when a process did not start
             raise self._died(error) from error
 
-    def _died(self, error: RuntimeError) -> ProcessDied:
+    def _died(self, error: Exception) -> ProcessDied:
         self._see_exits()  # on a busy event loop Monarch may report first; the kernel's report says more
-        self.give_up(" ".join(str(error).split()))
+        reason = " ".join(str(error).split())
+        if not self.processes and (ended := _ENDED.search(reason)):
+            how = _by_signal(int(ended[2])) if ended[1] == "signal" else f"ended with exit code {ended[2]}"
+            reason = _with_tail(f"its process was {how} while it started", self._runtime.log_path(self.name, 0))
+        self.give_up(reason)
         return ProcessDied(f"{self.name} is dead: {self.dead.result()}")
 
     def _see_exits(self) -> None:
@@ -162,14 +171,17 @@ class ProcessGroup(Generic[A]):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
-    def _watch(self, rank: int, pid: int) -> None:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._on_exit(rank)
-            return
-        self._pidfds[rank] = descriptor
-        asyncio.get_running_loop().add_reader(descriptor, self._on_exit, rank)
+    def _watch(self, processes: list[ProcessId]) -> None:
+        self.processes = processes
+        for rank, process in enumerate(processes):
+            if not process.is_here:
+                continue
+            try:
+                self._pidfds[rank] = descriptor = process.open()
+            except ProcessLookupError:
+                self._on_exit(rank)
+            else:
+                asyncio.get_running_loop().add_reader(descriptor, self._on_exit, rank)
 
     def _unwatch(self, rank: int) -> None:
         descriptor = self._pidfds.pop(rank)
@@ -184,9 +196,8 @@ class ProcessGroup(Generic[A]):
         if not self._pidfds:
             self._exited.set()
         if not self._stopping:
-            tail = _tail(self._runtime.log_path(self.name, rank))
-            reason = f"process {self.pids[rank]} (rank {rank}) of {self.name} died: {how}"
-            self.give_up(f"{reason}; its last output:\n{tail}" if tail else reason)
+            reason = f"process {self.processes[rank].pid} (rank {rank}) of {self.name} died: {how}"
+            self.give_up(_with_tail(reason, self._runtime.log_path(self.name, rank)))
 
     async def _all_exited(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -203,27 +214,30 @@ def _how_it_ended(descriptor: int) -> str:
         return "its exit status is unknown"
     if status.si_code == os.CLD_EXITED:
         return f"exit code {status.si_status}"
-    name = signal.Signals(status.si_status).name
+    return _by_signal(status.si_status)
+
+
+def _by_signal(number: int) -> str:
+    name = signal.Signals(number).name
     return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
-def _children(title: str) -> list[int]:
+def _children(title: str) -> list[ProcessId]:
     """Of the processes below this one, those with the title in their command line."""
     found = []
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
             if title in child.cmdline():
-                found.append(child.pid)
+                found.append(ProcessId.of(child.pid))
     return found
 
 
-def _tail(path: Path | None) -> str:
-    """The end of what a process printed; empty without a log."""
-    if path is None:
-        return ""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
-        return ""
+def _with_tail(reason: str, path: Path | None) -> str:
+    """The reason, and the end of what the process printed when there is a log."""
+    tail = b""
+    with contextlib.suppress(OSError):
+        if path is not None:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+                tail = file.read().strip()
+    return f"{reason}; its last output:\n{tail.decode(errors='replace')}" if tail else reason

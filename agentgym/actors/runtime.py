@@ -23,17 +23,26 @@ from agentgym.errors import UserError
 log = logging.getLogger(__name__)
 
 MONARCH_SETTINGS: Mapping[str, str] = {
-    # Monarch's defaults notice a dead process after 10 to 30 s.
     "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",
-    "HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE": "5s",
-    "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE": "5s",
     "HYPERACTOR_MESH_BOOTSTRAP_ENABLE_PDEATHSIG": "true",  # children die with their parent
     "HYPERACTOR_CODEC_MAX_FRAME_LENGTH": str(10**12),  # weights may travel as messages (TorchStore)
 }
+IDLE_LIMITS = (
+    "get_actor_state_max_idle",  # a process that says nothing for so long counts as dead
+    "get_proc_state_max_idle",
+    "supervision_watchdog_timeout",
+    "message_delivery_timeout",  # a message that is not taken for so long is lost
+    "mesh_orphan_timeout",  # an actor that was not asked for so long ends
+    "actor_spawn_max_idle",
+    "mesh_proc_spawn_max_idle",
+    "host_spawn_ready_timeout",
+)
+"""Monarch's settings (`monarch.config`) of how long a silent process, stopped or starved, is waited for."""
 for _name, _value in MONARCH_SETTINGS.items():
     os.environ.setdefault(_name, _value)  # Monarch reads them once, at its first import
 
 import monarch.actor  # noqa: E402
+import monarch.config  # noqa: E402
 from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand  # noqa: E402
 from monarch._src.actor.endpoint import EndpointProperty as EndpointProperty  # noqa: E402
 from monarch.actor import Actor as Actor  # noqa: E402
@@ -94,18 +103,23 @@ class Runtime:
     """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
 
     log_dir: where each process appends what it prints; None leaves it on this process's terminal.
-    launcher: gives the hosts on which they are spawned, group by group in turn.
+    launcher: gives the hosts on which they are spawned, group by group in turn. patience_s: for how long one that is
+    silent counts as alive, as long as the kernel reports no death: the longest deadline of its calls.
     Several may follow one another in one process; Monarch itself ends with the interpreter.
     """
 
-    def __init__(self, *, log_dir: Path | None = None, launcher: Launcher | None = None) -> None:
+    def __init__(
+        self, *, log_dir: Path | None = None, launcher: Launcher | None = None, patience_s: float = 600.0
+    ) -> None:
         self._log_dir = log_dir
         self._launcher = launcher or LocalLauncher()
+        self._patience_s = patience_s
         self._meshes: dict[int, ProcMesh] = {}  # by id()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         _start_client()
+        monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         hosts = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))

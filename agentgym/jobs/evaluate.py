@@ -11,6 +11,7 @@ from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
+from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.generator import Generator
@@ -45,13 +46,16 @@ async def evaluate(
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
-        runtime = await stack.enter_async_context(Runtime(log_dir=folder.path / "logs", launcher=recipe.launcher))
+        await stack.enter_async_context(watched(gym.activity))
+        runtime = Runtime(log_dir=folder.path / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
+        await stack.enter_async_context(runtime)
         store = await recipe.weights.open(folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
-        await generator.start()
+        with gym.activity.doing("start"):
+            await generator.start()
         return await measure(
             gym,
             generator,

@@ -19,6 +19,7 @@ from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.state import RunState
+from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
@@ -120,10 +121,14 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
-        runtime = await stack.enter_async_context(Runtime(log_dir=self.folder.path / "logs", launcher=recipe.launcher))
+        await stack.enter_async_context(watched(self.gym.activity))
+        logs = self.folder.path / "logs"
+        runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
+        await stack.enter_async_context(runtime)
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
-        await self._start_services(str(model_path), runtime, store)
+        with self.gym.activity.doing("start"):
+            await self._start_services(str(model_path), runtime, store)
         self.player = self.gym.player(self.generator)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 

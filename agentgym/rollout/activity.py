@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,20 +12,31 @@ class Activity:
     """Measures unions of intervals, not sums: ten calls at the same time for one second count as one second."""
 
     def __init__(self) -> None:
-        self._running: Counter[str] = Counter()
+        self._since: defaultdict[str, dict[object, float]] = defaultdict(dict)  # kind -> call -> its start
         self._total_s: defaultdict[str, float] = defaultdict(float)
-        self._at = time.monotonic()
+        self._at = self._changed_at = time.monotonic()
 
     @contextmanager
     def doing(self, kind: str) -> Iterator[None]:
         """Count the time inside this block as `kind`."""
         self._advance()
-        self._running[kind] += 1
+        call = object()
+        self._since[kind][call] = self._changed_at = self._at
         try:
             yield
         finally:
             self._advance()
-            self._running[kind] -= 1
+            del self._since[kind][call]
+            self._changed_at = self._at
+
+    def in_flight(self) -> dict[str, list[float]]:
+        """For how long each call that is under way has run, in seconds, by kind."""
+        now = time.monotonic()
+        return {kind: [now - at for at in calls.values()] for kind, calls in self._since.items() if calls}
+
+    def silence_s(self) -> float:
+        """Seconds since a call began or ended."""
+        return time.monotonic() - self._changed_at
 
     def totals_s(self) -> dict[str, float]:
         """Seconds since the start by kind; `any` is the union of all kinds, `wall` is the clock."""
@@ -37,7 +48,7 @@ class Activity:
         passed = now - self._at
         self._at = now
         self._total_s["wall"] += passed
-        active = [kind for kind, count in self._running.items() if count]
+        active = [kind for kind, calls in self._since.items() if calls]
         for kind in active:
             self._total_s[kind] += passed
         if active:

@@ -9,10 +9,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError
 from agentgym.models.safetensors import read_tensors, write_tensors
 from agentgym.weights.store import delete_old
@@ -29,30 +30,12 @@ OWNER_FILE = "owner.json"
 HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """A process, told apart from a later one with the same number."""
-
-    pid: int
-    start_ticks: int  # since boot
-    namespace: str  # of process ids: elsewhere the number means another process
-
-    @classmethod
-    def me(cls) -> Owner:
-        return cls(pid=os.getpid(), start_ticks=_start_ticks(os.getpid()) or 0, namespace=_namespace())
-
-    @property
-    def is_gone(self) -> bool:
-        """False when in doubt."""
-        return self.namespace == _namespace() and _start_ticks(self.pid) != self.start_ticks
-
-
 def sweep(root: Path = ROOT) -> list[Path]:
     """Remove the folders of runs whose owner is dead, which only SIGKILL leaves; returns them."""
     removed = []
     for folder in root.glob(f"{PREFIX}*"):
         try:
-            owner = Owner(**json.loads((folder / OWNER_FILE).read_text()))
+            owner = ProcessId(**json.loads((folder / OWNER_FILE).read_text()))
         except (OSError, ValueError, TypeError):
             continue  # not ours, or just being made
         if owner.is_gone:
@@ -81,7 +64,7 @@ class SharedMemoryStore:
         self._owns = True
         self._header_bytes = HEADER_BYTES
         self.folder.mkdir(mode=0o700)
-        (self.folder / OWNER_FILE).write_text(json.dumps(asdict(Owner.me())))
+        (self.folder / OWNER_FILE).write_text(json.dumps(asdict(ProcessId.of(os.getpid()))))
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_owns": False}
@@ -135,19 +118,3 @@ class SharedMemoryStore:
             f"it has {usage.total // 2**20} MiB in all and {usage.free // 2**20} MiB were free. Make it "
             "larger (containers: --shm-size), lower weights.keep, or set weights.store to torchstore"
         )
-
-
-def _start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if after_name[0] in "ZX" else int(after_name[19])
-
-
-def _namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return "unknown"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from waiting import LONG_S
 from agentgym.actors.endpoint import ProcessInfo
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
+from agentgym.actors.process_id import ProcessId
 
 
 class FakeEndpoint:
@@ -36,12 +38,12 @@ class FakeEndpoint:
 class FakeRuntime:
     """Runtime, mesh and actor in one, around a process that Monarch did not start."""
 
-    def __init__(self, pid: int, log: Path) -> None:
+    def __init__(self, process: ProcessId, log: Path) -> None:
         loop = asyncio.get_running_loop()
         self.add = FakeEndpoint(loop.create_future())
         self.probe = FakeEndpoint(loop.create_future())
         self.start = FakeEndpoint(loop.create_future())
-        self.probe.as_asyncio().set_result([(0, ProcessInfo(pid=pid))])
+        self.probe.as_asyncio().set_result([(0, ProcessInfo(process=process))])
         self.start.as_asyncio().set_result([(0, None)])
         self._log = log
 
@@ -62,9 +64,12 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-async def started(process: subprocess.Popen[bytes], folder: Path) -> tuple[ProcessGroup, FakeRuntime]:
+async def started(
+    process: subprocess.Popen[bytes], folder: Path, **claimed: object
+) -> tuple[ProcessGroup, FakeRuntime]:
+    """claimed: what the actor says of its process that is not so."""
     (folder / "log").write_text("last output")
-    runtime = FakeRuntime(process.pid, folder / "log")
+    runtime = FakeRuntime(replace(ProcessId.of(process.pid), **claimed), folder / "log")  # type: ignore[arg-type]
     group = ProcessGroup(runtime, "fake", Counting, (0,), ActorOptions())  # type: ignore[arg-type]
     await group.start(timeout_s=LONG_S)
     return group, runtime
@@ -101,3 +106,38 @@ async def test_a_failure_without_a_death_has_monarchs_message(process: subproces
         await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
     assert process.wait() < 0
+
+
+async def test_the_number_of_a_process_elsewhere_is_neither_watched_nor_killed(
+    process: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    group, _ = await started(process, tmp_path, namespace="another host")
+    assert group.pids == [] and [p.pid for p in group.processes] == [process.pid]
+    group.give_up("it hangs")
+    await group.stop()
+    assert process.poll() is None, "the process with this number here is somebody else's"
+
+
+async def test_a_number_that_was_given_to_another_process_is_not_killed(
+    process: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "log").touch()
+    with pytest.raises(ProcessDied, match=rf"process {process.pid} \(rank 0\) of fake died: it no longer exists"):
+        await started(process, tmp_path, start_ticks=1)
+    assert process.poll() is None
+
+
+KILLED = """error creating proc (host rank 0) on host mesh agent host_agent.service@ipc://@xyz, state: {"status":
+{"Failed":"proc 'fake-0<x>' failed to configure process: Ready(Terminal(Killed { signal: 9, core_dumped: false }))"}}"""
+
+
+async def test_a_process_that_is_killed_while_it_starts_is_one_sentence(
+    process: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    runtime = FakeRuntime(ProcessId.of(process.pid), tmp_path / "log")
+    runtime.probe = FakeEndpoint(asyncio.get_running_loop().create_future())
+    runtime.probe.as_asyncio().set_exception(ValueError(KILLED))
+    group = ProcessGroup(runtime, "fake", Counting, (0,), ActorOptions())  # type: ignore[arg-type]
+    with pytest.raises(ProcessDied) as died:
+        await group.start(timeout_s=LONG_S)
+    assert str(died.value) == "fake is dead: its process was killed by SIGKILL (out of memory?) while it started"

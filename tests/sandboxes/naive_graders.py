@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from naive_harnesses import ENVIRONMENT, FILES, FORKED, IN_PROCESS, ON_A_PIPE, REMOTE, UNITTEST
+from naive_harnesses import EACH, ENVIRONMENT, FILES, FORKED, IN_PROCESS, ON_A_PIPE, REMOTE, UNITTEST
 
 from agentgym.sandbox import AssertCase, CallCase, Limits, RunResult, RunStatus, Sandbox, StdioCase
 from agentgym_sandboxes.audit.hacks.targets import Target
@@ -99,6 +99,7 @@ def fill(template: str, **more: str) -> Callable[[Target, str, str], str]:
             "@CASES@": repr(cases_of(target)),
             "@TESTS@": repr(asserts_of(target)),
             "@EACH@": repr([case.source for case in target.cases if isinstance(case, AssertCase)]),
+            "@PRELUDE@": repr(target.prelude),
             "@HONEST@": repr(target.honest),
             "@NONCE@": repr(nonce),
             **{f"@{name}@": word for name, word in more.items()},
@@ -193,6 +194,7 @@ FUNCTION_GRADERS = (
         lambda result, nonce: f"PASSED-{nonce}" in result.stdout,
     ),
     FunctionGrader("tests first, then the solution, then check()", _tests_first, _exit_0),
+    FunctionGrader("exec'd assertions, the share that passes", fill(EACH), _any_passed),
     FunctionGrader(
         "unittest's exit code and OK",
         fill(UNITTEST),

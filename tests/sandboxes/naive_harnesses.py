@@ -45,6 +45,22 @@ print(json.dumps({"nonce": NONCE, "passed": passed, "sum": sum(passed), "num": l
                   "exec": executed}))
 """
 
+EACH = """
+import json
+passed = []
+for test in @EACH@:
+    names = {}
+    try:
+        exec(@PRELUDE@, names)
+        exec(@CODE@, names)
+        names["candidate"] = eval(@ENTRY@, names)
+        exec(test, names)
+        passed.append(True)
+    except Exception:
+        passed.append(False)
+print(json.dumps({"nonce": @NONCE@, "passed": passed}))
+"""
+
 UNITTEST = """
 import sys
 with open("solution.py", "w") as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 import tracemalloc
 from decimal import Decimal
@@ -9,8 +11,10 @@ from decimal import Decimal
 import pytest
 
 from agentgym.sandbox import CallCase, CaseResult, GradeRequest, Limits, RunResult, RunStatus, StdioCase, Verdict
+from agentgym_sandboxes.agent import values
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.host import stdio
+from agentgym_sandboxes.host.backend import read_answer
 from agentgym_sandboxes.host.grading import verdict_of
 from agentgym_sandboxes.host.judging import same_output
 
@@ -44,17 +48,37 @@ def test_lines_beyond_the_cases_count_for_nothing() -> None:
     assert [result.passed for result in found.results] == [True, False]
 
 
-def test_a_crowd_of_containers_takes_no_room() -> None:
-    data = b'["r",["l",' + b"[]," * 500_000 + b"[]]]\n"
+@pytest.mark.parametrize("part", [b"[],", b"0.5,"])
+def test_a_crowd_that_was_not_expected_is_not_read(part: bytes) -> None:
+    data = b'["r",["l",' + part * 500_000 + b"0]]\n"
     tracemalloc.start()
     try:
         assert only(data).error == "returned <value of 500003 parts>, expected 5"
-        assert tracemalloc.get_traced_memory()[1] < 10 * len(data)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
     finally:
         tracemalloc.stop()
     many = [[number] for number in range(150_000)]
     line = b'["r",["l",' + b",".join(b'["l",%d]' % number for number in range(150_000)) + b"]]\n"
     assert only(line, many).passed
+
+
+async def test_a_long_answer_is_read_beside_the_loop() -> None:
+    """The reader waits for what only the loop does."""
+    went_on = threading.Event()
+    asyncio.get_running_loop().call_soon(went_on.set)
+
+    def read(frame: Frame) -> Verdict:
+        assert went_on.wait(60)
+        return Verdict(status=RunStatus.OK, results=())
+
+    assert (await read_answer(Frame({}, [bytes(1 << 20)]), read)).status is RunStatus.OK
+
+
+def test_a_long_answer_is_the_value_that_was_sent() -> None:
+    numbers = [0.1 * number - 7 for number in range(40_000)] + [2**62, -(2**63), 1e300, float("inf")]
+    line = values.text(["r", values.encode(numbers)]).encode() + b"\n"
+    assert len(line) > 1 << 18 and only(line, numbers).passed
+    assert only(b'["r",["l",' + b"1" * 4000 + b"," + b" " * (1 << 18) + b"1]]\n", [1, 1]).error
 
 
 @pytest.mark.parametrize(

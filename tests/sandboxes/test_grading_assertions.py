@@ -181,6 +181,76 @@ async def test_what_a_test_expects_never_reaches_the_solution(backend: SandboxBa
     assert errors(verdict) == [""]
 
 
+CHANGING = """
+class Changing:
+    def __init__(self, xs): self.xs, self.looks = xs, 0
+    def __iter__(self):
+        self.looks += 1
+        return iter([0] * len(self.xs) if self.looks == 1 else self.xs)
+    def __len__(self): return 9
+    def __bool__(self): return False
+    def __getitem__(self, index): return 7
+    def __next__(self): return 7
+    def count(self, x): return 1
+    def __str__(self): self.looks += 1; return str(self.looks)
+class List(Changing, list):
+    def __init__(self, xs): list.__init__(self, [0] * len(xs)); Changing.__init__(self, xs)
+class Once(Changing):
+    def __iter__(self): return self
+    def __next__(self):
+        self.looks += 1
+        if self.looks % 2: raise StopIteration
+        return 7
+def f(xs): return List(xs)
+def g(xs): return Changing(xs)
+def h(xs): return Once(xs)
+"""
+
+
+async def test_a_value_that_was_returned_is_the_same_at_every_look(backend: SandboxBackend) -> None:
+    reads = (
+        "assert list(x) == list(x) == [0, 0, 0] and sorted(x) == [0, 0, 0] and len(x) == 3 and x and 3 not in x",
+        "assert [x[0], x[-1], *x[1:]] == [0, 0, 0, 0] and list(reversed(x)) == [0, 0, 0] == [*x]",
+        "assert str(x) == str(x)",
+    )
+    for entry in "fg":
+        verdict = await judged(backend, CHANGING, *(f"x = candidate([3, 1, 2])\n{read}" for read in reads), entry=entry)
+        assert errors(verdict) == ["", "", ""], (entry, verdict)
+    verdict = await judged(backend, CHANGING, "x = h(1)\nassert list(x) == list(x) == [] == next(x, [])", entry="h")
+    assert errors(verdict) == [""]
+    verdict = await judged(backend, CHANGING, "assert g([1]).count(5) == 1", "assert abs(g(1)) > -1", entry="g")
+    assert all(errors(verdict))
+
+
+async def test_a_test_double_keeps_what_its_class_defines(backend: SandboxBackend) -> None:
+    double = (
+        "class Spy:\n    __slots__ = ('left',)\n    limit = 3\n    def ok(self): return False\n"
+        "class Node:\n    next = None\n    def __init__(self): self.value, self.hook = 1, lambda: 0\n"
+    )
+    code = "def f(it, name, value=None):\n    setattr(it, name, value) if value is not None else delattr(it, name)\n"
+    refused = (("Spy", "'ok', len"), ("Spy", "'ok', 1"), ("Spy", "'limit', 4"), ("Spy", "'ok'"), ("Node", "'hook', 1"))
+    allowed = (("Spy", "left"), ("Node", "value"), ("Node", "new"))
+    verdict = await judged(
+        backend,
+        code,
+        *(f"it = {kind}()\ntry:\n    candidate(it, {what})\nexcept AttributeError:\n    pass\nelse:\n    assert 0\n"
+          "assert not hasattr(it, 'ok') or it.ok() is False" for kind, what in refused),
+        *(f"it = {kind}()\ncandidate(it, {name!r}, 4)\nassert it.{name} == 4" for kind, name in allowed),
+        prelude=double,
+    )  # fmt: skip
+    assert errors(verdict) == [""] * (len(refused) + len(allowed))
+
+
+async def test_what_a_function_makes_is_live_where_tests_use_it_as_an_object(backend: SandboxBackend) -> None:
+    code = (
+        "class Queue:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
+        "    def __len__(self): return len(self.items)\n    def __iter__(self): return iter(self.items)\n"
+        "def f(): return Queue()\n"
+    )
+    test = "q = candidate()\nfor n in (1, 2):\n    q.push(n)\n    assert len(q) == n and list(q)[-1] == n and n in q"
+    assert errors(await judged(backend, code, test)) == [""]
+
+
 async def test_a_solution_gets_nothing_but_calls_and_items_from_what_it_is_lent(backend: SandboxBackend) -> None:
     looks = [
         "g.gi_frame", "g.__globals__", "g.__code__", "g.__class__.mro", "g.__self__",

@@ -44,7 +44,7 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def end_of_tests(ours: socket.socket, max_bytes: int = MIB, lend: Lend = lendable) -> Proxy:
-    return Link(Channel(ours.fileno(), max_bytes), lend, "<test>").proxy(ENTRY, "f")
+    return Link(Channel(ours.fileno(), max_bytes), lend).proxy(ENTRY, "f")
 
 
 def with_peer(peer: Callable[[], None]) -> threading.Thread:
@@ -152,7 +152,7 @@ def test_a_solution_that_asks_while_it_is_asked_is_answered(sockets: Sockets) ->
     ours, theirs = sockets
 
     def solution() -> None:
-        link = Link(Channel(theirs.fileno(), MIB), lend_all, "<solution>")
+        link = Link(Channel(theirs.fileno(), MIB), lend_all)
         entry, _ = serve.find_entry({"f": lambda g, n: n if n == 0 else 1 + g(g, n - 1)}, "f")
         link.hold(entry)
         link.answer_all()

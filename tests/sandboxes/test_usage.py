@@ -49,6 +49,12 @@ def test_a_call_whose_result_is_compared_does_not(source: str) -> None:
     assert not makes_objects([source], NAMES)
 
 
+def test_a_function_makes_objects_only_where_no_plain_value_has_what_is_used() -> None:
+    assert makes_objects(["q = make()\nq.push(1)"], {"make"}, is_class=False)
+    for source in ("q = make()\nq.append(1)", "assert make().startswith('a')", "assert make() == make()"):
+        assert not makes_objects([source], {"make"}, is_class=False)
+
+
 def test_what_tests_pass_on_gives_no_way_into_their_process() -> None:
     for name in ("eval", "exec", "getattr", "setattr", "globals", "vars", "open", "__import__"):
         assert lendable(getattr(builtins, name)) is None, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -13,9 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError
 from agentgym.weights import shared_memory
-from agentgym.weights.shared_memory import OWNER_FILE, Owner, SharedMemoryStore, sweep
+from agentgym.weights.shared_memory import OWNER_FILE, SharedMemoryStore, sweep
 
 
 def some_weights(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -165,7 +167,7 @@ async def test_a_full_memory_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_sweep_removes_what_a_dead_owner_left_and_nothing_else(tmp_path: Path) -> None:
     alive = SharedMemoryStore("alive", root=tmp_path)
-    me = Owner.me()
+    me = ProcessId.of(os.getpid())
     finished = subprocess.Popen(["true"])
     finished.wait()
     records = {

@@ -15,6 +15,7 @@ from .channel import Channel
 from .frames import write_line
 from .link import ENTRY, NAMES, ROOT, Gone, Link
 from .operations import TESTS_MODULE, lendable
+from .remote import Proxy
 from .source import describe
 from .usage import makes_objects
 from .values import MAX_DEPTH, NotPlain
@@ -33,8 +34,8 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
     """
     request = json.loads(payload)
     channel = Channel(solution_fd, request["answer_bytes"])
-    link = Link(channel, lendable, FILENAME)
-    tests = _Tests(channel, link, request["entry"], [request["prelude"], *request["sources"]])
+    tests = _Tests(channel, request["entry"], [request["prelude"], *request["sources"]])
+    link = tests.link
     try:
         tests.run(request["prelude"], PRELUDE, tests.names)
         tests.take_names((), tests.names)  # the solution is loaded when it is first asked
@@ -73,17 +74,22 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
 class _Tests:
     """The names that tests see, and the solution behind them."""
 
-    def __init__(self, channel: Channel, link: Link, entry: str, sources: list[str]) -> None:
+    def __init__(self, channel: Channel, entry: str, sources: list[str]) -> None:
         self._channel = channel
-        self._link = link
+        self._sources = sources
         root, dot, _ = entry.partition(".")
-        is_class = not dot and entry[:1].isupper() and makes_objects(sources, {entry, "candidate"})
-        proxy = link.proxy(ENTRY, entry, is_class=is_class)
+        is_class = not dot and self._makes(entry, "candidate")
+        others = [name for source in sources for name in _free_names(f"{sources[0]}\n{source}")]
+        self.link = link = Link(channel, lendable, live=is_class or any(map(self._makes, {root, *others})))
+        proxy = link.proxy(ENTRY, entry, is_class=is_class and entry[:1].isupper())
         whole = link.proxy(ROOT, root, is_class=root[:1].isupper()) if dot else proxy
         self.own: dict[str, object] = {root: whole, "candidate": proxy}
         self.names: dict[str, object] = {"__name__": TESTS_MODULE, **self.own}
         self._theirs: tuple[object, ...] | None = None
         self._num_harmless = 0  # questions whose answers no test code has met
+
+    def _makes(self, name: str, *others: str) -> bool:
+        return makes_objects(self._sources, {name, *others}, is_class=name[:1].isupper())
 
     def leans_on_solution_for(self, error: BaseException) -> bool:
         """Whether it may be behind a failure: it was asked for more than its names, or has run and may hold a port."""
@@ -102,23 +108,28 @@ class _Tests:
 
         Never a module's: its `math.isclose` would decide about itself.
         """
-        solution = self._link.proxy(NAMES, "solution")
+        solution = self.link.proxy(NAMES, "solution")
         if self._theirs is None:
-            theirs = self._link.ask(solution, "call")
+            theirs = self.link.ask(solution, "call")
             if type(theirs) is not tuple:
                 raise TypeError("the solution did not tell its names")
             self._theirs = theirs
             self._num_harmless += 1
         for name in missing:
             if name in self._theirs and name not in _MODULES:
-                names[name] = self._link.ask(solution, "getattr", name)
+                found = names[name] = self.link.ask(solution, "getattr", name)
+                if type(found) is Proxy and name[:1].isupper() and self._makes(name):
+                    object.__setattr__(found, "_is_class", True)
 
 
 def _free_names(source: str) -> list[str]:
     """Global names that source uses and does not bind itself."""
     used: set[str] = set()
     bound: set[str] = set()
-    pending = [symtable.symtable(source, "", "exec")]
+    try:
+        pending = [symtable.symtable(source, "", "exec")]
+    except SyntaxError:
+        return []  # reported where it is run
     while pending:
         table = pending.pop()
         pending += table.get_children()

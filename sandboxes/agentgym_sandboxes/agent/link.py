@@ -1,5 +1,8 @@
 """Two processes that hold objects for each other: each asks the other to do things with what that one holds.
 
+What a solution hands over is lowered once, here, into plain values. What stays live: functions, iterators, and
+instances of its own classes; of a subclass of a builtin type, only where the tests made such an object themselves.
+
 A question is [place, operation, args, kwargs]; while one side waits for its answer, it answers the other's
 questions. Arguments that were changed in place are changed on the asking side too. Everything that arrives is
 taken for plain values, places and names; what is anything else ends the conversation.
@@ -8,13 +11,14 @@ taken for plain values, places and names; what is anything else ends the convers
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
 from types import CoroutineType, MethodType
 from typing import Any, Callable, Optional, cast
 
 from . import arrays, operations, subclassed, values
 from .channel import Channel, TooMuch
 from .raising import Told, made_class, parents, refused, tell
-from .remote import Proxy
+from .remote import MADE, READ, RETURNED, Proxy
 from .values import NotPlain, Reader, Tree, Writer
 
 ENTRY, NAMES, ROOT = 0, 1, 2  # places that a solution's side has from the start
@@ -34,12 +38,17 @@ _EVERYTHING = frozenset(operations.OPERATIONS)
 
 
 class Link:
-    """One end. lend: what the other side may do with an object, or None if it does not cross."""
+    """One end. lend: what the other side may do with an object, or None if it does not cross.
 
-    def __init__(self, channel: Channel, lend: Lend, filename: str) -> None:
+    live: whether the tests work with objects of the solution's. Otherwise they take what is returned for a value.
+    """
+
+    def __init__(self, channel: Channel, lend: Lend, *, live: bool = True) -> None:
         self._channel = channel
         self._lend = lend
-        self._filename = filename
+        self._lowers = lend is lend_all
+        self._rank = MADE if self._lowers else RETURNED if live else READ
+        self._live: set[type] = set()  # of what the tests made
         self._held: list[object] = []  # and kept alive, so that no id is used again
         self._may: list[frozenset[str]] = []
         self._places: dict[object, int] = {}
@@ -65,14 +74,14 @@ class Link:
         """The proxy of the other side's object, always the same."""
         found = self._proxies.get(place)
         if found is None:
-            found = self._proxies[place] = Proxy(self, place, kind, is_class=is_class, base=base)
+            found = self._proxies[place] = Proxy(self, place, kind, self._rank, is_class=is_class, base=base)
         return found
 
     def _returned(self, place: int, kind: str, base: type | None) -> Proxy:
         """The proxy of an object that was handed over: of one that the tests made, another proxy, not theirs."""
         found = self.proxy(place, kind, base=base)
-        if found._own:
-            found = self._again.setdefault(place, Proxy(self, place, kind, base=base))
+        if found._rank > self._rank:
+            found = self._again.setdefault(place, Proxy(self, place, kind, self._rank, base=base))
         return found
 
     def ask(self, proxy: Proxy, op: str, *args: object, **kwargs: object) -> Any:
@@ -157,6 +166,8 @@ class Link:
         reply: list[Any]
         try:
             found = operations.perform(self._held[place], op, given, named)
+            if op == "make":
+                self._live.add(type(found))
             # Changes first: a container that is new on both sides gets its number in the order of reading.
             changes = self._changes(shared, before, writer)
             reply = ["r", writer.tree(found), changes]
@@ -208,8 +219,8 @@ class Link:
         bases = cast("list[Tree]", [self._class_tree(base) for base in parents(kind)])
         return ["e", self.hold(kind), kind.__name__, *bases]
 
-    def _give(self, value: object) -> Tree:
-        """The tree of what is not a plain value."""
+    def _give(self, writer: Writer, value: object, depth: int) -> Tree:
+        """The tree of what is not of exactly a plain type."""
         kind = type(value)
         if kind is Proxy and value._link is self:  # type: ignore[attr-defined]
             return ["o", value._place]  # type: ignore[attr-defined]
@@ -220,29 +231,39 @@ class Link:
         array = arrays.array_parts(value)
         if array is not None:
             return [arrays.TAG, *array]
+        if kind not in self._live:
+            if subclassed.is_named(kind):
+                return ["named", *(writer.tree(part, depth + 1) for part in subclassed.named_parts(value))]
+            found = subclassed.lowered(value) if self._lowers else value
+            if self._lowers and found is value and isinstance(value, Mapping):
+                found = dict(value)
+            if found is not value:
+                return writer.tree(found, depth)
         may = self._lend(value)
         if may is None:
             raise NotPlain(kind.__name__)
         base = subclassed.base_type(kind) if "base" in may else None
         return ["h", self.hold(value, may), kind.__name__, *([base.__name__] if base else [])]
 
-    def _take(self, tag: str, items: list[Tree]) -> object:
+    def _take(self, reader: Reader, tag: str, items: list[Tree]) -> object:
         """The counterpart of `_give`."""
         if tag == arrays.TAG:
             return arrays.build_array(*items)
+        if tag == "named":
+            return subclassed.build_named(*map(reader.value, items))
         place = items[0]
         if type(place) is not int or place < 0:
             raise ValueError("a place is a whole number")
         if tag == "o":
             return self._held[place]
         if tag == "h" and type(items[1]) is str:
-            base = subclassed.NAMES[cast(str, items[2])] if len(items) > 2 else None
+            base = subclassed.NAMES[cast(str, items[2])] if len(items) > 2 and self._rank != READ else None
             return self._returned(place, items[1][:100], base)
         if tag == "w":
             return self._waiting(self.proxy(place, "coroutine"))
         if tag == "e":
             if place not in self._classes:
-                bases = [Reader(None, self._take).read(base) for base in items[2:]]
+                bases = [reader.value(base) for base in items[2:]]
                 made = self._classes[place] = made_class(items[1], bases)
                 self._class_places[made] = place
             return self._classes[place]

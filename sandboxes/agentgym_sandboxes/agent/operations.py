@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import operator
 from typing import Any, Callable
@@ -14,8 +15,7 @@ UNARY: dict[str, Callable[..., object]] = {
     "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
     "pos": operator.pos, "invert": operator.invert, "reversed": reversed,
 }  # fmt: skip
-TELLING = frozenset(("iter", "len", "bool", "int", "float", "complex", "index", "abs", "neg", "pos", "invert", "round"))
-"""Operations that reveal how far a difference is from zero."""
+NUMERIC = ("int", "float", "complex", "index", "abs", "neg", "pos", "invert", "round")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor",
@@ -32,6 +32,10 @@ PREDICATES = frozenset((
     "symmetric_difference", "compare", "compare_total", "removeprefix", "removesuffix",
 ))  # fmt: skip
 """Methods that receive what is expected and report how it differs: a returned object could say that it does not."""
+OF_VALUES = frozenset(
+    name for kind in (bytearray, float, str, list, dict, set, collections.deque) for name in dir(kind) if name[0] != "_"
+)
+"""Methods that plain values have. An object with such methods of its own is no such value."""
 
 
 def _run(awaitable: Any) -> object:
@@ -62,6 +66,7 @@ def _swapped(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], obj
 
 OPERATIONS: dict[str, Callable[..., object]] = {
     "call": lambda held, *args, **kwargs: held(*args, **kwargs),
+    "make": lambda held, *args, **kwargs: held(*args, **kwargs),
     "getattr": getattr,
     "setattr": setattr,
     "delattr": delattr,
@@ -96,10 +101,20 @@ def is_public(name: object) -> bool:
 
 
 def perform(held: object, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Do what was asked. Raises what the object raises, AttributeError for a name that is not public."""
+    """Do what was asked. Raises what the object raises, AttributeError for a name that can't be used."""
     if op in ("getattr", "setattr", "delattr") and not is_public(args[0]):
         raise AttributeError(f"{args[0]!r} is no public name")
+    if op in ("setattr", "delattr") and type(held).__module__ == TESTS_MODULE and not _is_data(held, args[0]):
+        raise AttributeError(f"{args[0]!r} is not data of this object of the tests")
     return OPERATIONS[op](held, *args, **kwargs)
+
+
+def _is_data(held: object, name: str) -> bool:
+    """Whether a solution may set it: what an object of the tests holds, never a method or what its class defines."""
+    if callable(getattr(held, name, None)):
+        return False
+    of_class = next((vars(base)[name] for base in type(held).__mro__ if name in vars(base)), None)
+    return name in getattr(held, "__dict__", ()) or of_class is None or hasattr(type(of_class), "__set__")
 
 
 _POWERFUL = (

@@ -41,7 +41,7 @@ def serve(payload: bytes, answers_fd: int, questions_fd: int | None) -> int:
         except MemoryError as error:  # it fitted, but not a second time as text
             send(answers_fd, describe(error, FILENAME))
     if questions_fd is not None:
-        link = Link(Channel(questions_fd, MAX_HEARD_BYTES), lend_all, FILENAME)
+        link = Link(Channel(questions_fd, MAX_HEARD_BYTES), lend_all)
         for value in (entry, _Names(namespace), root):  # the places that both sides know: ENTRY, NAMES, ROOT
             link.hold(value)
         link.answer_all()
@@ -82,7 +82,7 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
         found = entry(*given, **reader.value(kwargs))  # type: ignore
         if as_list and hasattr(type(found), "__next__"):
             found = list(found)  # type: ignore[call-overload]
-        told: list[Any] = ["r", values.Writer(lower=True).tree(found)]
+        told: list[Any] = ["r", _data(found)]
         return [*told, _left(given)] if tell_args else told
     except values.NotPlain as error:
         return ["n", error.kind]
@@ -93,9 +93,13 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
 def _left(given: object) -> values.Tree:
     """The arguments after the call; what does not cross any more, by the name of its type."""
     try:
-        return ["r", values.Writer(lower=True).tree(given)]
+        return ["r", _data(given)]
     except values.NotPlain as error:
         return ["n", error.kind]
+
+
+def _data(value: object) -> values.Tree:
+    return values.Writer(foreign=values.lower).tree(value)
 
 
 class _Names:

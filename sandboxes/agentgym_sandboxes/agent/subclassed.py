@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from typing import Any, Callable
 
 _COPIES: dict[type, Callable[[Any], object]] = {
@@ -44,12 +44,35 @@ def base_value(value: object) -> object:
     return _COPIES[base](value)
 
 
-def plain(value: object) -> object:
-    """The builtin value of an object of a subclass, or of one of numpy's scalars. Raises TypeError."""
+def lowered(value: object) -> object:
+    """The builtin value of an object of a subclass, of one of numpy's scalars; of another, itself."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         found = value.item()
-        if type(found) is bool or type(found) in _COPIES:
-            return found
-        raise TypeError(f"a {type(value).__name__} is no builtin value")
-    return base_value(value)
+        return found if type(found) is bool or type(found) in _COPIES else value
+    return value if base_type(type(value)) is None else base_value(value)
+
+
+_NAMED: dict[tuple[str, tuple[str, ...]], Any] = {}  # the types of named tuples, by name and fields
+
+
+def is_named(kind: type) -> bool:
+    return issubclass(kind, tuple) and type(getattr(kind, "_fields", None)) is tuple
+
+
+def named_parts(value: Any) -> tuple[object, ...]:
+    """The name of its type, its fields and its items; what comes back with these will be of its type again."""
+    name, fields = type(value).__name__, type(value)._fields
+    _NAMED.setdefault((name, fields), type(value))
+    return name, fields, base_value(value)
+
+
+def build_named(name: object, fields: object, items: object) -> object:
+    """The counterpart of `named_parts`. Raises ValueError for what is not a named tuple."""
+    if not (type(name) is str and type(fields) is tuple and type(items) is tuple and len(fields) == len(items)):
+        raise ValueError("no named tuple")
+    if any(type(field) is not str for field in fields):
+        raise ValueError("no named tuple")
+    if (name, fields) not in _NAMED:
+        _NAMED[name, fields] = namedtuple(name, fields, rename=True)
+    return tuple.__new__(_NAMED[name, fields], items)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from .operations import OF_VALUES
 
-def makes_objects(sources: Iterable[str], names: set[str]) -> bool:
+
+def makes_objects(sources: Iterable[str], names: set[str], *, is_class: bool = True) -> bool:
     """Whether tests use what a call of one of these names returns by its methods or attributes, compare such calls
     with each other, or declare it a class, as a prompt does.
 
     Then it is a class under test. A function may have a capital, too, and what that one returns is compared.
+    is_class: False for a name without a capital: only methods and attributes count that no plain value has.
     """
     nodes: list[ast.AST] = []
     for source in sources:
@@ -30,10 +33,12 @@ def makes_objects(sources: Iterable[str], names: set[str]) -> bool:
         (isinstance(node, ast.ClassDef) and node.name in names)
         or (
             isinstance(node, ast.Attribute)
+            and (is_class or node.attr not in OF_VALUES)
             and (_is_call(node.value, names) or (isinstance(node.value, ast.Name) and node.value.id in held))
         )
         or (
             isinstance(node, ast.Compare)
+            and is_class
             and all(_mentions(side, names, held) for side in (node.left, *node.comparators))
         )
         for node in nodes

@@ -39,23 +39,16 @@ class NotPlain(TypeError):
 class Writer:
     """Makes trees of values of exactly the types of the codec: a subclass could bring an `__eq__` of its own.
 
-    lower: an object of a subclass is written as the builtin value that it is. Only for what is read as data.
-
     shared: None, or a list of the containers that both sides know: one that is in it is written as its place
     in it, and one that is new is added. So the same list twice stays one list. foreign: makes the tree of a value
-    of another type; without it such a value is refused.
+    of another type, of the writer, the value and its depth; without it such a value is refused.
     """
 
     def __init__(
-        self,
-        shared: list[object] | None = None,
-        foreign: Callable[[object], Tree] | None = None,
-        *,
-        lower: bool = False,
+        self, shared: list[object] | None = None, foreign: Callable[[Writer, object, int], Tree] | None = None
     ) -> None:
         self.shared = shared
         self._foreign = foreign
-        self._lower = lower
         self._places = {} if shared is None else {id(held): place for place, held in enumerate(shared)}
 
     def tree(self, value: object, depth: int = 0) -> Tree:
@@ -120,24 +113,27 @@ class Writer:
                 raise NotPlain(f"{kind.__name__} nested more than {MAX_DEPTH} deep")
             return [str(parts[0]), *(self.tree(part, depth + 1) for part in parts[1:])]
         if self._foreign is not None:
-            return self._foreign(value)
-        if self._lower:
-            try:
-                found = subclassed.plain(value)
-            except TypeError:
-                raise NotPlain(kind.__name__) from None
-            return self.tree(found, depth)
+            return self._foreign(self, value, depth)
         raise NotPlain(kind.__name__)
+
+
+def lower(writer: Writer, value: object, depth: int) -> Tree:
+    """For a writer of data: the tree of the builtin value that an object of a subclass is. Raises NotPlain."""
+    found = subclassed.lowered(value)
+    if found is value:
+        raise NotPlain(type(value).__name__)
+    return writer.tree(found, depth)
 
 
 class Reader:
     """Makes the values of trees again; the counterpart of `Writer`.
 
-    shared: as the writer's. foreign: makes the value of a tree whose tag is not the codec's.
+    shared: as the writer's. foreign: makes the value of a tree whose tag is not the codec's, of the reader, the
+    tag and the rest.
     """
 
     def __init__(
-        self, shared: list[object] | None = None, foreign: Callable[[str, list[Tree]], object] | None = None
+        self, shared: list[object] | None = None, foreign: Callable[[Reader, str, list[Tree]], object] | None = None
     ) -> None:
         self.shared = shared
         self._foreign = foreign
@@ -171,7 +167,7 @@ class Reader:
         if tag in library.KINDS:
             return library.build(tag, self._items(items))
         if self._foreign is not None:
-            return self._foreign(tag, items)
+            return self._foreign(self, tag, items)
         raise ValueError(f"no such tag: {tag[:20]!r}")
 
     def fill(self, container: object, tree: list[Tree]) -> None:

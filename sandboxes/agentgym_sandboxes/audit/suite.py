@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym_sandboxes.audit.hacks import exits, objects, output, patches, spying
+from agentgym_sandboxes.audit.hacks import changing, exits, objects, output, patches, spying
 from agentgym_sandboxes.audit.hacks.hack import Hack
 from agentgym_sandboxes.audit.programs import (
     clock,
@@ -44,7 +44,7 @@ SNIPPETS: tuple[Trial, ...] = (
     *session_files.SCENES,
     *session_load.SCENES,
 )
-HACKS: tuple[Hack, ...] = (*exits.HACKS, *output.HACKS, *objects.HACKS, *patches.HACKS, *spying.HACKS)
+HACKS: tuple[Hack, ...] = (*exits.HACKS, *output.HACKS, *objects.HACKS, *changing.HACKS, *patches.HACKS, *spying.HACKS)
 
 
 def all_trials() -> tuple[Trial, ...]:

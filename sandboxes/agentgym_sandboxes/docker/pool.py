@@ -18,7 +18,7 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
 from agentgym_sandboxes.host.answers import Crowded, NotAlone
-from agentgym_sandboxes.host.backend import NOT_STARTED, Answer
+from agentgym_sandboxes.host.backend import NOT_STARTED, Answer, read_answer
 from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Pool(KeptPool):
                 log.info("%s; making the call again on another container", error)
                 self._meter.counts[counts.RETRIES] += 1
                 continue
-            answer = answer_of(frame)
+            answer = await read_answer(frame, answer_of)
             self._count(frame, answer.status)
             self._meter.answered(answer.status, queue_s=queue_s, wall_s=time.monotonic() - leased_s)
             return answer

@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from agentgym.sandbox import GradeRequest, Limits, RunResult, RunStatus, SandboxBackend, Verdict
 from agentgym_sandboxes.agent.frames import Frame
-from agentgym_sandboxes.host.grading import grade_blobs, verdict_of
+from agentgym_sandboxes.host.grading import LONG_BYTES, grade_blobs, verdict_of
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.running import result_of
 from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
@@ -29,6 +29,13 @@ class Outcome(Protocol):
 
 
 Answer = TypeVar("Answer", bound=Outcome)
+
+
+async def read_answer(frame: Frame, answer_of: Callable[[Frame], Answer]) -> Answer:
+    """What a call's answer means; a long one is read in a thread, for the loop serves all other calls."""
+    if sum(map(len, frame.blobs)) < LONG_BYTES:
+        return answer_of(frame)
+    return await asyncio.to_thread(answer_of, frame)
 
 
 class AgentBackend(SandboxBackend):

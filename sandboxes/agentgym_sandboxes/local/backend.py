@@ -13,7 +13,7 @@ from agentgym.errors import UserError
 from agentgym.sandbox import Capabilities, Limits, RunStatus, SandboxLost, SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.agent.frames import Frame
-from agentgym_sandboxes.host.backend import NOT_STARTED, OTHER_LOOP, AgentBackend, Answer
+from agentgym_sandboxes.host.backend import NOT_STARTED, OTHER_LOOP, AgentBackend, Answer, read_answer
 from agentgym_sandboxes.local.box import Box, BoxGone
 from agentgym_sandboxes.local.call import Call, operations
 from agentgym_sandboxes.local.place import Place
@@ -111,7 +111,7 @@ class LocalBackend(AgentBackend):
         limits = dataclasses.replace(limits, memory_mib=min(limits.memory_mib, self._config.memory_mib))
         with self._meter.counting_failures():
             async with pool.slot() as queue_s:
-                answer = answer_of(await self._frame(pool, op, blobs, limits))
+                answer = await read_answer(await self._frame(pool, op, blobs, limits), answer_of)
         self._meter.answered(answer.status, queue_s=queue_s, wall_s=answer.wall_s)
         if answer.status is RunStatus.OOM:
             self._meter.counts["oom_kills_total"] += 1

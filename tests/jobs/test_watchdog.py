@@ -1,0 +1,61 @@
+"""Who waits for whom, and who is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from agentgym.actors.runtime import CHILD_MODULE
+from agentgym.actors.vitals import Vital, Vitals
+from agentgym.jobs.watchdog import report, watched
+from agentgym.rollout.activity import Activity
+
+IDLE, BUSY = Vital("generator0", 11, "using no CPU"), Vital("generator1", 12, "")
+STOPPED = Vital("trainer", 13, "stopped by a signal")
+
+
+def test_the_report_names_who_waits_and_the_silent_one_of_those_that_are_waited_for() -> None:
+    assert report({"train": [62.0]}, [IDLE, STOPPED], 60) == (
+        "nothing has ended for 1m00s: the loop waits for trainer (1 x 1m02s). "
+        "Silent: trainer, process 13, is stopped by a signal"
+    )
+    both = report({"generate": [61.0, 90.0], "sandbox": [5.0]}, [IDLE, BUSY, STOPPED], 60)
+    assert "episodes wait for generator (2 x 1m30s); episodes wait for sandbox (1 x 5s)" in both
+    assert both.endswith("Silent: generator0, process 11, is using no CPU")
+    assert report({"generate": [61.0]}, [BUSY], 60).endswith("Silent: none: all of these processes compute")
+    assert "nothing is in flight. Silent: trainer, process 13" in report({}, [STOPPED], 60)
+
+
+async def test_silence_is_logged_with_the_process_that_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    sleep = "import time; print(flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", sleep, CHILD_MODULE, "--name", "trainer#3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            activity = Activity()
+            with activity.doing("train"):
+                async with asyncio.timeout(60), watched(activity, Vitals().read, quiet_s=0.1):
+                    while not caplog.messages:
+                        await asyncio.sleep(0.02)
+            assert f"Silent: trainer, process {process.pid}, is stopped by a signal" in caplog.messages[0]
+        finally:
+            process.kill()
+
+
+async def test_as_long_as_calls_end_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    activity, reads = Activity(), []
+
+    def read() -> list[Vital]:
+        with activity.doing("generate"):
+            reads.append(1)
+        return [STOPPED]
+
+    async with asyncio.timeout(60), watched(activity, read, quiet_s=0.06):
+        while len(reads) < 5:
+            await asyncio.sleep(0.01)
+    assert caplog.messages == []
