@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from fast_clock import run_fast
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
@@ -101,7 +102,7 @@ def play(tokenizer, speaking):
             finally:
                 await scorer.close()
 
-        episode = asyncio.run(main())
+        episode = run_fast(main())
         assert len(environment.finished) == episode.retries + 1
         return episode, generator
 
