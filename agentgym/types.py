@@ -178,9 +178,14 @@ class Turn:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
 
 
+COUNTED_APART = ("unsupported", "prompt_too_long")
+"""Kinds of errors that leave an episode out although nothing broke: code that the sandbox's interpreter cannot run,
+and a prompt that leaves the agent no token of `rollout.max_episode_tokens`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """What went wrong, and where: sandbox, generator, reward:<name>, environment:<name>."""
+    """What went wrong, and where: sandbox, generator, prompt, reward:<name>, environment:<name>."""
 
     source: str
     kind: str

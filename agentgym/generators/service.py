@@ -36,8 +36,12 @@ class GeneratorService:
         model_path: str,
         runtime: Runtime | None = None,
         settings: ServiceSettings | None = None,
+        peer_gpus: tuple[int, ...] = (),
     ) -> None:
-        """model_path: a Hugging Face folder. settings: overrides what follows from config."""
+        """model_path: a Hugging Face folder. settings: overrides what follows from config.
+
+        peer_gpus: those whose memory holds the store's weights, if any.
+        """
         self._config = config
         self._store = store
         self._model_path = model_path
@@ -47,6 +51,7 @@ class GeneratorService:
             num_replicas=config.replicas,
             with_gpus=config.device != "cpu",
             gpus=config.gpus,
+            peer_gpus=peer_gpus,
             threads=config.threads,
             imports=store.process_imports,
         )

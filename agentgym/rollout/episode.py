@@ -19,7 +19,18 @@ from agentgym.rollout.generator import Generator
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
-from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Outcome, SamplingParams, Stop, Task, Turn
+from agentgym.types import (
+    Completion,
+    Episode,
+    ErrorRecord,
+    FinishReason,
+    GenerateRequest,
+    Outcome,
+    SamplingParams,
+    Stop,
+    Task,
+    Turn,
+)
 
 
 def derive_seed(*parts: object) -> int:
@@ -89,6 +100,10 @@ class EpisodePlayer:
             left_s = until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
             if room < 1:
                 episode.stop = Stop.EPISODE_TOKENS
+                if not episode.turns:
+                    message = f"it has {len(ids)} tokens, rollout.max_episode_tokens is {config.max_episode_tokens}"
+                    record = ErrorRecord(source="prompt", kind="prompt_too_long", message=message)
+                    raise EpisodeBroken(record, retry=False)
                 return
             if left_s <= 0:
                 self._end_for_time(episode)

@@ -321,9 +321,18 @@ def test_too_many_infrastructure_errors_end_the_run_with_the_causes(play):
         monitor.add(lost)
 
 
-def test_unsupported_code_does_not_count_as_broken_infrastructure(play):
+def test_a_prompt_that_fills_the_episode_is_left_out_under_its_own_name(play):
+    episode, generator = play("yes", config=RolloutConfig(max_turn_tokens=4, max_episode_tokens=20))
+    assert episode.outcome is Outcome.INFRA_ERROR and episode.reward is None
+    assert (episode.stop, episode.error.kind) == (Stop.EPISODE_TOKENS, "prompt_too_long")
+    assert "rollout.max_episode_tokens is 20" in episode.error.message
+    assert not generator.requests
+
+
+@pytest.mark.parametrize("kind", ["unsupported", "prompt_too_long"])
+def test_what_the_machine_did_not_break_does_not_count_as_broken_infrastructure(play, kind):
     lost, _ = play(InfraError("no replica"))
-    unsupported = replace(lost, error=replace(lost.error, kind="unsupported"))
+    unsupported = replace(lost, error=replace(lost.error, kind=kind))
     monitor = InfraMonitor(max_share=0.1, at_least=4)
     for _ in range(20):
         monitor.add(unsupported)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
@@ -22,8 +21,9 @@ from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
 from agentgym.models.architecture import collect
-from agentgym.models.safetensors import write_folder
+from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
+from agentgym.weights.store import StoredWeights
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -48,7 +48,6 @@ class VllmEngine:
         self._options = options
         self._folder = Path(model_path)
         self._vocab_size, self._shapes = model_size(self._folder)
-        self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
         set_environment(config)
         self._gpu = wants_gpu(config)
         self._version = 0
@@ -60,6 +59,7 @@ class VllmEngine:
         self._num_tokens = 0
         self._num_prompt_tokens = 0
         self._num_updates = 0
+        self._paused_s = 0.0
         self._busy_s = 0.0
         self._busy_since = 0.0
         self._llm: AsyncLLM
@@ -103,14 +103,12 @@ class VllmEngine:
         return completion
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `GeneratorEngine.update_weights`. The weights travel as files in shared memory."""
+        """See `GeneratorEngine.update_weights`. vLLM's process maps the store's file, or one that is written here."""
         async with self._updating:
             self._refuse_after_failure()
             try:
-                with _shared_folder() as folder:
-                    # generation goes on meanwhile
-                    await asyncio.to_thread(self._write, weights, Path(folder))
-                    await self._swap(version, folder)
+                file = await asyncio.to_thread(self._file, weights)  # generation goes on meanwhile
+                await self._swap(version, str(file.path))
             except BaseException as error:  # a cancelled update leaves the engine between two versions, too
                 await self._fail(f"the update to version {version} failed: {error!r}")
                 raise
@@ -125,6 +123,7 @@ class VllmEngine:
             "generator/prompt_tokens_total": self._num_prompt_tokens,
             "generator/busy_s": self._busy_s + since,
             "generator/updates_total": self._num_updates,
+            "generator/paused_s": self._paused_s,
             "generator/running": running,
             "generator/waiting": len(self._running) - running,
         }
@@ -174,21 +173,32 @@ class VllmEngine:
             await asyncio.sleep(min(time_s, threading.TIMEOUT_MAX))
             await self._llm.abort(request_id)
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    def _file(self, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
+        """Checked, and in memory that vLLM's process can map."""
+        if isinstance(weights, StoredWeights):
+            collect(self._shapes, weights.entries())
+            return weights
         found = collect(self._shapes, weights)
-        write_folder(folder, ((name, weight.detach().to(self._dtype)) for name, weight in found.items()))
+        place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place) as folder:
+            path = Path(folder) / "weights"
+            with path.open("w+b") as file:
+                write_tensors(file, found.items())
+            return WeightFile(path)
 
-    async def _swap(self, version: int, folder: str) -> None:
+    async def _swap(self, version: int, path: str) -> None:
         """Load the weights while no step runs; running requests then continue, their context computed again."""
         timeout_s = self._config.update_timeout_s
+        begin_s = time.perf_counter()
         async with asyncio.timeout(timeout_s):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
-            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(folder,))
+            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(path,))
             if not await self._llm.reset_prefix_cache(reset_running_requests=True):
                 raise InfraError("vLLM did not drop the keys and values of the old weights")
             await self._llm.update_weight_version(str(version))
             self._version = version
             await self._llm.resume_generation()
+        self._paused_s += time.perf_counter() - begin_s
 
     def _refuse_after_failure(self) -> None:
         if self._failure:
@@ -228,9 +238,3 @@ def _completion(output: CompletionOutput, reason: FinishReason, queued_s: float)
         finish_reason=reason,
         queued_s=queued_s,
     )
-
-
-def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder in memory where the system has one; removed at the end of the `with`."""
-    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    return tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place)
