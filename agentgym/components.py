@@ -69,6 +69,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         "agentgym.weights.config:StoreConfig",
         {
             "shared_memory": "agentgym.weights.select:SharedMemoryConfig",
+            "cuda_ipc": "agentgym.weights.select:CudaIpcConfig",
             "torchstore": "agentgym.weights.select:TorchStoreConfig",
         },
     ),

@@ -29,7 +29,7 @@ class ActorOptions:
 
     procs: processes of one replica. hosts: None or 1, one of the launcher's. mesh_name: names the processes.
     with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
-    with share_gpus; empty leaves what this process sees.
+    with share_gpus; empty leaves what this process sees. peer_gpus: visible after its own, to copy from.
     environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
     """
 
@@ -38,6 +38,7 @@ class ActorOptions:
     with_gpus: bool = False
     gpus: tuple[int, ...] = ()
     share_gpus: bool = False
+    peer_gpus: tuple[int, ...] = ()
     num_replicas: int = 1
     mesh_name: str | None = None
     threads: int = 1
@@ -68,7 +69,7 @@ class ActorOptions:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         elif self.gpus:
             own = self.gpus if self.share_gpus or self.procs == 1 else self.gpus[rank : rank + 1]
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, own))
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, dict.fromkeys((*own, *self.peer_gpus))))
         if self.environment_by_rank:
             variables.update(self.environment_by_rank[rank])
         return variables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -35,8 +36,12 @@ class GeneratorService:
         model_path: str,
         runtime: Runtime | None = None,
         settings: ServiceSettings | None = None,
+        peer_gpus: tuple[int, ...] = (),
     ) -> None:
-        """model_path: a Hugging Face folder. settings: overrides what follows from config."""
+        """model_path: a Hugging Face folder. settings: overrides what follows from config.
+
+        peer_gpus: those whose memory holds the store's weights, if any.
+        """
         self._config = config
         self._store = store
         self._model_path = model_path
@@ -46,6 +51,7 @@ class GeneratorService:
             num_replicas=config.replicas,
             with_gpus=config.device != "cpu",
             gpus=config.gpus,
+            peer_gpus=peer_gpus,
             threads=config.threads,
             imports=store.process_imports,
         )
@@ -81,7 +87,8 @@ class GeneratorService:
         def abandon(group: ProcessGroup[Generator]) -> None:
             group.broadcast(Generator.cancel, call_id)
 
-        return await self._started().route(Generator.generate, request, call_id, abandon=abandon)
+        limit_s = None if request.time_s == math.inf else request.time_s + self._settings.request_timeout_s
+        return await self._started().route(Generator.generate, request, call_id, timeout_s=limit_s, abandon=abandon)
 
     async def update_weights(self, version: int) -> None:
         """Load a version from the store into every live replica; requests continue meanwhile.

@@ -116,7 +116,7 @@ class TrainJob:
         model_path = resolve_model(recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights)
         if self.state.position is not None:
             check(str(self.folder.checkpoint_dir(self.state.position.step) / "trainer"), str(model_path))
-        self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
+        self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter, training=True)
         stack.push_async_callback(self.gym.close)
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
@@ -137,7 +137,13 @@ class TrainJob:
         recipe = self.recipe
         names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
-        self.generator = GeneratorService(config=recipe.generator, store=store, model_path=model_path, runtime=runtime)
+        self.generator = GeneratorService(
+            config=recipe.generator,
+            store=store,
+            model_path=model_path,
+            runtime=runtime,
+            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
+        )
         self.stack.push_async_callback(self.generator.close)
         setup = TrainerSetup(
             model_path=model_path,
@@ -147,6 +153,7 @@ class TrainJob:
             total_steps=recipe.loop.steps,
             folder=str(self.folder.path / "trainer"),
             temperature=recipe.rollout.temperature,
+            publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 64 * 1024  # reserved for the header, which is known only after the last tensor
 MAX_SHARD_BYTES = 4 << 30
+CHUNK_BYTES = 16 << 20  # written at a time by one thread
+WRITERS = min(8, os.cpu_count() or 1)
 DTYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -118,6 +124,26 @@ def read_tensors(file: BinaryIO) -> Iterator[tuple[str, Tensor]]:
     return ((name, tensor(entry)) for name, entry in entries.items())
 
 
+class WeightFile:
+    """The tensors of an open file under their names. Readable by other processes of this host at `path`, also after
+    the file was deleted, for as long as this object lives.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises FileNotFoundError."""
+        descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+    def entries(self) -> Iterator[tuple[str, Tensor]]:
+        """Names, types and shapes alone: tensors on torch's meta device."""
+        return ((name, tensor.to("meta")) for name, tensor in self)
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        with self.path.open("rb") as file:
+            return read_tensors(file)
+
+
 def read_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a folder, one file or shards. Raises UserError where it has none or a damaged one."""
     for path in weight_files(folder):
@@ -126,26 +152,25 @@ def read_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def write_tensors(file: BinaryIO, weights: Iterable[tuple[str, Tensor]], *, header_bytes: int = HEADER_BYTES) -> int:
-    """Write tensors one by one, as they arrive.
+    """Write tensors as they arrive; none may change before this returns.
 
     Returns the size that the header was given, for the next file of the same shapes. Raises ValueError for a
     name that comes twice.
     """
-    import torch
-
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 8 + header_bytes
-    file.seek(start)
     position = 0
-    for name, tensor in weights:
-        if name in entries:
-            raise ValueError(f"the weights contain {name!r} twice")
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        file.write(flat.numpy().data)
-        end = position + flat.numel()
-        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        entries[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
-        position = end
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writer = _Writer(file.fileno(), pool)
+        for name, tensor in weights:
+            if name in entries:
+                raise ValueError(f"the weights contain {name!r} twice")
+            end = position + tensor.nbytes
+            writer.write(tensor, start + position)
+            dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+            entries[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
+            position = end
+        writer.finish()
     header = json.dumps(entries).encode()
     if len(header) > header_bytes:
         header_bytes = -(-len(header) // 8) * 8
@@ -187,6 +212,54 @@ def write_folder(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
         placed |= dict.fromkeys(names, final)
     index = {"metadata": {"total_size": total_bytes}, "weight_map": placed}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+class _Writer:
+    """Writes tensors at their places in a file, several chunks at once.
+
+    One thread takes longer to fill new pages than a GPU to deliver them. Tensors of a GPU pass through a few
+    page-locked buffers, which are used in turn.
+    """
+
+    def __init__(self, descriptor: int, pool: ThreadPoolExecutor) -> None:
+        self._descriptor = descriptor
+        self._pool = pool
+        self._running: deque[tuple[Future[None], Tensor | None]] = deque()  # each with its buffer
+        self._buffers: list[Tensor] = []
+
+    def write(self, tensor: Tensor, offset: int) -> None:
+        """Returns before everything is written: a CPU tensor must stay as it is until `finish`."""
+        import torch
+
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        for begin in range(0, flat.numel(), CHUNK_BYTES):
+            chunk = flat[begin : begin + CHUNK_BYTES]
+            if len(self._running) >= 2 * WRITERS:
+                self._wait_for_one()
+            buffer = None
+            if chunk.device.type != "cpu":
+                new = not self._buffers
+                buffer = torch.empty(CHUNK_BYTES, dtype=torch.uint8).pin_memory() if new else self._buffers.pop()
+                chunk = buffer[: len(chunk)].copy_(chunk)
+            self._running.append((self._pool.submit(_write_at, self._descriptor, chunk, offset + begin), buffer))
+
+    def finish(self) -> None:
+        """Raises the OSError of a write that failed."""
+        while self._running:
+            self._wait_for_one()
+
+    def _wait_for_one(self) -> None:
+        future, buffer = self._running.popleft()
+        future.result()
+        if buffer is not None:
+            self._buffers.append(buffer)
+
+
+def _write_at(descriptor: int, data: Tensor, offset: int) -> None:
+    rest = data.numpy().data
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
 
 
 def _move(file: BinaryIO, source: int, target: int, count: int, chunk: int = 2**24) -> None:

@@ -133,8 +133,7 @@ class TitanTrainer(ServiceActor):
                 raise InfraError("this trainer has no weight store to push to")
             asyncio.run(self._store.put(version, weights))
 
-        self._engine.write_weights(store)
-        self._engine.version = version
+        self._engine.publish(version, store)
 
     async def _close(self) -> None:
         if self._built is not None:

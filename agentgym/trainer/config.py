@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+DType: TypeAlias = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class TrainerConfig:
     seq_len: int = 1024
     rows_per_microbatch: int = 4
     logprob_chunk: int = 1024
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights stay float32
+    dtype: DType = "float32"  # of matrix products; weights stay float32
     attention: Literal["auto", "sdpa", "flex"] = "auto"
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     compile: bool = False

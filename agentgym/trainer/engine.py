@@ -123,17 +123,22 @@ class TitanEngine:
             values_RL[part] = mine
         return unpack(batch, self._ranks.reduce(values_RL))
 
-    def hf_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Full weights in float32 under Hugging Face names, one by one; a tied lm_head is left out.
+    def hf_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
+        """Full weights under Hugging Face names, one by one; a tied lm_head is left out.
 
         Collective: every rank must go through all of them. Tensors may be the live weights: copy what must
         outlast the next step.
         """
-        return full_hf_weights(self._model, self._built.adapter)
+        return full_hf_weights(self._model, self._built.adapter, dtype)
 
-    def write_weights(self, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
+    def publish(self, version: int, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
+        """Pass the weights to `write` as the generators want them; from now on they are the published version."""
+        self._write_weights(write, getattr(torch, self._setup.publish_dtype))
+        self.version = version
+
+    def _write_weights(self, write: Callable[[Iterator[tuple[str, Tensor]]], None], dtype: torch.dtype) -> None:
         """Gather the weights on every rank; rank 0 passes them to `write`. Collective, also after an error."""
-        weights = self.hf_weights()
+        weights = self.hf_weights(dtype)
         try:
             if self._ranks.rank == 0:
                 write(weights)
@@ -153,7 +158,8 @@ class TitanEngine:
     def export_hf(self, folder: str) -> None:
         """Write a Hugging Face folder: safetensors, config.json, tokenizer files and the run's chat template."""
         setup = self._setup
-        self.write_weights(partial(export_folder, folder, setup.model_path, chat_template=setup.chat_template))
+        write = partial(export_folder, folder, setup.model_path, chat_template=setup.chat_template)
+        self._write_weights(write, torch.float32)
 
     def close(self) -> None:
         """Leave the process group; the engine can't be used afterwards."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -34,11 +35,11 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     model.load_state_dict(adapter.from_hf(weights), strict=True)
 
 
-def full_hf_weights(model: nn.Module, adapter: Any) -> Iterator[tuple[str, Tensor]]:
-    """Full float32 tensors under Hugging Face names, gathered one by one. Collective."""
+def full_hf_weights(model: nn.Module, adapter: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Full tensors under Hugging Face names, each cast and then gathered, one by one. Collective."""
     for name, weight in adapter.to_hf(model.state_dict()).items():
-        full = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        yield name, full.detach().float()
+        cast = weight.detach().to(dtype)
+        yield name, cast.full_tensor() if isinstance(cast, DTensor) else cast
 
 
 def export_folder(

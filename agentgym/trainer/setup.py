@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentgym.rl.losses import Loss
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.config import DType, OptimizerConfig, TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +13,7 @@ class TrainerSetup:
     """model_path: a Hugging Face folder. total_steps: of the learning-rate schedule. folder: for torchtitan's files.
 
     temperature: the sampler's, so that log-probabilities are those of the distribution that was sampled from.
+    publish_dtype: what `push_weights` stores, the generators' own; checkpoints are float32.
     chat_template: the text that is exported with the weights; empty is that of model_path.
     """
 
@@ -23,4 +24,5 @@ class TrainerSetup:
     total_steps: int
     folder: str
     temperature: float = 1.0
+    publish_dtype: DType = "float32"
     chat_template: str = ""

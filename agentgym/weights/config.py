@@ -17,6 +17,8 @@ class StoreConfig(ABC):
     """What `weights.store` chooses. Inherit it as a frozen dataclass: the fields are the store's own settings."""
 
     __slots__ = ()
+    gpu_memory = False
+    """Whether readers map memory of the trainer's GPUs, which they must then see."""
 
     @abstractmethod
     async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:

@@ -23,6 +23,18 @@ class SharedMemoryConfig(StoreConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CudaIpcConfig(StoreConfig):
+    """On the trainer's GPU, from where the generators of the same host copy them GPU to GPU."""
+
+    gpu_memory = True
+
+    async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
+        from agentgym.weights.cuda_ipc import CudaIpcStore
+
+        return CudaIpcStore(run, keep=keep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStoreConfig(StoreConfig):
     """TorchStore: a process that holds the weights, and hands them out as messages."""
 

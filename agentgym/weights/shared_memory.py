@@ -8,14 +8,14 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError
-from agentgym.models.safetensors import read_tensors, write_tensors
+from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.weights.store import delete_old
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 ROOT = Path("/dev/shm")
 PREFIX = "agentgym-"
-SUFFIX = ".safetensors"
 OWNER_FILE = "owner.json"
 HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
 
@@ -52,6 +51,7 @@ class SharedMemoryStore:
     """
 
     process_imports: tuple[str, ...] = ()
+    suffix = ".safetensors"
 
     def __init__(self, run: str, *, keep: int | None = None, root: Path = ROOT) -> None:
         """keep: the newest versions that stay when another is stored; None keeps all."""
@@ -86,29 +86,26 @@ class SharedMemoryStore:
         finally:
             temporary.unlink(missing_ok=True)
 
-    async def get(self, version: int) -> Iterator[tuple[str, Tensor]]:
+    async def get(self, version: int) -> WeightFile:
         """The tensors are private copy-on-write maps of the file; they outlive its deletion."""
         try:
-            file = self._path(version).open("rb")
+            return WeightFile(self._path(version))
         except FileNotFoundError:
             held = await self.versions()
             raise KeyError(f"no weights of version {version}; the store holds {held}") from None
-        with file:
-            return read_tensors(file)
 
     async def delete(self, version: int) -> None:
         self._path(version).unlink(missing_ok=True)
 
     async def versions(self) -> list[int]:
-        names = (path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}"))
-        return sorted(int(name) for name in names)
+        return sorted(int(path.stem) for path in self.folder.glob(f"*{self.suffix}"))
 
     async def close(self) -> None:
         if self._owns:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, version: int) -> Path:
-        return self.folder / f"{version}{SUFFIX}"
+        return self.folder / f"{version}{self.suffix}"
 
     def _full(self, version: int, temporary: Path) -> str:
         written = temporary.stat().st_size // 2**20 if temporary.exists() else 0

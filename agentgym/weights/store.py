@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+GPU_SUFFIX = ".gpu"
+
+
+@runtime_checkable
+class StoredWeights(Protocol):
+    """Weights that any process of this host can read at `path`; see weights/reading.py."""
+
+    path: Path
+
+    def entries(self) -> Iterator[tuple[str, Tensor]]:
+        """Names, types and shapes alone: tensors on torch's meta device."""
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
 class WeightStore(Protocol):
@@ -18,9 +33,10 @@ class WeightStore(Protocol):
     async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Store weights under Hugging Face names. Raises ValueError when it has that version already."""
 
-    async def get(self, version: int) -> Iterator[tuple[str, Tensor]]:
+    async def get(self, version: int) -> Iterable[tuple[str, Tensor]]:
         """The weights of a version. Raises KeyError, which lists the versions that exist.
 
+        `StoredWeights` where the version is in memory of this host, which an engine's other processes can map too.
         Tensors may share memory with the store: copy them before the version is deleted.
         """
 

@@ -36,6 +36,8 @@ def test_each_replica_gets_its_own_gpus() -> None:
     assert visible == ["4,5", "6,7"]
     pair = ActorOptions(procs=2, with_gpus=True, gpus=(0, 1))
     assert [pair.environment(rank)["CUDA_VISIBLE_DEVICES"] for rank in range(2)] == ["0", "1"]
+    beside = ActorOptions(num_replicas=2, with_gpus=True, gpus=(2, 3), peer_gpus=(0, 3)).for_replica(1)
+    assert beside.environment(0)["CUDA_VISIBLE_DEVICES"] == "3,0", "its own comes first, and none twice"
     assert ActorOptions().environment(0)["CUDA_VISIBLE_DEVICES"] == "", "no GPU unless asked"
     assert "CUDA_VISIBLE_DEVICES" not in ActorOptions(with_gpus=True).environment(0)
 

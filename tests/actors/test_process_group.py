@@ -26,7 +26,7 @@ class FakeEndpoint:
     def __init__(self, answer: asyncio.Future[object]) -> None:
         self._answer = answer
 
-    def call(self, *args: object) -> FakeEndpoint:
+    def choose(self, *args: object) -> FakeEndpoint:
         if self.refuses:
             raise RuntimeError("the mesh is dead")
         return self
@@ -43,8 +43,8 @@ class FakeRuntime:
         self.add = FakeEndpoint(loop.create_future())
         self.probe = FakeEndpoint(loop.create_future())
         self.start = FakeEndpoint(loop.create_future())
-        self.probe.as_asyncio().set_result([(0, ProcessInfo(process=process))])
-        self.start.as_asyncio().set_result([(0, None)])
+        self.probe.as_asyncio().set_result(ProcessInfo(process=process))
+        self.start.as_asyncio().set_result(None)
         self._log = log
 
     def spawn(self, *args: object, **options: object) -> FakeRuntime:

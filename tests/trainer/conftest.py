@@ -10,7 +10,7 @@ from tiny_model import draw_samples, write_model
 
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.config import DType, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -33,6 +33,8 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         loss: Loss | None = None,
         lr: float = 1e-2,
         optimizer: OptimizerConfig | None = None,
+        publish_dtype: DType = "float32",
+        total_steps: int = 20,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -41,8 +43,9 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             trainer=TrainerConfig(**settings),
             optimizer=optimizer or OptimizerConfig(lr=lr),
             loss=loss or Grpo(),
-            total_steps=20,
+            total_steps=total_steps,
             folder=str(tmp_path / "titan"),
+            publish_dtype=publish_dtype,
         )
         engine = TitanEngine(setup)
         engines.append(engine)

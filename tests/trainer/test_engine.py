@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_model import draw_samples, write_model
 from torch import Tensor
 from torch.nn import Module
@@ -285,7 +286,6 @@ def test_settings_that_do_not_fit_are_refused(
 
 
 def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model_path: str) -> None:
-    from safetensors.torch import load_file
 
     stored = load_file(Path(model_path) / "model.safetensors")
     found = weights_of(make_engine())
@@ -300,6 +300,17 @@ def test_bfloat16_weights_on_disk_are_trained_in_float32(make_engine: MakeEngine
     engine = make_engine(path=path)
     assert {weight.dtype for _, weight in engine.hf_weights()} == {torch.float32}
     assert_logprobs_equal(engine, path, draw_samples(3))
+
+
+def test_what_is_published_is_rounded_once_and_what_is_exported_is_not(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine(publish_dtype="bfloat16")
+    published: dict[str, Tensor] = {}
+    engine.publish(4, published.update)
+    exact = weights_of(engine)
+    assert engine.version == 4 and published.keys() == exact.keys()
+    assert all(torch.equal(tensor, exact[name].to(torch.bfloat16)) for name, tensor in published.items())
+    engine.export_hf(str(tmp_path / "hf"))
+    assert {tensor.dtype for tensor in load_file(tmp_path / "hf" / "model.safetensors").values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError
+from agentgym.models.safetensors import CHUNK_BYTES
 from agentgym.weights import shared_memory
 from agentgym.weights.shared_memory import OWNER_FILE, SharedMemoryStore, sweep
 
@@ -192,3 +193,36 @@ def test_a_machine_without_shared_memory_is_told_what_to_set(tmp_path: Path) -> 
 def test_the_default_place_is_memory() -> None:
     kind = subprocess.run(["stat", "-f", "-c", "%T", shared_memory.ROOT], capture_output=True, text=True)
     assert kind.stdout.strip() == "tmpfs"
+
+
+async def test_a_version_deleted_meanwhile_stays_readable_for_a_process_that_was_given_its_path(
+    store: SharedMemoryStore,
+) -> None:
+    await store.put(1, [("w", torch.arange(5.0))])
+    held = await store.get(1)
+    await store.delete(1)
+    code = (
+        "import sys, pathlib\n"
+        "from agentgym.weights.reading import open_weights\n"
+        "print(dict(open_weights(pathlib.Path(sys.argv[1])))['w'].tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(held.path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[0.0, 1.0, 2.0, 3.0, 4.0]", done.stderr
+    del held
+
+
+async def test_entries_have_types_and_shapes_and_no_data(store: SharedMemoryStore) -> None:
+    await store.put(1, some_weights().items())
+    entries = dict((await store.get(1)).entries())
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in entries.items()} == {
+        name: (tensor.dtype, tensor.shape) for name, tensor in some_weights().items()
+    }
+    assert {tensor.device.type for tensor in entries.values()} == {"meta"}
+
+
+async def test_tensors_larger_than_a_chunk_are_written_whole(store: SharedMemoryStore) -> None:
+    many = 2 * CHUNK_BYTES + 12
+    weights = {"bytes": (torch.arange(many) % 251).to(torch.uint8), "after": torch.arange(7.0)}
+    await store.put(1, weights.items())
+    read = load_file(store.folder / "1.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())

@@ -39,10 +39,10 @@ Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume con
 EXAMPLES = """
 agentgym train --env code_exec
 agentgym train --env brief.py:Brief --reward success --reward brevity=0.1
-agentgym train --env math --seed 1 --name math-1
+agentgym train --env code_exec --seed 1 --name code-1
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run
-agentgym train --resume runs/math-1 --loop.steps 120
+agentgym train --resume runs/code-1 --loop.steps 120
 """
 TAKES_OVERRIDES = True
 

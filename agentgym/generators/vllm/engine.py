@@ -7,13 +7,13 @@ import itertools
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
@@ -21,8 +21,9 @@ from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
 from agentgym.models.architecture import collect
-from agentgym.models.safetensors import write_folder
+from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
+from agentgym.weights.store import StoredWeights
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -47,17 +48,18 @@ class VllmEngine:
         self._options = options
         self._folder = Path(model_path)
         self._vocab_size, self._shapes = model_size(self._folder)
-        self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
         set_environment(config)
         self._gpu = wants_gpu(config)
         self._version = 0
         self._failure = "it is not started"
         self._request_ids = itertools.count()
-        self._running: set[asyncio.Future[CompletionOutput]] = set()
+        self._running: set[asyncio.Future[Completion]] = set()
+        self._places = asyncio.Semaphore(config.max_batch)  # vLLM works on so many at a time, in the order they came
         self._updating = asyncio.Lock()
         self._num_tokens = 0
         self._num_prompt_tokens = 0
         self._num_updates = 0
+        self._paused_s = 0.0
         self._busy_s = 0.0
         self._busy_since = 0.0
         self._llm: AsyncLLM
@@ -87,29 +89,26 @@ class VllmEngine:
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._config.max_model_len)
         self._refuse_after_failure()
         request_id = f"agentgym-{next(self._request_ids)}"
-        task = asyncio.ensure_future(self._final_output(request, request_id))
+        task = asyncio.ensure_future(self._complete(request, request_id))
         with self._counted(task):
             try:
-                output = await task
+                completion = await task
             except asyncio.CancelledError:
                 caller = asyncio.current_task()
                 if caller is None or not caller.cancelling():  # it was `_fail`
                     self._refuse_after_failure()
                 raise
-        completion = _completion(output)
         self._num_tokens += len(completion.completion_ids)
         self._num_prompt_tokens += len(request.prompt_ids)
         return completion
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `GeneratorEngine.update_weights`. The weights travel as files in shared memory."""
+        """See `GeneratorEngine.update_weights`. vLLM's process maps the store's file, or one that is written here."""
         async with self._updating:
             self._refuse_after_failure()
             try:
-                with _shared_folder() as folder:
-                    # generation goes on meanwhile
-                    await asyncio.to_thread(self._write, weights, Path(folder))
-                    await self._swap(version, folder)
+                file = await asyncio.to_thread(self._file, weights)  # generation goes on meanwhile
+                await self._swap(version, str(file.path))
             except BaseException as error:  # a cancelled update leaves the engine between two versions, too
                 await self._fail(f"the update to version {version} failed: {error!r}")
                 raise
@@ -124,6 +123,7 @@ class VllmEngine:
             "generator/prompt_tokens_total": self._num_prompt_tokens,
             "generator/busy_s": self._busy_s + since,
             "generator/updates_total": self._num_updates,
+            "generator/paused_s": self._paused_s,
             "generator/running": running,
             "generator/waiting": len(self._running) - running,
         }
@@ -136,7 +136,7 @@ class VllmEngine:
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         del self._llm  # its destructor must not run while the interpreter ends
 
-    async def _final_output(self, request: GenerateRequest, request_id: str) -> CompletionOutput:
+    async def _complete(self, request: GenerateRequest, request_id: str) -> Completion:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt = {
@@ -145,34 +145,60 @@ class VllmEngine:
             "cache_salt": str(self._version),
         }
         final: CompletionOutput | None = None
+        submitted_s = time.monotonic()
+        began: list[float] = []
+        timer = asyncio.ensure_future(self._end_in_time(request_id, request.time_s, began))
         try:
             async for result in self._llm.generate(prompt, sampling_params(request.sampling), request_id):
                 final = result.outputs[0]
         except (EngineDeadError, EngineGenerateError) as error:
             self._failure = self._failure or f"vLLM's engine failed: {error}"
             raise InfraError(f"the engine does not generate: {self._failure}") from error
+        finally:
+            timer.cancel()
+        queued_s = (began[0] if began else time.monotonic()) - submitted_s
+        if final is not None and final.finish_reason == "abort" and timer.done() and final.token_ids:
+            return _completion(final, FinishReason.TIME, queued_s)
         if final is None or final.finish_reason not in ("stop", "length"):
             reason = final.finish_reason if final else "nothing"
             raise InfraError(
                 f"the engine does not generate: {self._failure or f'vLLM ended a request with {reason!r}'}"
             )
-        return final
+        return _completion(final, FinishReason(final.finish_reason), queued_s)
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    async def _end_in_time(self, request_id: str, time_s: float, began: list[float]) -> None:
+        """Abort a request time_s after its turn has come, which is noted in `began`; vLLM then gives what it has."""
+        async with self._places:
+            began.append(time.monotonic())
+            await asyncio.sleep(min(time_s, threading.TIMEOUT_MAX))
+            await self._llm.abort(request_id)
+
+    def _file(self, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
+        """Checked, and in memory that vLLM's process can map."""
+        if isinstance(weights, StoredWeights):
+            collect(self._shapes, weights.entries())
+            return weights
         found = collect(self._shapes, weights)
-        write_folder(folder, ((name, weight.detach().to(self._dtype)) for name, weight in found.items()))
+        place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place) as folder:
+            path = Path(folder) / "weights"
+            with path.open("w+b") as file:
+                write_tensors(file, found.items())
+            return WeightFile(path)
 
-    async def _swap(self, version: int, folder: str) -> None:
+    async def _swap(self, version: int, path: str) -> None:
         """Load the weights while no step runs; running requests then continue, their context computed again."""
         timeout_s = self._config.update_timeout_s
+        begin_s = time.perf_counter()
         async with asyncio.timeout(timeout_s):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
-            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(folder,))
+            await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(path,))
             if not await self._llm.reset_prefix_cache(reset_running_requests=True):
                 raise InfraError("vLLM did not drop the keys and values of the old weights")
             await self._llm.update_weight_version(str(version))
             self._version = version
             await self._llm.resume_generation()
+        self._paused_s += time.perf_counter() - begin_s
 
     def _refuse_after_failure(self) -> None:
         if self._failure:
@@ -188,7 +214,7 @@ class VllmEngine:
             await asyncio.wait(self._running)
 
     @contextmanager
-    def _counted(self, task: asyncio.Future[CompletionOutput]) -> Iterator[None]:
+    def _counted(self, task: asyncio.Future[Completion]) -> Iterator[None]:
         if not self._running:
             self._busy_since = time.perf_counter()
         self._running.add(task)
@@ -200,7 +226,7 @@ class VllmEngine:
                 self._busy_s += time.perf_counter() - self._busy_since
 
 
-def _completion(output: CompletionOutput) -> Completion:
+def _completion(output: CompletionOutput, reason: FinishReason, queued_s: float) -> Completion:
     if list(output.logprobs.token_ids) != list(output.token_ids):
         raise InfraError("vLLM gave log-probabilities of other tokens than it sampled")
     return Completion(
@@ -209,11 +235,6 @@ def _completion(output: CompletionOutput) -> Completion:
         versions=tuple(
             VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in output.weight_versions
         ),
-        finish_reason=FinishReason(output.finish_reason),
+        finish_reason=reason,
+        queued_s=queued_s,
     )
-
-
-def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder in memory where the system has one; removed at the end of the `with`."""
-    place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    return tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place)

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from agentgym.models.safetensors import read_folder
+from agentgym.weights.reading import open_weights
 
 
 class _ModelRunner(Protocol):
@@ -26,17 +26,27 @@ class _ModelRunner(Protocol):
     def reload_weights(self, weights_iterator: Iterator[tuple[str, Tensor]], *, is_checkpoint_format: bool) -> None: ...
 
 
+class _ModelConfig(Protocol):
+    dtype: torch.dtype
+
+
 class WorkerExtension:
     """Names begin with agentgym_, since they share the worker's namespace."""
 
     model_runner: _ModelRunner
+    model_config: _ModelConfig
     device: torch.device
 
-    def agentgym_load_weights(self, folder: str) -> None:
-        """Load a folder of safetensors under Hugging Face names. The engine must be paused."""
-        weights = ((name, tensor.to(self.device)) for name, tensor in read_folder(Path(folder)))
+    def agentgym_load_weights(self, path: str) -> None:
+        """Load stored weights under Hugging Face names. The engine must be paused."""
+        dtype = self.model_config.dtype
+        weights = ((name, tensor.to(self.device, dtype)) for name, tensor in open_weights(Path(path)))
         self.model_runner.reload_weights(weights, is_checkpoint_format=True)
         repack_tied_head(self.model_runner.get_model())
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        if not Path(path).exists():
+            raise RuntimeError(f"{path} was deleted while it was loaded; the weights may be of two versions")
 
     def agentgym_end_with(self, parent: int) -> None:
         """End this process with the one that started vLLM: a killed replica must not keep a GPU occupied.

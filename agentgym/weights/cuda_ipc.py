@@ -1,0 +1,191 @@
+"""A weight store for GPUs of one host: a version is one buffer on the trainer's GPU, which the generators' map.
+
+The file of a version holds no weights, only the memory's handle and where each tensor lies in it. Nothing passes
+through the host's memory. Source: CUDA C++ Programming Guide, "Interprocess Communication".
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentgym.errors import InfraError
+from agentgym.weights.shared_memory import SharedMemoryStore
+from agentgym.weights.store import GPU_SUFFIX
+
+ALIGNMENT = 256  # bytes; as the allocator's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + prod(self.shape) * self.dtype.itemsize
+
+    def view(self, buffer: Tensor) -> Tensor:
+        return buffer[self.begin : self.end].view(self.dtype).view(self.shape)
+
+
+Layout = dict[str, _Entry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Handle:
+    """device_uuid: the GPU, whose number differs between processes. parts: what torch opens the memory with."""
+
+    device_uuid: str
+    parts: tuple[object, ...]
+
+    @classmethod
+    def of(cls, buffer: Tensor) -> _Handle:
+        _, *parts = buffer.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
+        return cls(device_uuid=_uuid(buffer.device.index), parts=tuple(parts))
+
+    def open(self) -> Tensor:
+        """The buffer, as bytes. Raises InfraError where this process does not see the GPU."""
+        seen = [_uuid(index) for index in range(torch.cuda.device_count())]
+        if self.device_uuid not in seen:
+            raise InfraError(
+                f"the weights are on GPU {self.device_uuid} and this process sees {seen or 'none'}: "
+                "add it to CUDA_VISIBLE_DEVICES after its own, or use weights.store=shared_memory"
+            )
+        device = seen.index(self.device_uuid)
+        storage = torch.UntypedStorage._new_shared_cuda(device, *self.parts)
+        return torch.empty(0, dtype=torch.uint8, device=f"cuda:{device}").set_(storage)
+
+
+@dataclass(slots=True)
+class _Slot:
+    buffer: Tensor
+    handle: _Handle
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class _Buffers:
+    """The writing process's memory: one buffer for each version that is kept."""
+
+    layout: Layout = field(default_factory=dict)
+    slots: list[_Slot] = field(default_factory=list)
+
+
+class GpuWeights:
+    """A version on a GPU of this host: views of the trainer's buffer. Copy them before it is deleted."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises FileNotFoundError when the version was deleted."""
+        self.path = path
+        self._layout, self._handle = pickle.loads(path.read_bytes())
+
+    def entries(self) -> Iterator[tuple[str, Tensor]]:
+        return ((n, torch.empty(e.shape, dtype=e.dtype, device="meta")) for n, e in self._layout.items())
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        buffer = self._handle.open()
+        return ((name, entry.view(buffer)) for name, entry in self._layout.items())
+
+
+class CudaIpcStore(SharedMemoryStore):
+    """Only one process may `put`. Its buffers take `keep` times the weights' size on its GPU."""
+
+    suffix = GPU_SUFFIX
+
+    def __init__(self, run: str, *, keep: int, **options: Path) -> None:
+        super().__init__(run, keep=keep, **options)
+        self._num_slots = keep
+        self._buffers = _Buffers()
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_buffers": _Buffers()}
+
+    async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
+        path = self._path(version)
+        if path.exists():
+            raise ValueError(f"version {version} is stored already and versions don't change")
+        slot = await self._free_slot()
+        if slot is None:
+            slot = self._first(weights)
+        else:
+            self._fill(slot, weights)
+        torch.cuda.synchronize(slot.buffer.device)
+        slot.version = version
+        temporary = path.with_suffix(".part")
+        temporary.write_bytes(pickle.dumps((self._buffers.layout, slot.handle)))
+        temporary.rename(path)
+
+    async def get(self, version: int) -> GpuWeights:  # type: ignore[override]
+        try:
+            return GpuWeights(self._path(version))
+        except FileNotFoundError:
+            raise KeyError(f"no weights of version {version}; the store holds {await self.versions()}") from None
+
+    async def _free_slot(self) -> _Slot | None:
+        """None before anything is known of the weights."""
+        buffers = self._buffers
+        if not buffers.slots:
+            return None
+        if len(buffers.slots) < self._num_slots:
+            return self._add_slot(buffers.slots[0].buffer)
+        oldest = min(buffers.slots, key=lambda slot: -1 if slot.version is None else slot.version)
+        if oldest.version is not None:
+            await self.delete(oldest.version)  # before its memory changes: a reader looks whether it is still there
+        oldest.version = None
+        return oldest
+
+    def _first(self, weights: Iterable[tuple[str, Tensor]]) -> _Slot:
+        found = {name: tensor.detach().clone() for name, tensor in _once(weights)}
+        position = 0
+        for name, tensor in found.items():
+            if tensor.device.type != "cuda":
+                raise InfraError(
+                    f"weight {name!r} is on {tensor.device}; weights.store=cuda_ipc needs trainer.device=cuda"
+                )
+            entry = _Entry(dtype=tensor.dtype, shape=tuple(tensor.shape), begin=position)
+            self._buffers.layout[name] = entry
+            position = -(-entry.end // ALIGNMENT) * ALIGNMENT
+        slot = self._add_slot(torch.empty(position, dtype=torch.uint8, device=tensor.device))
+        self._fill(slot, found.items())
+        return slot
+
+    def _add_slot(self, like: Tensor) -> _Slot:
+        buffer = like if not self._buffers.slots else torch.empty_like(like)
+        slot = _Slot(buffer, _Handle.of(buffer))
+        self._buffers.slots.append(slot)
+        return slot
+
+    def _fill(self, slot: _Slot, weights: Iterable[tuple[str, Tensor]]) -> None:
+        layout = self._buffers.layout
+        missing = set(layout)
+        for name, tensor in _once(weights):
+            entry = layout.get(name)
+            if entry is None or (entry.dtype, entry.shape) != (tensor.dtype, tuple(tensor.shape)):
+                raise ValueError(
+                    f"weight {name!r} is {tensor.dtype} {tuple(tensor.shape)}; the first version had {entry}"
+                )
+            entry.view(slot.buffer).copy_(tensor.detach())
+            missing.remove(name)
+        if missing:
+            raise ValueError(f"{len(missing)} weights of the first version did not come, such as {min(missing)!r}")
+
+
+def _once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    seen: set[str] = set()
+    for name, tensor in weights:
+        if name in seen:
+            raise ValueError(f"the weights contain {name!r} twice")
+        seen.add(name)
+        yield name, tensor
+
+
+def _uuid(index: int) -> str:
+    return str(torch.cuda.get_device_properties(index).uuid)

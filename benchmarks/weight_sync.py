@@ -1,0 +1,185 @@
+"""What one weight update costs, while requests run: the trainer's push, the generators' load, and their pause.
+
+    python benchmarks/weight_sync.py FOLDER --gpus 1 --replicas 1 --rounds 5
+    python benchmarks/weight_sync.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
+
+FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. Trainer ranks
+take the first GPUs, each replica the next one. Before each push every weight is changed by an optimizer step; after it
+fresh samples are compared with the trainer. Prints one line of JSON a round, then a Markdown table of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from agentgym.actors.runtime import Runtime
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import AutoEngine, VllmEngineConfig
+from agentgym.generators.service import GeneratorService
+from agentgym.models.resolve import resolve_model
+from agentgym.rl.losses.grpo import Grpo
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import GenerateRequest, Sample, SamplingParams
+from agentgym.weights.config import WeightsConfig
+from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
+
+
+def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> Sample:
+    """One trained sequence with an advantage of 1."""
+    known, new = len(prompt), len(tokens)
+    return Sample(
+        sample_id=name,
+        token_ids=prompt + tokens,
+        loss_mask=(0.0,) * known + (1.0,) * new,
+        logprobs=(0.0,) * known + logprobs,
+        advantages=(0.0,) * known + (1.0,) * new,
+        versions=(-1,) * known + (0,) * new,
+    )
+
+
+class Sync:
+    """A trainer and generators with requests in flight."""
+
+    def __init__(self, trainer: TrainerClient, generator: GeneratorService, arguments: argparse.Namespace) -> None:
+        self.trainer = trainer
+        self.generator = generator
+        self.arguments = arguments
+
+    async def requests(self) -> None:
+        """Keeps a constant number of requests running."""
+
+        async def one(index: int) -> None:
+            while True:
+                sampling = SamplingParams(max_tokens=self.arguments.tokens, temperature=1.0)
+                await self.generator.generate(GenerateRequest(prompt_ids=(5 + index, 6, 7), sampling=sampling))
+
+        async with asyncio.TaskGroup() as group:
+            for index in range(self.arguments.requests):
+                group.create_task(one(index % 50))
+
+    async def round(self, version: int) -> dict[str, float]:
+        """One step, one push, one update; returns seconds and the mismatch of fresh samples."""
+        fresh = await self._fresh(16)
+        await self.trainer.call(TitanTrainer.train_step, fresh)
+        before = await self.generator.metrics()
+        begin_s = time.perf_counter()
+        await self.trainer.call(TitanTrainer.push_weights, version)
+        pushed_s = time.perf_counter()
+        await self.generator.update_weights(version)
+        end_s = time.perf_counter()
+        after = await self.generator.metrics()
+        fresh = await self._fresh(4)
+        trainer = await self.trainer.call(TitanTrainer.logprobs, fresh)
+        known = sum(1 for masked in fresh[0].loss_mask if not masked)
+        distances = [
+            abs(a - b)
+            for s, t in zip(fresh, trainer, strict=True)
+            for a, b in zip(s.logprobs[known:], t[known:], strict=True)
+        ]
+        paused_s = after.get("generator/paused_s", 0.0) - before.get("generator/paused_s", 0.0)
+        return {
+            "push_s": pushed_s - begin_s,
+            "load_s": end_s - pushed_s,
+            "paused_s": paused_s / self.arguments.replicas,
+            "mismatch_max": max(distances),
+        }
+
+    async def _fresh(self, count: int) -> list[Sample]:
+        sampling = SamplingParams(max_tokens=64, temperature=1.0)
+        prompts = [(5 + index, 6, 7, 8) for index in range(count)]
+        requests = [GenerateRequest(prompt_ids=prompt, sampling=sampling) for prompt in prompts]
+        completions = await asyncio.gather(*(self.generator.generate(request) for request in requests))
+        return [
+            sample(f"fresh-{index}", prompt, completion.completion_ids, completion.logprobs)
+            for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        ]
+
+
+async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+    gpu = arguments.device == "cuda"
+    dtype = "bfloat16" if gpu else "float32"
+    model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
+    config = GeneratorConfig(
+        engine=VllmEngineConfig(gpu_memory_utilization=0.7) if gpu else AutoEngine(),
+        replicas=arguments.replicas,
+        max_batch=max(16, arguments.requests),
+        max_model_len=512,
+        dtype=dtype,
+        device=arguments.device,
+        gpus=tuple(range(arguments.gpus, arguments.gpus + arguments.replicas)) if gpu else (),
+        start_timeout_s=550.0,
+    )
+    setup = TrainerSetup(
+        model_path=model_path,
+        trainer=TrainerConfig(
+            procs=arguments.gpus,
+            seq_len=512,
+            dtype=dtype,
+            device=arguments.device,
+            gpus=tuple(range(arguments.gpus)) if gpu else (),
+            activation_checkpoint="selective" if gpu else "none",
+        ),
+        optimizer=OptimizerConfig(lr=1e-5, warmup_steps=0),
+        loss=Grpo(),
+        total_steps=1000,
+        folder=str(folder / "trainer"),
+        publish_dtype=config.dtype,
+    )
+    rows = []
+    async with Runtime(log_dir=folder / "logs") as runtime:
+        weights = WeightsConfig(store=CudaIpcConfig() if arguments.store == "cuda_ipc" else SharedMemoryConfig())
+        store = await weights.open("weight-sync", runtime=runtime)
+        trainer = TrainerClient(setup, store=store, runtime=runtime)
+        peers = setup.trainer.gpus if weights.store.gpu_memory else ()
+        generator = GeneratorService(
+            config=config, store=store, model_path=model_path, runtime=runtime, peer_gpus=peers
+        )
+        try:
+            await asyncio.gather(trainer.start(), generator.start())
+            sync = Sync(trainer, generator, arguments)
+            running = asyncio.create_task(sync.requests())
+            for version in range(1, arguments.rounds + 1):
+                row = await sync.round(version)
+                entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
+                size = sum(tensor.nbytes for _, tensor in entries)
+                rows.append(row | {"gigabytes": size / 1e9, "push_gb_per_s": size / 1e9 / row["push_s"]})
+                print(json.dumps(rows[-1]), flush=True)
+            running.cancel()
+            await asyncio.wait([running])
+        finally:
+            await generator.close()
+            await trainer.close()
+            await store.close()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--gpus", type=int, default=1, help="of the trainer")
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--store", choices=("shared_memory", "cuda_ipc"), default="shared_memory")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=64, help="in flight")
+    parser.add_argument("--tokens", type=int, default=400, help="of each completion")
+    arguments = parser.parse_args()
+    arguments.random = not any(arguments.folder.glob("*.safetensors"))
+    with tempfile.TemporaryDirectory() as folder:
+        rows = asyncio.run(measure(arguments, Path(folder)))
+    medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    print(f"\n| {' | '.join(medians)} |\n|{' --: |' * len(medians)}")
+    print(f"| {' | '.join(f'{value:.3g}' for value in medians.values())} |")
+
+
+if __name__ == "__main__":
+    main()

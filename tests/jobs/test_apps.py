@@ -1,0 +1,80 @@
+"""Every recipe of apps/grpo trains two steps on the CPU, with its own settings but for the sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from real_templates import REAL, trained
+
+from agentgym.config import apply_overrides
+from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.train import train
+from agentgym.rollout.tokenizer import TEMPLATES
+from agentgym.yaml import read_yaml
+from benchmarks.qwen3_folder import config
+
+TESTS = Path(__file__).parents[1]
+RECIPES = sorted((TESTS.parent / "apps" / "grpo").glob("*.yaml"))
+COIN = f"{TESTS / 'data' / 'coin.py'}:coin"
+SMALL = [
+    "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.checkpoint_every=2", "generator.replicas=1",
+    "eval.tasks=2", "eval.samples_per_task=1", "logging.sinks=[]", "sandbox.name=monty",
+    "sandbox.options.allow_root=true",
+]  # fmt: skip
+ON_CPU = [
+    "trainer.device=cpu", "trainer.gpus=[]", "trainer.dtype=float32", "generator.device=cpu", "generator.gpus=[]",
+    "generator.dtype=float32", "generator.engine={name: native}", "rollout.max_turn_tokens=16",
+]  # fmt: skip
+
+
+def write_qwen3(folder: Path) -> Path:
+    """Qwen3 with its own chat template, for random weights: two layers of 32, a vocabulary of 1,024."""
+    folder.mkdir()
+    tokenizer = trained(REAL.values(), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "chat_template": REAL["qwen3"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    small: dict[str, object] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 16}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": tokenizer.get_vocab_size()}
+    end = tokenizer.token_to_id("<|im_end|>")
+    (folder / "config.json").write_text(json.dumps(config("0.6B", end) | small))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "more", "template"),
+    [
+        pytest.param("code_exec_tiny", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
+        pytest.param("code_exec_sync", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
+        ("math", ["model.chat_template=builtin:plain"], TEMPLATES["builtin:plain"]),
+        ("qwen3_0.6b_two_gpus", ON_CPU, REAL["qwen3"]),
+    ],
+)
+def test_a_recipe_trains_two_steps(lab, tmp_path: Path, name: str, more: list[str], template: str) -> None:
+    from transformers import AutoTokenizer
+
+    given = read_yaml(next(path for path in RECIPES if path.stem == name))
+    if name.startswith("qwen3"):
+        more = [*more, f"model.path={write_qwen3(tmp_path / 'qwen3')}"]
+    if "code_exec" not in name:  # too hard for these policies
+        given["rewards"] = {**given["rewards"], COIN: 1.0}
+    recipe, _ = finish_recipe(apply_overrides(given, [*SMALL, *more]))
+    reporter = lab.reporter()
+    with closing(lab.new_run(recipe)) as folder:
+        asyncio.run(train(recipe, folder, reporter))
+        assert [row.step for row in folder.read_metrics()] == [1, 2]
+        exported = AutoTokenizer.from_pretrained(folder.checkpoint_dir(2) / "hf")
+    assert exported.chat_template == template
+    assert all(metrics.get("sync/mismatch_max", 0) < 1e-4 for metrics in reporter.metrics)
+    assert reporter.notes == []
+
+
+def test_every_recipe_is_trained() -> None:
+    [cases] = [mark.args[1] for mark in test_a_recipe_trains_two_steps.pytestmark if mark.name == "parametrize"]
+    names = {getattr(case, "values", case)[0] for case in cases}
+    assert names == {path.stem for path in RECIPES}
