@@ -116,7 +116,7 @@ class TrainJob:
         model_path = resolve_model(recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights)
         if self.state.position is not None:
             check(str(self.folder.checkpoint_dir(self.state.position.step) / "trainer"), str(model_path))
-        self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter)
+        self.gym = await Gym.open(recipe, model_path, self.registry, self.reporter, training=True)
         stack.push_async_callback(self.gym.close)
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)

@@ -171,6 +171,8 @@ class PlainReporter(_ToStream):
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         self._pace.reached(step)
         shown = [f"{c.label} {c.text(metrics)}" for c in STEP_COLUMNS if c.key in metrics]
+        if too_long := metrics.get("rollout/prompt_too_long"):
+            shown.append(f"prompt too long {too_long:.0f}")
         if sandbox := sandbox_text(metrics):
             shown.append(f"sandbox {sandbox}")
         rest_s = self._pace.rest_s(total)

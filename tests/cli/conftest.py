@@ -48,6 +48,7 @@ def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
         num_tasks=tasks,
         num_episodes=tasks,
         num_unsupported=0,
+        num_too_long=0,
         num_infra_errors=0,
         by_task=tuple((number < successes,) for number in range(tasks)),
     )

@@ -130,6 +130,12 @@ async def test_a_set_whose_order_counts_for_nothing_is_fine(monty: MontyBackend,
     assert (await graded(monty, f"def f(x):\n    {body}\n", CallCase(args=([4, 5],), expected=[4, 5]))).passed
 
 
+@pytest.mark.parametrize("case", [CallCase(args=([{4, 5}],), expected=4), AssertCase(source="assert f([{4, 5}]) == 4")])
+async def test_a_set_that_is_passed_is_unsupported(monty: MontyBackend, case: Case) -> None:
+    code = "def f(x):\n    return [one for one in x[0]][0]\n"
+    assert (await graded(monty, code, case)).status is RunStatus.UNSUPPORTED
+
+
 async def test_a_list_that_is_added_to_a_tuple_is_the_codes_mistake(monty: MontyBackend) -> None:
     code = "def f(x):\n    n = 0\n    n += 1\n    return x + (n,)\n"
     assert (await graded(monty, code, CallCase(args=([4],), expected=0))).status is RunStatus.OK
