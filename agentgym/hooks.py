@@ -202,15 +202,36 @@ class PluginRegistry:
             return import_class(name, "a subclass of agentgym.Environment", Environment, local=True)
         return cast(EnvironmentFactory, self._get("environments", name))
 
-    def reward(self, name: str) -> Reward:
-        """By name, or by import path: `my_rewards.py:short`."""
+    def reward(self, name: str, environment: object = None) -> Reward:
+        """By name, by `distribution:name`, or by import path: `my_rewards.py:short`.
+
+        environment: its class; of several plugins' rewards the one of its distribution is taken, or else ours.
+        """
         if not is_import_path(name):
-            return cast(Reward, self._get("rewards", name))
-        found = import_object(name, "a function that takes an episode", _is_reward, local=True)
+            beside = self._provided["environments"].get(getattr(environment, "name", ""), [])
+            return cast(Reward, self._offer("rewards", name, [*(r.distribution for _, r in beside), "agentgym"])[0])
+        distribution, _, short = name.rpartition(":")
+        provided = self._rewards_of(distribution)
+        if short in provided:
+            return provided[short]
+        try:
+            found = import_object(name, "a function that takes an episode", _is_reward, local=True)
+        except UserError as error:
+            if not provided:
+                raise
+            raise UserError(f"{error} {distribution!r} provides the rewards {str(sorted(provided))[1:-1]}") from None
         if isinstance(found, Reward):
             return found
         function = cast(RewardFunction, found)
         return marked_reward(found) or Reward(name=name.rpartition(":")[2], function=function)
+
+    def _rewards_of(self, distribution: str) -> dict[str, Reward]:
+        if distribution not in {record.distribution for record in self.records}:
+            return {}
+        self.load_all()
+        offers = [offer for offers in self._provided["rewards"].values() for offer in offers]
+        rewards = [cast(Reward, thing) for thing, record in offers if record.distribution == distribution]
+        return {reward.name: reward for reward in rewards}
 
     def sandbox(self, name: str) -> SandboxFactory:
         return cast(SandboxFactory, self._get("sandboxes", name))
@@ -253,10 +274,11 @@ class PluginRegistry:
     def _get(self, kind: Kind, name: str) -> Provided:
         return self._offer(kind, name)[0]
 
-    def _offer(self, kind: Kind, name: str) -> Offer:
+    def _offer(self, kind: Kind, name: str, preferred: Iterable[str] = ()) -> Offer:
         """What a plugin of the same name provides, or else the only one that provides it.
 
-        So it does not depend on what was asked for before.
+        So it does not depend on what was asked for before. preferred: distributions, whose offers decide between
+        several, the first before the second.
         """
         for record in self.records:
             if record.name == name:
@@ -265,12 +287,16 @@ class PluginRegistry:
         if not offers:
             self.load_all()
             offers = self._provided[kind].get(name, [])
+        for distribution in preferred:
+            offers = [offer for offer in offers if offer[1].distribution == distribution] or offers
         if len(offers) == 1:
             return offers[0]
         noun = NOUNS[kind]
         if offers:
             origins = " and by ".join(record.origin for _, record in offers)
-            raise UserError(f"{noun} {name!r} is provided by {origins}; {ONE_TOO_MANY}")
+            chosen = " or ".join(repr(f"{record.distribution}:{name}") for _, record in offers)
+            advice = f"write {chosen}" if kind == "rewards" else ONE_TOO_MANY
+            raise UserError(f"{noun} {name!r} is provided by {origins}; {advice}")
         for record in self.records:
             if record.name == name and record.status in (PluginStatus.FAILED, PluginStatus.DUPLICATE):
                 raise UserError(

@@ -49,6 +49,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # a stop token, which is the last of the completion's ids
     LENGTH = "length"
+    TIME = "time"  # the request's time was over before
     ABORT = "abort"
 
 
@@ -106,10 +107,14 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """Token ids in. prompt_ids: the whole context so far."""
+    """Token ids in. prompt_ids: the whole context so far.
+
+    time_s: from its first token on; then the completion ends with what was sampled.
+    """
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    time_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +132,14 @@ class Completion:
 
     completion_ids: [C], the stop token included. logprobs: [C], natural log, of the distribution that
     was sampled from (after temperature, top-k and top-p). versions: spans that cover [0, C) in order.
+    queued_s: what the engine took before the first token, which is not the policy's doing.
     """
 
     completion_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[VersionSpan, ...]
     finish_reason: FinishReason
+    queued_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
@@ -171,9 +178,14 @@ class Turn:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
 
 
+COUNTED_APART = ("unsupported", "prompt_too_long")
+"""Kinds of errors that leave an episode out although nothing broke: code that the sandbox's interpreter cannot run,
+and a prompt that leaves the agent no token of `rollout.max_episode_tokens`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """What went wrong, and where: sandbox, generator, reward:<name>, environment:<name>."""
+    """What went wrong, and where: sandbox, generator, prompt, reward:<name>, environment:<name>."""
 
     source: str
     kind: str

@@ -22,8 +22,10 @@ from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.config import to_mapping
+from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
+from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, VersionSpan
 
@@ -31,7 +33,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLE = ROOT / "tests" / "data" / "example_plugin"
 OF_THE_SYSTEM = {"systemctl", "apt-get", ".", "git", "cd"}  # not ours to check
 STARTERS = {"sudo", "systemd-run"}  # they run another program
-PLACEHOLDERS = {"NAME": "code_exec", "RUN": "runs/NAME", "MODEL": "builtin:tiny", "COMMAND": "envs", "FOLDER": "."}
+PLACEHOLDERS = {
+    "NAME": "code_exec",
+    "RUN": "runs/NAME",
+    "MODEL": "builtin:tiny",
+    "COMMAND": "envs",
+    "FOLDER": ".",
+    "A": "runs/NAME",
+    "B": "runs/OTHER",
+}
 PARSES_ONLY = """
 import argparse, pathlib, runpy, sys
 parse = argparse.ArgumentParser.parse_args
@@ -99,8 +109,10 @@ class EvaluationBegins(BaseException):
 def _agentgym(words: Sequence[str], folder: Path) -> str:
     words = [PLACEHOLDERS.get(word, word) for word in words]
     for word in ("runs/NAME", "evals/NAME", *words):
-        if run := re.match(r"(runs|evals)/[\w.-]+", word):
-            make_run(folder / run[0], is_evaluation=run[1] == "evals")
+        if run := re.match(r"runs/[\w.-]+", word):
+            make_run(folder / run[0])
+        elif evaluation := re.match(r"evals/[\w.-]+", word):
+            make_evaluation(folder / evaluation[0], RunStatus.INTERRUPTED if "--resume" in words else RunStatus.DONE)
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)
     if words[:1] and words[0] not in OWN and not words[0].startswith("-"):
@@ -118,11 +130,29 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     return printed
 
 
-def make_run(path: Path, *, is_evaluation: bool = False) -> None:
-    """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints.
+def make_evaluation(path: Path, status: RunStatus) -> None:
+    """As `agentgym eval` leaves it: two tasks, each solved by its second sample."""
+    if path.exists():
+        return
+    tasks = [Task(task_id=name, prompt=({"role": "user", "content": "hello"},)) for name in "tu"]
+    rows = [
+        [
+            Episode(episode_id=f"{task.task_id}{n}", task=task, seed=n, info={"success": n > 0}, reward=float(n))
+            for n in range(2)
+        ]
+        for task in tasks
+    ]
+    setup = EvalSetup.of(SimpleNamespace(name="code_exec", version=1), tasks, samples_per_task=2, seed=0, greedy=False)
+    with RunFolder.create(path.parent, path.name) as made:
+        made.save_config(to_mapping(Recipe()))
+        files = EvaluationFiles(made, 0)
+        files.save_episodes(rows)
+        files.save_result(setup.to_mapping(), summarize(rows, "builtin:tiny").to_mapping())
+        made.set_status(status)
 
-    An evaluation is one that was interrupted.
-    """
+
+def make_run(path: Path) -> None:
+    """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints."""
     if path.exists():
         return
     task = Task(task_id="t", prompt=({"role": "user", "content": "hello"},))
@@ -139,10 +169,6 @@ def make_run(path: Path, *, is_evaluation: bool = False) -> None:
     names = ("rollout/reward_mean", "rollout/success_mean", "train/entropy", "train/mismatch_kl")
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(to_mapping(Recipe()))
-        if is_evaluation:
-            run.save_evaluation(0, [episodes])
-            run.set_status(RunStatus.INTERRUPTED)
-            return
         for step in (1, 12, 20):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])

@@ -15,6 +15,7 @@ from agentgym.errors import UserError, nearest
 OWN = {
     "train": "train a policy in an environment",
     "eval": "measure a checkpoint on held-out tasks",
+    "compare": "compare two policies task by task",
     "runs": "list the runs",
     "episodes": "read a run's episodes, one by one",
     "curve": "draw a run's reward curve",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.cli.evaluating import Policy, find_policy
+from agentgym.cli.evaluating import Policy, base_recipe, find_policy
+from agentgym.cli.jobs import JobShell
+from agentgym.cli.recipes import Finished, finish
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.models.resolve import local_folder, weights_mark
@@ -53,14 +56,76 @@ def find_side(given: str) -> Side:
     return Side(given=given, policy=None, saved=saved)
 
 
-def with_saved(side: Side, recipe: Recipe) -> Side:
-    """The side with an evaluation that played what the recipe says, if one is finished: the run's own, or another."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A side, and the recipe by which it is played if nothing is saved."""
+
+    side: Side
+    finished: Finished | None
+
+    @property
+    def what(self) -> str:
+        if self.finished is None or self.side.saved:
+            return "nothing"
+        recipe = self.finished[0]
+        how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
+        return (
+            f"{recipe.eval.tasks} held-out tasks of {recipe.env.name}, {recipe.eval.samples_per_task} times each, {how}"
+        )
+
+
+def plan_sides(
+    sides: tuple[Side, Side], flags: Mapping[str, object], arguments: argparse.Namespace, shell: JobShell
+) -> tuple[Plan, Plan]:
+    """For each side what is saved of it, or how it is played: with the other side's tasks, seeds and environment.
+
+    A side that no run made is played by the other's config, with its own model.
+    """
+    options = [value for key, value in flags.items() if key.startswith("eval.")]
+    given = [one for one in (*options, arguments.env, arguments.recipe, arguments.reward) if one is not None]
+    fixed = next((side.given for side in sides if side.policy is None), None)
+    if fixed and (given or arguments.overrides or arguments.again):
+        raise UserError(
+            f"{fixed!r} is a saved evaluation, which is taken as it is; give its checkpoint to play it again"
+        )
+    first = _plan(sides[0], sides[0], sides[1], flags, arguments, shell)
+    second = _plan(sides[1], sides[1], sides[0], flags, arguments, shell)
+    if second.side.saved and not first.side.saved:
+        first = _plan(sides[0], second.side, second.side, flags, arguments, shell)
+    elif not second.side.saved:
+        second = _plan(sides[1], first.side, first.side, flags, arguments, shell)
+    return first, second
+
+
+def _plan(
+    side: Side, tasks_of: Side, other: Side, flags: Mapping[str, object], arguments: argparse.Namespace, shell: JobShell
+) -> Plan:
+    """tasks_of: whose tasks, seeds and environment are played. other: whose config this side has without its own."""
+    if side.policy is None:
+        return Plan(side=side, finished=None)
+    own = side.config_of or (None if arguments.recipe else other.config_of)
+    base, where = base_recipe(arguments.recipe, own)
+    if tasks_of is not side and tasks_of.config_of is not None and not arguments.recipe:
+        theirs = base_recipe(None, tasks_of.config_of)[0]
+        base = {**base, **{key: theirs[key] for key in ("env", "rewards", "eval") if key in theirs}}
+    model = {"model.path": side.policy.path, "model.random_weights": False}
+    finished = finish(base, {**model, "env.name": arguments.env, **flags}, arguments, where, shell)
+    return Plan(side=side if arguments.again else with_saved(side, finished), finished=finished)
+
+
+def with_saved(side: Side, finished: Finished) -> Side:
+    """The side with an evaluation that played what the recipe says, if one is finished: the run's own, or another.
+
+    One that an older version of the environment played is left out.
+    """
     from agentgym.evals.compare import Saved
 
     assert side.policy is not None
+    recipe, _, registry = finished
+    version = getattr(registry.environment(recipe.env.name), "version", None)
     for folder in _candidates(side.policy, recipe):
         saved = Saved.load(folder, side.policy.step, side.given)
-        if saved is not None:
+        if saved is not None and version in (None, saved.setup.version):
             return replace(side, saved=saved)
     return side
 
@@ -76,19 +141,21 @@ def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
     """Folders with an evaluation of the policy, finished or not, that plays what the recipe says."""
     wanted = to_mapping(recipe)
     model = local_folder(policy.path)
+    evals = Path(recipe.logging.evals_dir)
+    for name in reversed(runs_in(evals)):
+        folder = RunFolder.open(evals / name)
+        if not (folder.path / "config.yaml").is_file():  # its process ended at once
+            continue
+        config, record = folder.load_config(), read_record(folder, policy.step)
+        same = _plays_the_same(config, wanted) and _field(config, "model.path") == policy.path
+        if same and record and (model is None or record.get("weights") == weights_mark(model)):
+            yield folder
     if policy.run_dir is not None:
         folder = RunFolder.open(policy.run_dir)
         ends = (0, folder.load_comparison().get("steps"))  # those between the ends play loop.eval_tasks
         if _plays_the_same(folder.load_config(), wanted) and (
             policy.step in ends or _num_tasks(folder, policy.step) == recipe.eval.tasks
         ):
-            yield folder
-    evals = Path(recipe.logging.evals_dir)
-    for name in reversed(runs_in(evals)):
-        folder = RunFolder.open(evals / name)
-        config, record = folder.load_config(), read_record(folder, policy.step)
-        same = _plays_the_same(config, wanted) and _field(config, "model.path") == policy.path
-        if same and record and (model is None or record.get("weights") == weights_mark(model)):
             yield folder
 
 

@@ -37,6 +37,7 @@ FIGURES = (  # label, metric, digits: one line below the curves
     ("gradient", "train/grad_norm", 2),
     ("infra errors", "rollout/infra_errors", 0),
     ("unsupported", "rollout/unsupported", 0),
+    ("prompt too long", "rollout/prompt_too_long", 0),
     ("skipped groups", "loop/skipped_groups", 0),
 )
 CURVES = (

@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from agentgym.jobs.ending import TrainResult
     from agentgym.runs.folder import RunFolder
 
-HEADER = ("checkpoint", "success", "95% interval", "reward", "tasks", "episodes", "unsupported", "infra errors")
+HEADER = (
+    "checkpoint",
+    "success",
+    "95% interval",
+    "reward",
+    "tasks",
+    "episodes",
+    "unsupported",
+    "too long",
+    "infra errors",
+)
 
 
 def eval_row(result: EvalResult) -> tuple[str, ...]:
@@ -23,6 +33,7 @@ def eval_row(result: EvalResult) -> tuple[str, ...]:
         str(result.num_tasks),
         str(result.num_episodes),
         str(result.num_unsupported),
+        str(result.num_too_long),
         str(result.num_infra_errors),
     )
 

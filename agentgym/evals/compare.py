@@ -14,6 +14,7 @@ from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome
 
 NUM_NAMED = 3  # tasks that a message names
+NOT_COMPARED = ("model.path", "model.random_weights", "logging.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +158,10 @@ def compare(first: Saved, second: Saved) -> Comparison:
 
 
 def config_differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Fields by dotted key that differ between two configs, with both values."""
+    """Fields by dotted key that differ between two configs, with both values; without the model's own place."""
     a, b = _flat(first), _flat(second)
-    return [(key, str(a.get(key, "-")), str(b.get(key, "-"))) for key in {**a, **b} if a.get(key) != b.get(key)]
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key) and not key.startswith(NOT_COMPARED)]
+    return [(key, str(a.get(key, "-")), str(b.get(key, "-"))) for key in keys]
 
 
 def _pairs(first: Mapping[int, Play], second: Mapping[int, Play]) -> tuple[list[Play], list[Play]]:

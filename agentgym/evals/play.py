@@ -15,7 +15,7 @@ from agentgym.errors import InfraError
 from agentgym.evals.statistics import pass_at_k, success_interval
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.runs.records import pack
-from agentgym.types import Episode, Json, Outcome, Task
+from agentgym.types import COUNTED_APART, Episode, Json, Outcome, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class EvalResult:
     num_tasks: int
     num_episodes: int
     num_unsupported: int
+    num_too_long: int = 0  # prompts that left no token of rollout.max_episode_tokens
     num_infra_errors: int
     by_task: tuple[tuple[bool | None, ...], ...]
     pass_at: tuple[PassAtK, ...] = ()
@@ -133,7 +134,8 @@ async def play_eval(
 
 
 def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
-    """Count successes. Infrastructure errors and unsupported code are left out, and counted separately.
+    """Count successes. Infrastructure errors, unsupported code and prompts that are too long are left out, and
+    counted separately.
 
     Raises InfraError when nothing could be counted.
     """
@@ -145,7 +147,8 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
         raise InfraError(f"none of {len(flat)} episodes could be counted; the first error: {first}")
     low, high = success_interval(by_task)
     rewards = [e.reward for e in flat if e.reward is not None and e.outcome is not Outcome.INFRA_ERROR]
-    unsupported = sum(1 for e in flat if e.error is not None and e.error.kind == "unsupported")
+    kinds = [e.error.kind for e in flat if e.error is not None]
+    unsupported, too_long = (kinds.count(kind) for kind in COUNTED_APART)
     return EvalResult(
         checkpoint=checkpoint,
         success=sum(known) / len(known),
@@ -155,7 +158,8 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
         num_tasks=len(by_task),
         num_episodes=len(known),
         num_unsupported=unsupported,
-        num_infra_errors=len(flat) - len(known) - unsupported,
+        num_too_long=too_long,
+        num_infra_errors=len(flat) - len(known) - unsupported - too_long,
         by_task=by_task,
         pass_at=pass_shares(by_task, [row[0].task.difficulty for row in episodes]),
     )

@@ -42,7 +42,7 @@ async def evaluate(
     async with AsyncExitStack() as stack:
         model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
         found = registry or PluginRegistry.discover(recipe.plugins.disabled)
-        gym = await Gym.open(recipe, model_path, found, reporter)
+        gym = await Gym.open(recipe, model_path, found, reporter, training=False)
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from agentgym.env import Environment
@@ -21,6 +23,9 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
+from agentgym.types import Task
+
+SAMPLED_TASKS = 64  # of each split, whose prompts are measured before anything is started
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,18 +41,22 @@ class Gym:
     recipe: Recipe
 
     @classmethod
-    async def open(cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter) -> Gym:
-        """Check everything that the user may have set wrongly, then start the sandbox."""
-        environment = build_environment(registry, recipe.env.name, recipe.env.options)
-        scorer = Scorer.of(environment, registry, recipe.rewards)
+    async def open(
+        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter, *, training: bool = True
+    ) -> Gym:
+        """Check everything that the user may have set wrongly, then start the sandbox.
+
+        training: whether tasks of the train split are played too.
+        """
+        environment, scorer, train, test = prepare(recipe, registry, training=training)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
-        _check_lengths(recipe)
-        first = next(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0))
-        some = [first, *held_out_tasks(environment, 1)]
+        some = [*train, *test]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
         for note in {check_template(renderer, roles, turns=turns) for roles in shapes} - {""}:
             reporter.note(note)
+        for tasks in [train, test] if training else [test]:
+            _check_prompts(recipe, renderer, tasks)
         sandbox = recipe.sandbox
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
         capabilities = None
@@ -86,6 +95,49 @@ class Gym:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def prepare(
+    recipe: Recipe, registry: PluginRegistry, *, training: bool = True
+) -> tuple[Environment, Scorer, list[Task], list[Task]]:
+    """The environment with its options, its rewards, and the first tasks of training and of those held out.
+
+    Starts nothing and needs no model. Raises UserError for what none of them can be.
+    """
+    environment = build_environment(registry, recipe.env.name, recipe.env.options)
+    scorer = Scorer.of(environment, registry, recipe.rewards)
+    _check_lengths(recipe)
+    num_train = SAMPLED_TASKS if training else 1
+    train = list(islice(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0), num_train))
+    return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """The trainer computes the softmax at a temperature, not a truncated distribution."""
+    rollout = recipe.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise UserError(
+            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
+            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
+            "truncate only in `agentgym eval`"
+        )
+
+
+def _check_prompts(recipe: Recipe, renderer: ChatRenderer, tasks: Sequence[Task]) -> None:
+    """Each prompt must leave the agent a token. What an environment adds at an episode's start is not known here."""
+    limit = recipe.rollout.max_episode_tokens
+    lengths = [len(renderer.prompt(task.prompt)) for task in tasks]
+    if max(lengths) < limit:
+        return
+    longest = max(lengths)
+    task = tasks[lengths.index(longest)]
+    num = sum(length >= limit for length in lengths)
+    raise UserError(
+        f"task {task.task_id!r} has a prompt of {longest} tokens, but rollout.max_episode_tokens is {limit}, so the "
+        f"agent could say nothing ({num} of the first {len(tasks)} tasks of the {task.split} split). Set "
+        f"rollout.max_episode_tokens to at least {longest + recipe.rollout.max_turn_tokens}, generator.max_model_len "
+        "and trainer.seq_len to no less, or choose shorter tasks"
+    )
 
 
 def _check_lengths(recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
-from agentgym.types import Episode, Outcome
+from agentgym.types import COUNTED_APART, Episode, Outcome
 
 KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity
 
@@ -68,10 +68,14 @@ def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Means over the episodes of a step; rewards and successes over those without infrastructure errors."""
+    """Means over the episodes of a step; rewards and successes over those without infrastructure errors.
+
+    reward/<name>_missing: how many of those have no such score, where any has none.
+    """
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
     broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
-    unsupported = sum(1 for e in broken if e.error is not None and e.error.kind == "unsupported")
+    kinds = [e.error.kind for e in broken if e.error is not None]
+    apart = {kind: kinds.count(kind) for kind in COUNTED_APART}
     metrics = {
         "rollout/episodes": len(episodes),
         "rollout/reward_mean": _mean([e.reward for e in counted if e.reward is not None]),
@@ -79,13 +83,17 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "rollout/turns_mean": _mean([len(e.turns) for e in counted]),
         "rollout/completion_tokens_mean": _mean([e.num_sampled_tokens for e in counted]),
         "rollout/invalid_share": _mean([float(e.outcome is Outcome.INVALID) for e in counted]),
-        "rollout/infra_errors": len(broken) - unsupported,
-        "rollout/unsupported": unsupported,
+        "rollout/infra_errors": len(broken) - sum(apart.values()),
+        **{f"rollout/{kind}": count for kind, count in apart.items()},
         "rollout/retries": sum(e.retries for e in episodes),
     }
     for name in sorted({name for e in counted for name in e.rewards}):
-        values = [e.rewards[name] for e in counted if e.rewards.get(name) is not None]
-        metrics[f"reward/{name}_mean"] = _mean([value for value in values if value is not None])
+        scores = [e.rewards[name] for e in counted if name in e.rewards]
+        values = [score for score in scores if score is not None]
+        if values:
+            metrics[f"reward/{name}_mean"] = _mean(values)
+        if len(values) < len(scores):
+            metrics[f"reward/{name}_missing"] = len(scores) - len(values)
     return metrics
 
 

@@ -11,13 +11,12 @@ from typing import cast
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
-from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.evaluate import measure
-from agentgym.jobs.gym import Gym
+from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.resume import resumed_state
 from agentgym.jobs.state import RunState
@@ -121,8 +120,8 @@ class TrainJob:
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
-        _check_sampling(recipe)
-        self.gym = await Gym.open(recipe, self.model_path, self.registry, self.reporter)
+        check_sampling(recipe)
+        self.gym = await Gym.open(recipe, self.model_path, self.registry, self.reporter, training=True)
         stack.push_async_callback(self.gym.close)
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
@@ -294,14 +293,3 @@ class TrainJob:
             sink.open(str(self.folder.path), cast(dict[str, Json], to_mapping(self.recipe)))
             self.sinks.append(sink)
             self.stack.callback(sink.close)
-
-
-def _check_sampling(recipe: Recipe) -> None:
-    """The trainer computes the softmax at a temperature, not a truncated distribution."""
-    rollout = recipe.rollout
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        raise UserError(
-            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
-            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
-            "truncate only in `agentgym eval`"
-        )

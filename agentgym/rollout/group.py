@@ -7,7 +7,7 @@ from collections import Counter, deque
 
 from agentgym.errors import InfraError
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
-from agentgym.types import Episode, Group, Outcome, Task
+from agentgym.types import COUNTED_APART, Episode, Group, Outcome, Task
 
 
 async def play_group(player: EpisodePlayer, task: Task, *, group_id: int, size: int, run_seed: int) -> Group:
@@ -58,5 +58,5 @@ class InfraMonitor:
 
 
 def _is_broken(episode: Episode) -> bool:
-    unsupported = episode.error is not None and episode.error.kind == "unsupported"
-    return episode.outcome is Outcome.INFRA_ERROR and not unsupported
+    apart = episode.error is not None and episode.error.kind in COUNTED_APART
+    return episode.outcome is Outcome.INFRA_ERROR and not apart

@@ -29,9 +29,9 @@ RANGE_SLACK = 1e-9  # a mean of shares may miss its bound by rounding
 class Scorer:
     """Fills `episode.rewards` and `episode.reward`.
 
-    weights: by reward name; a reward with the weight 0 is recorded and counts nothing. Inline rewards and
-    `async def` rewards run on the event loop, plain ones in killable processes, at most `num_workers` of
-    them, which start when they are first needed. Those of a script or a notebook, which no other process can
+    weights: by reward name; a reward with the weight 0 is recorded and counts nothing, nor does its failure. Inline
+    rewards and `async def` rewards run on the event loop, plain ones in killable processes, at most `num_workers`
+    of them, which start when they are first needed. Those of a script or a notebook, which no other process can
     import, run inline. Use it as `async with`, or call `close()`.
     """
 
@@ -52,7 +52,9 @@ class Scorer:
         self._async = [r for r in chosen if _is_async(r.function)]
         plain = [r for r in chosen if not _is_async(r.function)]
         self._inline = [r for r in plain if r.inline or _is_only_here(r)]
-        self._plain = [r for r in plain if r not in self._inline]
+        recorded_last = sorted(plain, key=lambda r: not weights[r.name])  # one that hangs takes no score with it
+        self._plain = [r for r in recorded_last if r not in self._inline]
+        self._warned: set[str] = set()
         # The least that an episode can earn: what breaking the rules earns.
         self.floor = sum(
             min(weight * by_name[name].low, weight * by_name[name].high) for name, weight in weights.items()
@@ -77,18 +79,19 @@ class Scorer:
         """Fill `rewards`, and `reward` with their weighted sum, or None when a weighted one is None.
 
         A reward that raises, takes too long, or gives no finite number in its range makes the episode an
-        infrastructure error: then outcome and error are set, and `rewards` keeps what was scored before.
+        infrastructure error: then outcome and error are set, and `rewards` keeps what was scored before. One with
+        the weight 0 stays None instead, with a warning for the first time.
         The outcome of an episode that was scored is its player's to set.
         """
         episode.rewards = dict.fromkeys(self._weights)
         episode.reward = None
         for reward in self._inline:
-            if not _record(episode, reward, _call(reward, episode)):
+            if not self._record(episode, reward, _call(reward, episode)):
                 return
         if self._plain and not await self._score_plain(episode):
             return
         for reward in self._async:
-            if not _record(episode, reward, await _await(reward, episode)):
+            if not self._record(episode, reward, await _await(reward, episode)):
                 return
         weighted = [(weight, episode.rewards[name]) for name, weight in self._weights.items() if weight]
         if all(score is not None for _, score in weighted):
@@ -113,13 +116,37 @@ class Scorer:
         try:
             answers = await self._pool.run(light, [reward.timeout_s for reward in self._plain])
         except InfraError as error:
-            _fail(episode, "reward", type(error).__name__, str(error))
+            answers = [failure(error)]
+        return all(self._record(episode, r, answer) for r, answer in zip(self._plain, answers, strict=False))
+
+    def _record(self, episode: Episode, reward: Reward, answer: Answer) -> bool:
+        """Put an answer on the episode; False when it made the episode an infrastructure error."""
+        name, score, kind, message = reward.name, answer.score, answer.error_kind, answer.error
+        if score is not None and not reward.low - RANGE_SLACK <= score <= reward.high + RANGE_SLACK:  # nan too
+            kind, message = "ValueError", f"it gave {score}; its range is {reward.low:g} to {reward.high:g}"
+        if not kind:
+            episode.rewards[name] = score
+        elif self._weights[name]:
+            episode.outcome = Outcome.INFRA_ERROR
+            episode.error = ErrorRecord(source=f"reward:{name}", kind=kind, message=message)
             return False
-        return all(_record(episode, r, answer) for r, answer in zip(self._plain, answers, strict=False))
+        elif name not in self._warned:
+            self._warned.add(name)
+            log.warning(
+                "the reward %r has the weight 0 and failed: %s: %s. Such scores are recorded as missing, "
+                "and counted as reward/%s_missing",
+                name,
+                kind,
+                message,
+                name,
+            )
+        return True
 
 
 def find_reward(name: str, environment: object, registry: PluginRegistry) -> Reward:
-    """By name: the environment's own, its file's, a plugin's; or by import path. Raises UserError.
+    """By name: the environment's own, its file's, a plugin's; by `distribution:name`; or by import path.
+
+    Raises UserError.
 
     environment: an object, or a factory; of a class the own rewards are found too.
     """
@@ -128,7 +155,7 @@ def find_reward(name: str, environment: object, registry: PluginRegistry) -> Rew
     if name in own:
         return own[name]
     try:
-        return registry.reward(name)
+        return registry.reward(name, place)
     except UserError as error:
         if not own:
             raise
@@ -181,22 +208,3 @@ async def _await(reward: Reward, episode: Episode) -> Answer:
         return Answer(error_kind="TimeoutError", error=f"it took longer than {reward.timeout_s:g} s")
     except Exception as error:  # plugin code: anything may come
         return failure(error)
-
-
-def _record(episode: Episode, reward: Reward, answer: Answer) -> bool:
-    """Put an answer on the episode; False when it made the episode an infrastructure error."""
-    source = f"reward:{reward.name}"
-    if answer.error_kind:
-        return _fail(episode, source, answer.error_kind, answer.error)
-    score = answer.score
-    if score is not None and not reward.low - RANGE_SLACK <= score <= reward.high + RANGE_SLACK:  # nan too
-        message = f"it gave {score}; its range is {reward.low:g} to {reward.high:g}"
-        return _fail(episode, source, "ValueError", message)
-    episode.rewards[reward.name] = score
-    return True
-
-
-def _fail(episode: Episode, source: str, kind: str, message: str) -> bool:
-    episode.outcome = Outcome.INFRA_ERROR
-    episode.error = ErrorRecord(source=source, kind=kind, message=message)
-    return False

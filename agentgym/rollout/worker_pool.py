@@ -85,8 +85,6 @@ class WorkerPool:
             for timeout_s in timeouts_s:
                 async with asyncio.timeout(timeout_s):
                     answers.append(Answer.from_json(await worker.receive()))
-                if answers[-1].error_kind:
-                    break
         except TimeoutError:
             worker.kill()
             answers.append(Answer(error_kind="TimeoutError", error=f"it took longer than {timeout_s:g} s"))

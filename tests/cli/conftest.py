@@ -17,6 +17,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
@@ -47,6 +48,7 @@ def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
         num_tasks=tasks,
         num_episodes=tasks,
         num_unsupported=0,
+        num_too_long=0,
         num_infra_errors=0,
         by_task=tuple((number < successes,) for number in range(tasks)),
     )
@@ -124,7 +126,7 @@ class FakeJobs:
             seed=recipe.eval.seed,
             greedy=recipe.eval.greedy,
         )
-        files = EvaluationFiles(folder, step)
+        files = EvaluationFiles(folder, step, weights_mark(local_folder(recipe.model.path)))
         known = files.begin(setup.to_mapping(), resume=resume)
         reporter.note(f"{len(known)} were played before")
         rows = play(recipe, setup, tasks, self.solves)
@@ -280,7 +282,7 @@ class Plugin:
 
     @hookimpl
     def rewards(self):
-        return {"exact": Reward(name="exact", function=lambda episode: 1.0)}
+        return {"exact": Reward(name="exact", function=lambda episode: 1.0, inline=True)}
 
     @hookimpl
     def sandboxes(self):

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.env import EpisodeContext
 from agentgym.errors import UserError
-from agentgym.sandbox import AssertCase
+from agentgym.sandbox import AssertCase, CaseResult, GradeRequest, RunStatus, Verdict
+from agentgym.types import Task
 from agentgym_envs.code_exec.datasets_source import called_name, docstring_cases, humaneval_problem, row_task
 from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.problems import Problem
@@ -129,6 +131,96 @@ def test_a_row_of_another_shape_is_named() -> None:
     ):
         with pytest.raises(UserError, match=message):
             row_task(row, split="train", visible=1, where="x")
+
+
+TREE = {
+    "task_id": 20,
+    "text": "Write a function to count the nodes of a tree.",
+    "code": "class Knot:\n    def __init__(self): self.more = []\n\n"
+    "def knots(root):\n    return 1 + sum(map(knots, root.more))",
+    "test_setup_code": "tree = Knot()\ntree.more.append(Knot())",
+    "test_list": ["assert knots(tree) == 2", "assert knots(tree.more[0]) == 1"],
+}
+
+
+def problem_of(row: dict[str, object]) -> Problem:
+    return Problem.from_json(row_task(row, split="train", visible=1, where="x").answer)
+
+
+def test_a_function_may_have_the_name_of_a_builtin() -> None:
+    code = "def max(a, b):\n    return a if a > b else b"
+    row: dict[str, object] = {"task_id": 1, "text": "t", "code": code, "test_list": ["assert max(1, 2) == 2"] * 2}
+    assert problem_of(row).entry == "max"
+    row["test_list"] = ["assert sum([max(1, 2)]) == 2"] * 2
+    assert problem_of(row).entry == "max"
+
+
+def test_tests_have_the_modules_that_the_solution_imports_and_they_name() -> None:
+    code = "import re, math as m\nfrom os import path, sep\ndef f(x):\n    return m.pi"
+    tests = ["assert f(1) == m.pi", "assert sep and f(2) > 3"]
+    problem = problem_of({"task_id": 1, "text": "t", "code": code, "test_list": tests})
+    assert problem.prelude.splitlines() == ["import math as m", "from os import sep"]
+    assert passes(problem.solution, problem)
+
+
+def test_a_setup_that_needs_the_solutions_names_is_part_of_each_test() -> None:
+    problem = problem_of(TREE)
+    assert problem.prelude == "" and passes(problem.solution, problem)
+    said = row_task(TREE, split="train", visible=1, where="x").prompt[0]["content"]
+    assert "tree = Knot()" in said
+    plain = problem_of({**TREE, "test_setup_code": "import math\nhalf = math.pi / 2"})
+    assert plain.prelude == "import math\nhalf = math.pi / 2"
+
+
+def test_a_bad_row_is_named_and_left_out_with_a_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [json.loads(line) for line in Path(MBPP).read_text().splitlines()]
+    rows[3]["test_list"] = ["assert len([1]) == 1"]
+    rows[5]["test_list"] = []
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    environment = CodeExec(source="jsonl", path=str(file))
+    num_train = 8 - len(list(environment.tasks("test")))
+    assert len({task.task_id for task in islice(environment.tasks("train"), 2 * num_train)}) == num_train
+    [record] = caplog.records
+    assert "left out 2 of 10 rows" in record.getMessage() and "row 3 of" in record.getMessage()
+    file.write_text("\n".join(map(json.dumps, [rows[3], rows[5]])))
+    with pytest.raises(UserError, match=r"row 3 of .*; 2 of 2 rows are like it"):
+        list(CodeExec(source="jsonl", path=str(file)).tasks("test"))
+
+
+class Accepting:
+    """A sandbox that accepts every solution of a task whose tests never run."""
+
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+
+    async def grade(self, request: GradeRequest) -> Verdict:
+        self.codes.append(request.code)
+        asserted = "assert" in "".join(
+            c.source for c in request.cases if isinstance(c, AssertCase) and "def t" not in c.source
+        )
+        passed = not asserted or "return x" in request.code
+        return Verdict(status=RunStatus.OK, results=tuple(CaseResult(passed=passed) for _ in request.cases))
+
+
+async def test_tests_that_never_run_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    environment, sandbox = CodeExec(source="jsonl", path=MBPP), Accepting()
+
+    async def play(name: str, test: str) -> None:
+        row = {"task_id": name, "text": "t", "code": "", "test_list": [test, test]}
+        task: Task = row_task(row, split="train", visible=1, where="rows.jsonl")
+        context: EpisodeContext[Problem] = EpisodeContext(task=task, messages=list(task.prompt), sandbox=sandbox)  # type: ignore[arg-type]
+        context.state = await environment.start(context)
+        context.messages.append({"role": "assistant", "content": "def f(x):\n    return x"})
+        context.turn = 1
+        assert (await environment.reply(context)).done and context.info["success"] is True
+
+    for _ in range(2):
+        await play("idle", "def t():\n    assert f(1) == 2")
+        await play("busy", "assert f(1) == 1")
+    assert len(sandbox.codes) == 6
+    [record] = caplog.records
+    assert "rows/idle" in record.getMessage() and "does nothing" in record.getMessage()
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

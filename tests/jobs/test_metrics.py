@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agentgym.jobs.metrics import StepMeter
+from agentgym.jobs.metrics import StepMeter, rollout_metrics
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity
+from agentgym.types import Episode, ErrorRecord, Outcome, Task
 
 
 def record(step: int) -> StepRecord:
@@ -26,3 +27,19 @@ def test_counts_are_given_since_the_start_and_for_the_step() -> None:
 def test_a_run_without_a_sandbox_has_no_metrics_of_one() -> None:
     found = StepMeter(activity=Activity(), tokens_before=0.0).read(record(1), {}, {})
     assert not [name for name in found if name.startswith("sandbox/")]
+
+
+def test_prompts_that_are_too_long_and_scores_that_are_missing_are_counted_apart() -> None:
+    task = Task(task_id="t", prompt=())
+    scored = [
+        Episode(episode_id="e", task=task, seed=0, outcome=Outcome.SCORED, reward=1.0, rewards={"style": style})
+        for style in (0.5, None, None)
+    ]
+    errors = [
+        ErrorRecord(source="", kind=kind, message="") for kind in ("prompt_too_long", "unsupported", "InfraError")
+    ]
+    lost = [Episode(episode_id="e", task=task, seed=0, outcome=Outcome.INFRA_ERROR, error=error) for error in errors]
+    found = rollout_metrics([*scored, *lost])
+    counts = ("prompt_too_long", "unsupported", "infra_errors")
+    assert [found[f"rollout/{count}"] for count in counts] == [1, 1, 1]
+    assert found["reward/style_mean"] == 0.5 and found["reward/style_missing"] == 2

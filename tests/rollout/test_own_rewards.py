@@ -89,6 +89,57 @@ async def test_the_recipes_weights_replace_the_environments_and_own_rewards_win(
         Scorer.of(own, registry, {"metod": 1.0})
 
 
+def plugin(score: float, *environments: type) -> object:
+    class Plugin:
+        @hookimpl
+        def rewards(self) -> dict[str, Reward]:
+            return {"success": Reward(name="success", function=lambda _: score, inline=True)}
+
+        @hookimpl
+        def environments(self) -> dict[str, type]:
+            return {one.name: one for one in environments}  # type: ignore[attr-defined]
+
+    return Plugin()
+
+
+class Weighs(Environment):
+    rewards = {"success": 1.0}
+
+    def tasks(self, split, seed=0):  # type: ignore[no-untyped-def]
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("key", "distributions", "chosen"),
+    [
+        ("success", ("agentgym", "foreign", "third"), 0.0),  # nobody replaces ours
+        ("success", ("agentgym", "weighs", "third"), 0.1),  # but the environment's own distribution
+        ("third:success", ("agentgym", "weighs", "third"), 0.2),
+        ("agentgym:success", ("agentgym", "weighs", "third"), 0.0),
+    ],
+)
+async def test_of_several_rewards_of_one_name_the_environments_is_taken_or_the_one_that_is_named(
+    key: str, distributions: tuple[str, ...], chosen: float
+) -> None:
+    registry = PluginRegistry([])
+    for number, distribution in enumerate(distributions):
+        environments = [Weighs] if distribution == "weighs" else []
+        registry.register(plugin(number / 10, *environments), f"p{number}").distribution = distribution
+    async with Scorer.of(Weighs(), registry, {key: 1.0}) as s:
+        result = await scored(s)
+    assert result.rewards == {"success": chosen}
+
+
+def test_two_foreign_rewards_of_one_name_are_refused_with_the_names_that_choose() -> None:
+    registry = PluginRegistry([])
+    for name in ("one", "two"):
+        registry.register(plugin(0.0), name).distribution = f"{name}-rewards"
+    with pytest.raises(UserError, match="write 'one-rewards:success' or 'two-rewards:success'"):
+        Scorer.of(Weighs(), registry)
+    with pytest.raises(UserError, match="'one-rewards' provides the rewards 'success'"):
+        Scorer.of(Weighs(), registry, {"one-rewards:sucess": 1.0})
+
+
 async def test_a_method_of_an_environment_that_cannot_be_sent_is_refused_with_advice(own: Environment) -> None:
     own.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="reward 'method' cannot be sent to a process"):

@@ -145,6 +145,23 @@ async def test_a_failing_reward_is_an_infrastructure_error_with_its_name(
     assert result.rewards["half"] == 0.5
 
 
+@pytest.mark.parametrize("name", ["raises", "dies", "word", "nan", "hangs_on_request"])
+async def test_a_reward_that_is_only_recorded_never_costs_an_episode(
+    module: ModuleType, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = reward(getattr(module, name), timeout_s=0.2)
+    inline = Reward(name="inline", function=lambda e: e.info["missing"], inline=True)  # type: ignore[arg-type,return-value]
+    rewards = (failing, reward(module.half), inline, reward(module.one))
+    async with scorer(*rewards, half=1.0, one=0.0, inline=0.0, **{name: 0.0}) as s:
+        for _ in range(2):
+            result = await scored(s, hangs=os.devnull)
+            assert result.error is None and result.outcome is None and result.reward == 0.5
+            assert result.rewards["half"] == 0.5 and result.rewards[name] is None and result.rewards["inline"] is None
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 2 and all("has the weight 0" in text for text in warnings)
+    assert {text.split("'")[1] for text in warnings} == {name, "inline"}
+
+
 async def test_a_hanging_reward_is_killed_and_the_next_episode_is_scored(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ def test_the_agent_fits_into_one_argument_and_names_its_files() -> None:
     assert len(argument) < MAX_ARGUMENT_BYTES * 3 // 4
     assert argument.isascii()
     program = argument.replace(
-        "from agent.main import main\nmain(sys.argv[1:])", "import agent.frames\nagent.frames.read_all(-1)"
+        "from agent.main import main\nmain(sys.argv[1:])", "import agent.frames\nagent.frames.write_all(-1, b'x')"
     )
     said = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False).stderr
     assert 'File "agent/frames.py", line ' in said

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
+import logging
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentgym.errors import UserError
@@ -16,6 +17,8 @@ from agentgym.sandbox import AssertCase, Case
 from agentgym.types import SandboxSpec, Split, Task
 from agentgym_envs.code_exec.problems import Problem, case_text
 from agentgym_envs.code_exec.programs import holds_program, program_problem
+
+log = logging.getLogger(__name__)
 
 Row = Mapping[str, object]
 _TEST_SHARE = 5  # one row in this many is a test where the data has no splits of its own
@@ -26,7 +29,9 @@ _PROGRAM_SANDBOX = SandboxSpec()  # an interpreter without standard input is of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
-    """reader: `json`, `parquet` (path: a file) or `hub` (path: a data set's name, subset: its config).
+    """Rows of another shape are left out, with one warning.
+
+    reader: `json`, `parquet` (path: a file) or `hub` (path: a data set's name, subset: its config).
 
     visible: how many of a row's assertions the agent sees; a HumanEval row shows those in its docstring.
     """
@@ -35,6 +40,7 @@ class DatasetSource:
     path: str
     subset: str = ""
     visible: int = 1
+    _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.reader != "hub" and not Path(self.path).is_file():
@@ -57,8 +63,27 @@ class DatasetSource:
         splits = _load(self.reader, self.path, self.subset)
         own = {"train", "test"} <= set(splits)
         rows = splits[split] if own else [row for name in sorted(splits) for row in splits[name]]
-        tasks = [row_task(row, split=split, visible=self.visible, where=self.path) for row in rows]
+        tasks = self._row_tasks(rows, split)
         return tasks if own else _divide(tasks, split)
+
+    def _row_tasks(self, rows: Sequence[Row], split: Split) -> list[Task]:
+        """Raises UserError when no row is of a shape that is known."""
+        tasks: list[Task] = []
+        refused: list[str] = []
+        for row in rows:
+            try:
+                tasks.append(row_task(row, split=split, visible=self.visible, where=self.path))
+            except UserError as error:
+                refused.append(str(error))
+        if not refused:
+            return tasks
+        if not tasks:
+            raise UserError(f"{refused[0]}; {len(refused)} of {len(rows)} rows are like it")
+        text = f"left out {len(refused)} of {len(rows)} rows of {self.path}: {'; '.join(refused[:3])}"
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s%s", text, "; …" if len(refused) > 3 else "")
+        return tasks
 
 
 def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
@@ -112,14 +137,19 @@ def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
     tests = row["test_list"]
     if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
         raise ValueError(f"test_list is a list of assertions, not {tests!r}")
+    code, first = _text(row, "code", ""), str(tests[0])
+    setup = _text(row, "test_setup_code", "") or _text(row, "test_imports", "")
+    imports = "".join(f"{line}\n" for line in needed_imports(code, "\n".join([setup, *map(str, tests)])))
+    if free_names(imports + setup):  # the solution's: without them its tests fail, not the task
+        tests, setup = [f"{setup}\n{test}" for test in tests], ""
     cases = [AssertCase(source=str(test)) for test in tests]
     seen = min(visible, len(cases) - 1)  # one at least stays hidden
     problem = Problem(
-        entry=called_name(cases[0].source),
+        entry=called_name(first, _defined(code)),
         visible=tuple(cases[:seen]),
         hidden=tuple(cases[seen:]),
-        prelude=_text(row, "test_setup_code", "") or _text(row, "test_imports", ""),
-        solution=_text(row, "code", ""),
+        prelude=imports + setup,
+        solution=code,
     )
     said = _text(row, "text", "") or _text(row, "prompt", "")
     if not said:
@@ -128,14 +158,54 @@ def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
     return f"{said.strip()}\nName the function {problem.entry}.{examples}", problem
 
 
-def called_name(assertion: str) -> str:
-    """The function that an assertion calls: the outermost call of a name that is not a builtin."""
-    for node in ast.walk(ast.parse(assertion)):  # breadth first, so the outermost comes first
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name = node.func.id
-            if not hasattr(builtins, name):
-                return name
+def called_name(assertion: str, defined: Collection[str] = ()) -> str:
+    """The function that an assertion calls: the outermost call of a name that the solution defines, or else that is
+    not a builtin."""
+    nodes = ast.walk(ast.parse(assertion))  # breadth first, so the outermost comes first
+    called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    for name in [*(name for name in called if name in defined), *called]:
+        if name in defined or not hasattr(builtins, name):
+            return name
     raise ValueError(f"no function is called in {assertion!r}")
+
+
+def needed_imports(code: str, tests: str) -> list[str]:
+    """The solution's own imports of modules that its tests name: they were written to run in one namespace."""
+    used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+    found = []
+    for node in _top_level(code):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used]
+            if node.names:
+                found.append(ast.unparse(node))
+    return found
+
+
+def free_names(source: str) -> set[str]:
+    """Names that it uses and neither binds nor has from Python."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {name.id for name in names if isinstance(name.ctx, ast.Store)} | {
+        (one.asname or one.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for one in node.names
+    }
+    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return {name.id for name in names} - bound - set(dir(builtins))
+
+
+def _defined(code: str) -> set[str]:
+    return {node.name for node in _top_level(code) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+def _top_level(code: str) -> list[ast.stmt]:
+    """The statements of a solution; none of one that is no Python: it need not be right."""
+    try:
+        return ast.parse(code).body
+    except SyntaxError:
+        return []
 
 
 def docstring_cases(prompt: str, entry: str) -> tuple[Case, ...]:

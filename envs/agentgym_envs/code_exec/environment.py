@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import GradeRequest, Limits, RunStatus, Verdict
+from agentgym.sandbox import AssertCase, GradeRequest, Limits, RunStatus, Verdict
 from agentgym.types import Message, Split, Task
 from agentgym_envs.code_exec.answers import find_code
 from agentgym_envs.code_exec.feedback import feedback, verdict_record
-from agentgym_envs.code_exec.problems import Problem
+from agentgym_envs.code_exec.problems import Problem, idle_solution
 from agentgym_envs.code_exec.sources import TaskSource, make_source
+
+log = logging.getLogger(__name__)
 
 
 class CodeExec(Environment[Problem]):
@@ -44,6 +48,7 @@ class CodeExec(Environment[Problem]):
         self._source: TaskSource = make_source(source, options)
         self._feedback_chars = feedback_chars
         self._limits = Limits(wall_s=wall_s)
+        self._solved: set[str] = set()  # tasks whose test source was checked
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         return self._source.tasks(split, seed)
@@ -73,9 +78,21 @@ class CodeExec(Environment[Problem]):
         info["tests_passed"] = sum(result.passed for result in hidden) / len(hidden)
         info["success"] = verdict.passed
         error = feedback(problem, verdict, self._feedback_chars)
+        if verdict.passed:
+            await self._check_tests(context, problem)
         if error is None:
             return Reply(done=True)  # solved, or only hidden cases fail, which are never shown
         return Reply(messages=(feedback_message(error),))
+
+    async def _check_tests(self, context: EpisodeContext[Problem], problem: Problem) -> None:
+        """When a task is solved for the first time: warn if a function that does nothing passes its tests, too."""
+        name = context.task.task_id
+        if name in self._solved or not any(isinstance(case, AssertCase) for case in problem.cases):
+            return
+        self._solved.add(name)
+        with contextlib.suppress(InfraError):  # the episode is judged already
+            if (await self._grade(context, problem, idle_solution(problem.entry))).passed:
+                log.warning("code_exec: the tests of task %s pass for a function that does nothing: do they run?", name)
 
     async def _grade(self, context: EpisodeContext[Problem], problem: Problem, code: str) -> Verdict:
         if context.sandbox is None:

@@ -50,6 +50,14 @@ class Problem:
         )
 
 
+def idle_solution(entry: str) -> str:
+    """A function that does nothing, or a class of whose methods one does."""
+    owner, dot, method = entry.partition(".")
+    if dot:
+        return f"class {owner}:\n    def {method}(self, *args, **kwargs):\n        pass\n"
+    return f"def {owner}(*args, **kwargs):\n    pass\n"
+
+
 def call_text(entry: str, case: CallCase) -> str:
     """The call as a person writes it: `f([3, 1])`."""
     words = [repr(value) for value in case.args]

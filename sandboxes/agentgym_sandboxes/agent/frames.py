@@ -106,16 +106,6 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def read_all(fd: int) -> bytes:
-    """Read to the end."""
-    pieces: list[bytes] = []
-    while True:
-        piece = os.read(fd, 1 << 16)
-        if not piece:
-            return b"".join(pieces)
-        pieces.append(piece)
-
-
 def memory_file(data: bytes) -> int:
     """A descriptor that holds `data`, at its beginning."""
     fd = os.memfd_create("payload")
@@ -127,27 +117,3 @@ def memory_file(data: bytes) -> int:
 def write_line(fd: int, value: object) -> None:
     """One JSON value on a line of its own."""
     write_all(fd, json.dumps(value, separators=(",", ":")).encode() + b"\n")
-
-
-class LineReader:
-    """JSON values, one a line, from a descriptor."""
-
-    def __init__(self, fd: int, max_bytes: int) -> None:
-        self._fd = fd
-        self._max_bytes = max_bytes
-        self._buffer = bytearray()
-
-    def next(self) -> object:
-        """The next value. Raises EOFError at the end, FrameError for a line that is too long."""
-        while True:
-            end = self._buffer.find(b"\n")
-            if end >= 0:
-                line = bytes(self._buffer[:end])
-                del self._buffer[: end + 1]
-                return json.loads(line)
-            if len(self._buffer) > self._max_bytes:
-                raise FrameError(f"a line of more than {self._max_bytes} bytes")
-            piece = os.read(self._fd, 1 << 16)
-            if not piece:
-                raise EOFError
-            self._buffer += piece

@@ -135,10 +135,6 @@ class Engine:
         """Whether its files are most likely this host's."""
         return bool(self._endpoint.path) and self._tunnel is None
 
-    @property
-    def is_connected(self) -> bool:
-        return self._tunnel is None or self._tunnel.alive
-
     async def reconnect(self) -> None:
         """Open the tunnel again when it has ended. Raises EngineUnreachable."""
         if self._tunnel is None or self._tunnel.alive:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 _MAKERS = frozenset(("set", "frozenset"))
 _COMBINING = frozenset(("union", "intersection", "difference", "symmetric_difference"))
@@ -12,12 +11,12 @@ _METHODS = _COMBINING | frozenset((
     "issuperset", "remove", "symmetric_difference_update", "update",
 ))  # fmt: skip
 _BLIND = frozenset(("all", "any", "bool", "frozenset", "isinstance", "len", "max", "min", "set", "sorted", "sum"))
-_MAX_ROUNDS = 10  # in which names of names of a set are found
 _OPERATORS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
+_MAX_ROUNDS = 10  # in which names of names of a set are found
 
 
 def ordered_set(tree: ast.Module) -> str:
-    """What is read in the order of a set, in a few words; or ""."""
+    """What is read in the order of a set, in a few words; or "". Raises RecursionError."""
     return _Sets(tree).ordered()
 
 
@@ -26,38 +25,39 @@ class _Sets:
 
     def __init__(self, tree: ast.Module) -> None:
         self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        self._annotations = {id(inner) for node in ast.walk(tree) for inner in _annotations(node)}
         self._held: set[str] = set()  # names, attributes and functions
         self._known: dict[ast.AST, bool] = {}
-        self._is_whole = False
-        for _ in range(_MAX_ROUNDS):
-            num_held = len(self._held)
-            self._known.clear()
-            for node in self._parents:
-                if self._is_set(node):
-                    self._held.update(self._holders(node))
-            if len(self._held) == num_held:
-                self._is_whole = True
-                break
 
     def ordered(self) -> str:
-        """What is read in an order, in a few words; or ""."""
-        if not self._is_whole:
+        for _ in range(_MAX_ROUNDS):
+            held = {name for node in self._parents if self._is_set(node) for name in self._holders(node)}
+            if held <= self._held:
+                break
+            self._held |= held
+            self._known.clear()
+        else:
             return "a set with many names"
         for node in self._parents:
-            if id(node) in self._annotations:
-                continue
-            is_maker = isinstance(node, ast.Name) and node.id in _MAKERS and not self._is_called(node)
-            if (is_maker and not self._is_blind(node)) or (self._is_set(node) and not self._is_blind(node)):
+            if (self._is_set(node) or self._is_maker(node)) and not self._is_blind(node):
                 return ast.unparse(node)[:40]
         return ""
 
+    def _is_maker(self, node: ast.AST) -> bool:
+        """Whether it hands `set` on, as in defaultdict(set); not where it is called or names a type."""
+        named = (ast.arg, ast.AnnAssign, ast.FunctionDef, ast.Subscript)
+        is_used = self._is_called(node) or isinstance(self._parents[node], named)
+        return isinstance(node, ast.Name) and node.id in _MAKERS and not is_used
+
+    def _is_called(self, node: ast.AST) -> bool:
+        parent = self._parents[node]
+        return isinstance(parent, ast.Call) and parent.func is node
+
     def _is_set(self, node: ast.AST) -> bool:
         if node not in self._known:
-            self._known[node] = self._may_be_set(node)
+            self._known[node] = self._makes_set(node)
         return self._known[node]
 
-    def _may_be_set(self, node: ast.AST) -> bool:
+    def _makes_set(self, node: ast.AST) -> bool:
         match node:
             case ast.Set() | ast.SetComp():
                 return True
@@ -68,40 +68,28 @@ class _Sets:
             case ast.Call(func=ast.Attribute(attr=name, value=owner)):
                 return name in _COMBINING or name in self._held or (name == "copy" and self._is_set(owner))
             case ast.BinOp(op=operator, left=left, right=right) if isinstance(operator, _OPERATORS):
-                return self._is_set(left) or self._is_set(right) or _is_view(left) or _is_view(right)
-            case ast.IfExp(body=body, orelse=other):
-                return self._is_set(body) or self._is_set(other)
+                return any(self._is_set(side) or _is_view(side) for side in (left, right))
+            case ast.IfExp(body=one, orelse=other):
+                return self._is_set(one) or self._is_set(other)
             case ast.BoolOp(values=values):
-                return any(self._is_set(value) for value in values)
+                return any(map(self._is_set, values))
         return False
 
-    def _holders(self, node: ast.AST) -> Iterator[str]:
+    def _holders(self, node: ast.AST) -> list[str]:
         """The names that a set is bound to, or the function that returns it."""
         parent = self._parents[node]
         if isinstance(parent, ast.Return):
             while not isinstance(parent, (ast.FunctionDef, ast.Module)):
                 parent = self._parents[parent]
-            if isinstance(parent, ast.FunctionDef):
-                yield parent.name
-        for target in _targets(parent):
-            if isinstance(target, ast.Name):
-                yield target.id
-            elif isinstance(target, ast.Attribute):
-                yield target.attr
-
-    def _is_called(self, node: ast.AST) -> bool:
-        parent = self._parents[node]
-        return isinstance(parent, ast.Call) and parent.func is node
+            return [parent.name] if isinstance(parent, ast.FunctionDef) else []
+        return [target.id if isinstance(target, ast.Name) else target.attr for target in _targets(parent)]
 
     def _is_blind(self, node: ast.AST) -> bool:
         """Whether what a set is used for takes no notice of its order."""
-        parent = self._parents[node]
-        match parent:
+        match parent := self._parents[node]:
             case ast.Expr() | ast.Return() | ast.Compare() | ast.UnaryOp() | ast.If() | ast.While() | ast.Assert():
                 return True
-            case ast.BoolOp() | ast.IfExp():
-                return True  # a set itself, or a condition
-            case ast.Set():
+            case ast.BoolOp() | ast.IfExp() | ast.Set():  # a set itself, a condition, or an element
                 return True
             case ast.Tuple():
                 return isinstance(self._parents[parent], ast.Set)
@@ -115,26 +103,22 @@ class _Sets:
                 return name in _METHODS
             case ast.comprehension():
                 made = self._parents[parent]
-                return isinstance(made, ast.SetComp) or (
-                    isinstance(made, (ast.ListComp, ast.GeneratorExp)) and self._is_blind(made)
-                    and isinstance(self._parents[made], ast.Call)
-                )  # fmt: skip
-        targets = list(_targets(parent))
-        return bool(targets) and all(isinstance(target, (ast.Name, ast.Attribute)) for target in targets)
+                is_read = isinstance(made, (ast.ListComp, ast.GeneratorExp)) and self._is_called_with(made)
+                return isinstance(made, ast.SetComp) or is_read
+        return bool(_targets(parent))
+
+    def _is_called_with(self, node: ast.AST) -> bool:
+        return isinstance(self._parents[node], ast.Call) and self._is_blind(node)
 
 
-def _targets(node: ast.AST) -> list[ast.expr]:
-    """What a statement or an expression binds its value to."""
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) else []
-
-
-def _annotations(node: ast.AST) -> Iterator[ast.AST]:
-    for name in ("annotation", "returns"):
-        found = getattr(node, name, None)
-        if isinstance(found, ast.AST):
-            yield from ast.walk(found)
+def _targets(node: ast.AST) -> list[ast.Name | ast.Attribute]:
+    """What binds its value to names and attributes alone."""
+    if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+        targets: list[ast.expr] = [node.target]
+    else:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+    found = [target for target in targets if isinstance(target, (ast.Name, ast.Attribute))]
+    return found if len(found) == len(targets) else []
 
 
 def _is_view(node: ast.AST) -> bool:

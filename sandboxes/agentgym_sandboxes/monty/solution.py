@@ -196,6 +196,8 @@ def refuse_what_differs(request: GradeRequest, questions: list[list[Tree]]) -> N
         raise Unsupported(f"the entry {request.entry!r}")
     for question in questions:
         _refuse_kinds(question, "a case passes what it has no type for")
+        if _holds_set(question):
+            raise Unsupported("a case passes a set, whose order is another one here")
     tests = [case.source for case in request.cases if isinstance(case, AssertCase)]
     for code in (request.code, request.prelude, *tests):
         if reason := differs(code):
@@ -216,8 +218,15 @@ def _kinds(tree: Tree) -> Iterator[str]:
             yield from _kinds(item)
 
 
+def _holds_set(tree: Tree | list[Tree]) -> bool:
+    """Whether a set of several elements is in it."""
+    return isinstance(tree, list) and ((tree[:1] in (["s"], ["z"]) and len(tree) > 2) or any(map(_holds_set, tree)))
+
+
 def _refuse_texts(value: object) -> None:
     """Raises Unsupported for an argument out of a test that came as the text of what it was, or as no value."""
+    if isinstance(value, (set, frozenset)) and len(value) > 1:
+        raise Unsupported("a test passes a set, whose order is another one here")
     if isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
             _refuse_texts(item)

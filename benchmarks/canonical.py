@@ -1,9 +1,12 @@
-"""Grades HumanEval's canonical solutions, which must all pass, and bodies that do nothing, which must all fail.
+"""Grades a benchmark's canonical solutions, which must all pass, and bodies that do nothing, which must all fail.
 
-    python benchmarks/humaneval.py HumanEval.jsonl.gz --sandbox docker
+    python benchmarks/canonical.py HumanEval.jsonl.gz --sandbox docker
+    python benchmarks/canonical.py mbpp.jsonl --at-once 4
 
-Nothing is downloaded. The file is at https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz;
-the hub's `openai/openai_humaneval` as JSON lines works too. Exit code 1: a solution was misjudged.
+For files of HumanEval's or MBPP's shape. Nothing is downloaded. HumanEval is at
+https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz, MBPP at
+https://github.com/google-research/google-research/raw/master/mbpp/mbpp.jsonl. Exit code 1: a solution was misjudged,
+or a row could not be read.
 """
 
 from __future__ import annotations
@@ -20,13 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
-from agentgym import GradeRequest, InfraError, Sandbox
+from agentgym import GradeRequest, InfraError, Sandbox, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Limits, RunStatus
-from agentgym_envs.code_exec.datasets_source import humaneval_problem
+from agentgym_envs.code_exec.datasets_source import row_task
 from agentgym_envs.code_exec.problems import Problem
 
-WHERE = "https://github.com/openai/human-eval/raw/master/data/HumanEval.jsonl.gz"
 KINDS = ("canonical", "return None", "empty body", "empty file")
 
 
@@ -42,28 +44,45 @@ class Judged:
     error: str = ""
 
 
-def read_rows(path: Path) -> list[Mapping[str, object]]:
-    """The problems of a .jsonl or .jsonl.gz file. Raises ValueError for anything but HumanEval data."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A problem with its task's name. prompt: what begins its function."""
+
+    task_id: str
+    problem: Problem
+    prompt: str
+
+
+def read_rows(path: Path) -> tuple[list[Row], list[str]]:
+    """The problems of a .jsonl or .jsonl.gz file, and what is wrong with the other rows. Raises ValueError."""
     data = path.read_bytes()
     text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    for number, row in enumerate(rows, 1):
-        missing = {"task_id", "prompt", "entry_point", "canonical_solution", "test"} - set(row)
-        if missing:
-            raise ValueError(f"{path}, row {number}: no {', '.join(sorted(missing))}; is it HumanEval?")
-    return rows
+    rows: list[Row] = []
+    refused: list[str] = []
+    for line in filter(str.strip, text.split("\n")):
+        row = json.loads(line)
+        try:
+            task = row_task(row, split="test", visible=1, where=path.name)
+        except UserError as error:
+            refused.append(str(error))
+            continue
+        problem = Problem.from_json(task.answer)
+        own = row["prompt"] if "entry_point" in row else f"def {problem.entry}(*args, **kwargs):"
+        rows.append(Row(task_id=task.task_id, problem=problem, prompt=own))
+    return rows, refused
 
 
-def solutions(problem: Problem) -> Mapping[str, str]:
+def solutions(row: Row) -> Mapping[str, str]:
     """By kind: the right one, and three that do nothing."""
-    prompt = problem.prelude
+    problem, prompt = row.problem, row.prompt
     codes = (problem.solution, f"{prompt}\n    return None\n", f"{prompt}\n    pass\n", "")
     return dict(zip(KINDS, codes, strict=True))
 
 
-async def judge(sandbox: Sandbox, task_id: str, problem: Problem, kind: str, wall_s: float) -> Judged:
+async def judge(sandbox: Sandbox, row: Row, kind: str, wall_s: float) -> Judged:
+    task_id, problem = row.task_id, row.problem
     request = GradeRequest(
-        code=solutions(problem)[kind],
+        code=solutions(row)[kind],
         entry=problem.entry,
         cases=problem.cases,
         prelude=problem.prelude,
@@ -87,17 +106,15 @@ async def judge(sandbox: Sandbox, task_id: str, problem: Problem, kind: str, wal
     )
 
 
-async def judge_all(
-    sandbox: Sandbox, rows: Sequence[Mapping[str, object]], *, at_once: int, wall_s: float, show: bool
-) -> list[Judged]:
+async def judge_all(sandbox: Sandbox, rows: Sequence[Row], *, at_once: int, wall_s: float, show: bool) -> list[Judged]:
     """Every kind of solution of every problem, in the rows' order."""
     turns = asyncio.Semaphore(at_once)
     done = 0
 
-    async def one(row: Mapping[str, object], kind: str) -> Judged:
+    async def one(row: Row, kind: str) -> Judged:
         nonlocal done
         async with turns:
-            judged = await judge(sandbox, str(row["task_id"]), humaneval_problem(row), kind, wall_s)
+            judged = await judge(sandbox, row, kind, wall_s)
         done += 1
         if show:
             print(f"\r{done} of {len(rows) * len(KINDS)}", end="", file=sys.stderr, flush=True)
@@ -127,7 +144,7 @@ def summary(judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
-async def grade_file(rows: Sequence[Mapping[str, object]], arguments: argparse.Namespace) -> int:
+async def grade_file(rows: Sequence[Row], arguments: argparse.Namespace) -> int:
     """Grade, print, and return the exit code: 0 when everything was judged correctly."""
     print(f"{len(rows)} problems, {len(KINDS)} solutions each, in {arguments.sandbox}", file=sys.stderr)
     async with PluginRegistry.discover().sandbox(arguments.sandbox)({}) as sandbox:
@@ -146,7 +163,7 @@ async def grade_file(rows: Sequence[Mapping[str, object]], arguments: argparse.N
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", help="HumanEval.jsonl or .jsonl.gz")
+    parser.add_argument("path", help="a .jsonl or .jsonl.gz file")
     parser.add_argument("--sandbox", default="docker", help="a backend's name (docker)")
     parser.add_argument("--at-once", type=int, default=1, help="grades at a time (1)")
     parser.add_argument("--wall-s", type=float, default=20.0, help="for one grade (20)")
@@ -155,14 +172,18 @@ def main() -> int:
     arguments = parser.parse_args()
     path = Path(arguments.path)
     if not path.is_file():
-        print(f"humaneval: there is no file {str(path)!r}; the data is available at {WHERE}", file=sys.stderr)
+        print(f"canonical: there is no file {str(path)!r}; --help says where the data is", file=sys.stderr)
         return 2
     try:
-        rows = read_rows(path)
+        rows, refused = read_rows(path)
     except (ValueError, OSError) as error:
-        print(f"humaneval: {error}", file=sys.stderr)
+        print(f"canonical: {error}", file=sys.stderr)
         return 2
-    return asyncio.run(grade_file(rows, arguments))
+    for words in refused:
+        print(f"LEFT OUT {words}", file=sys.stderr)
+    if not rows:
+        return 2
+    return asyncio.run(grade_file(rows, arguments)) or int(bool(refused))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,173 @@
+"""`agentgym compare`: two policies on the same held-out tasks, task by task."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from agentgym.cli.commands.eval import add_eval_arguments, eval_flags
+from agentgym.cli.comparing import Plan, Side, find_side, plan_sides, unfinished
+from agentgym.cli.evaluating import new_name, run_evaluation
+from agentgym.cli.jobs import JobShell, choose_reporter
+from agentgym.cli.recipes import add_recipe_arguments, recipe_help
+from agentgym.cli.results import HEADER, difference_line, eval_row
+from agentgym.commands.parser import Parser
+from agentgym.commands.stopping import run_until_stopped
+from agentgym.errors import UserError
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import Reporter
+
+if TYPE_CHECKING:
+    from agentgym.evals.compare import Comparison, Saved, TaskPair
+
+DESCRIPTION = """
+Compare two policies task by task: the difference with a 95% interval, the tasks won and lost with their episodes,
+and what differs in the two configs. A and B are checkpoints, runs (their last checkpoints), folders of `agentgym eval`,
+Hugging Face folders, hub names or builtin:tiny.
+
+What is saved is taken as it is. What is missing is played with the tasks, seeds and environment of the other side, or
+of A where both are missing, and saved in --evals-dir; an interrupted comparison goes on when it is called again.
+Evaluations of other tasks, data, seeds or versions of the environment are refused with exit code 2.
+"""
+EXAMPLES = """
+agentgym compare builtin:tiny runs/math-1
+agentgym compare runs/math-1 runs/math-2
+agentgym compare runs/math-1/checkpoints/step-000020 runs/math-1 --samples 4
+agentgym compare runs/math-1 runs/math-2 --tasks 200 --greedy --dry-run
+agentgym compare runs/math-1 runs/math-2 --tasks 50 --again
+agentgym compare evals/math-1 evals/math-2 --allow-mismatch
+agentgym compare runs/math-1 runs/math-2 --json
+"""
+TAKES_OVERRIDES = True
+PAIR_HEADER = ("task", "first", "second", "episodes")
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("first", metavar="A", help="a checkpoint, a run, an evaluation or a model")
+    parser.add_argument("second", metavar="B", help="the same; the result is B minus A")
+    add_recipe_arguments(parser)
+    add_eval_arguments(parser)
+    parser.add_argument("--allow-mismatch", action="store_true", help="compare what both played, although it differs")
+    parser.add_argument("--again", action="store_true", help="play both again, whatever is saved")
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="tasks won and lost to show (default 10)")
+
+
+def run(arguments: argparse.Namespace, shell: JobShell) -> int:
+    from agentgym.evals.compare import compare, config_differences, mismatches
+
+    if arguments.help_recipe:
+        shell.say(recipe_help())
+        return 0
+    sides = (find_side(arguments.first), find_side(arguments.second))
+    plans = plan_sides(sides, eval_flags(arguments), arguments, shell)
+    if arguments.dry_run:
+        return _show_plan(plans, arguments, shell)
+    reporter = choose_reporter(shell, "compare", as_json=arguments.json, plain=True)
+    with contextlib.closing(reporter):
+        first, second = (plan.side.saved or _play(plan, reporter, shell) for plan in plans)
+        differs = mismatches(first, second)
+        if differs and not arguments.allow_mismatch:
+            raise UserError(
+                "these evaluations did not play the same:"
+                + "".join(f"\n  {line}" for line in differs)
+                + "\nGive --again to play both again, or --allow-mismatch to compare the tasks that both played."
+            )
+        found = compare(first, second)
+        configs = config_differences(first.folder.load_config(), second.folder.load_config())
+        if arguments.json:
+            shell.say(json.dumps(_as_json(first, second, found, configs, differs)))
+        else:
+            _show(first, second, found, configs, differs, arguments, shell)
+    return 0
+
+
+def _play(plan: Plan, reporter: Reporter, shell: JobShell) -> Saved:
+    """Play what is missing of one side, in a folder of its own, which may be that of an interrupted evaluation."""
+    from agentgym.evals.compare import Saved
+
+    assert plan.side.policy is not None and plan.finished is not None
+    policy, (recipe, sources, registry) = plan.side.policy, plan.finished
+    started = unfinished(policy, recipe)
+    before = started.status() if started else None
+    if started is not None:
+        made = RunFolder.open(started.path, for_writing=True)
+    else:
+        made = RunFolder.create(recipe.logging.evals_dir, new_name(policy, recipe))
+    with made as folder:
+        reporter.note(f"{plan.side.given} is played; saved in {folder.path}")
+        run_evaluation(recipe, sources, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before)
+        saved = Saved.load(folder, policy.step, plan.side.given)
+    assert saved is not None
+    return saved
+
+
+def _show_plan(plans: tuple[Plan, Plan], arguments: argparse.Namespace, shell: JobShell) -> int:
+    rows = [(plan.side.given, _where(plan.side), plan.what) for plan in plans]
+    if arguments.json:
+        shell.say(json.dumps([{"given": given, "saved": saved, "plays": what} for given, saved, what in rows]))
+        return 0
+    shell.say("Nothing was started.")
+    for given, saved, what in rows:
+        shell.say(f"  {given}: " + (f"saved in {saved}" if saved else f"would be played, {what}"))
+    return 0
+
+
+def _where(side: Side) -> str | None:
+    return f"{side.saved.folder.path}, step {side.saved.step}" if side.saved else None
+
+
+def _show(
+    first: Saved,
+    second: Saved,
+    found: Comparison,
+    configs: list[tuple[str, str, str]],
+    differs: list[str],
+    arguments: argparse.Namespace,
+    shell: JobShell,
+) -> None:
+    success, tasks = found.success, found.success.num_tasks
+    shell.say_table(HEADER, [(one.name, *eval_row(one.result)[1:]) for one in (first, second)])
+    for line in differs:
+        shell.say(f"not the same: {line}")
+    apart = f"; {found.num_unpaired} episodes have no partner" if found.num_unpaired else ""
+    shell.say(f"\n{tasks} tasks, {found.num_pairs} pairs of episodes{apart}. Second minus first:")
+    shell.say(difference_line(success, "success"))
+    if found.reward is not None and found.reward.equal == tasks:
+        shell.say("reward: the same in every task, so it has no interval")
+    elif found.reward is not None:
+        low, high = found.reward.low, found.reward.high
+        shell.say(f"reward: {found.reward.mean:+.3f} [{low:+.3f}, {high:+.3f}] (95%)")
+    shell.say(
+        f"won {success.better}, lost {success.worse}: McNemar's exact test over tasks gives p = {success.chance:.3g}\n"
+        f"With so many tasks a true difference of {success.smallest:.3f} would be clear in 8 of 10 comparisons."
+    )
+    for title, pairs in (("won", found.won), ("lost", found.lost)):
+        if pairs:
+            more = f", {arguments.limit} of them shown" if len(pairs) > arguments.limit else ""
+            shell.say(f"\n{len(pairs)} tasks {title}{more}")
+            shell.say_table(PAIR_HEADER, [_pair_row(pair) for pair in pairs[: arguments.limit]])
+    for one in (first, second):
+        shell.say(("\n" if one is first else "") + f"read one: agentgym episodes {one.folder.path} --evals "
+                  f"--step {one.step} --show EPISODE")  # fmt: skip
+    shell.say("\nthe configs differ in" if configs else "\nthe configs are the same")
+    if configs:
+        shell.say_table(("field", "first", "second"), configs)
+
+
+def _pair_row(pair: TaskPair) -> tuple[str, ...]:
+    shares = (f"{pair.first}/{len(pair.first_episodes)}", f"{pair.second}/{len(pair.second_episodes)}")
+    return (pair.task_id, *shares, ",".join(dict.fromkeys((*pair.first_episodes, *pair.second_episodes))))
+
+
+def _as_json(
+    first: Saved, second: Saved, found: Comparison, configs: list[tuple[str, str, str]], differs: list[str]
+) -> dict[str, object]:
+    sides = {
+        key: {"name": one.name, "folder": str(one.folder.path), "step": one.step, **one.result.to_mapping()}
+        for key, one in (("first", first), ("second", second))
+    }
+    fields = [{"field": field, "first": a, "second": b} for field, a, b in configs]
+    return {"event": "result", **sides, **asdict(found), "configs": fields, "mismatches": differs}

@@ -1,0 +1,144 @@
+"""`agentgym compare`: what is saved is used, what is missing is played, and only the same is compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.evals.compare import Saved, compare, mismatches
+from agentgym.evals.statistics import mcnemar, paired_difference
+from agentgym.runs.folder import RunFolder, RunStatus
+
+
+@pytest.fixture
+def runs(cli) -> list[str]:
+    """Two runs, whose configs differ in the learning rate. a solves tasks 0 to 8, b 2 to 13."""
+    cli.jobs.solves = lambda model, task, sample: 2 <= task < 14 if "runs/b" in model else task < 9
+    for name, rate in (("a", "1e-4"), ("b", "2e-4")):
+        assert cli.train("--name", name, "--loop.steps", "5", "--optimizer.lr", rate).code == 0
+        RunFolder.open(f"runs/{name}").checkpoint_dir(5).mkdir()
+    return ["runs/a", "runs/b"]
+
+
+def last_line(end) -> dict:
+    assert end.code == 0, end.err
+    return json.loads(end.out.splitlines()[-1])
+
+
+def test_two_runs_are_played_once_and_compared_task_by_task(cli, runs) -> None:
+    end = cli("compare", *runs, "--samples", "1")
+    assert end.code == 0, end.err
+    assert "20 tasks, 20 pairs of episodes. Second minus first:" in end.out
+    assert "success: +0.150 [" in end.out and "reward: +0.150 [" in end.out
+    assert "won 5, lost 2: McNemar's exact test over tasks gives p = 0.453" in end.out
+    assert "5 tasks won" in end.out and "count-13  0/1    1/1     eval-0013-00" in end.out
+    assert "2 tasks lost" in end.out and "count-1  1/1    0/1     eval-0001-00" in end.out
+    assert "optimizer.lr  0.0001  0.0002" in end.out and "model.path" not in end.out
+    [shown] = {line for line in end.out.splitlines() if "read one" in line and "evals/b-step-000005" in line}
+    words = shown.partition("agentgym ")[2].replace("EPISODE", "eval-0013-00").split()
+    assert "what follows 13?" in cli(*words, "--json").out
+
+    again = last_line(cli("compare", *runs, "--samples", "1", "--json"))
+    assert len(cli.jobs.evaluated) == 2  # nothing was played again
+    expected = paired_difference([[n < 9] for n in range(20)], [[2 <= n < 14] for n in range(20)], shares=True)
+    assert again["success"]["smallest"] == expected.smallest and again["success"]["chance"] == mcnemar(5, 2)
+    assert [one["task_id"] for one in again["lost"]] == ["count-0", "count-1"]
+    assert again["configs"] == [{"field": "optimizer.lr", "first": "0.0001", "second": "0.0002"}]
+    (Path("runs/b/checkpoints/step-000005") / "model.safetensors").write_bytes(b"trained again")
+    assert cli("compare", *runs, "--samples", "1").code == 0 and len(cli.jobs.evaluated) == 3
+
+
+def test_the_side_that_is_missing_is_played_with_the_tasks_of_the_one_that_is_saved(cli, runs) -> None:
+    assert cli("eval", "runs/b", "--tasks", "12", "--samples", "3", "--seed", "4", "--name", "saved").code == 0
+    end = cli("compare", "runs/a", "evals/saved", "--dry-run")
+    assert "runs/a: would be played, 12 held-out tasks of counting, 3 times each" in end.out
+    assert "evals/saved: saved in evals/saved, step 5" in end.out
+    found = last_line(cli("compare", "builtin:tiny", "evals/saved", "--json"))
+    recipe = cli.jobs.evaluated[-1]
+    assert (recipe.eval.tasks, recipe.eval.samples_per_task, recipe.eval.seed) == (12, 3, 4)
+    assert recipe.model.path == "builtin:tiny" and recipe.env.name == "counting"
+    assert (found["num_pairs"], found["num_unpaired"], found["first"]["success"]) == (36, 0, 0.75)
+    end = cli("compare", "runs/a", "evals/saved", "--tasks", "5")
+    assert end.code == 2 and "is taken as it is" in end.err
+
+
+def test_an_interrupted_comparison_goes_on(cli, runs) -> None:
+    cli.jobs.breaks_after = 7
+    assert cli("compare", *runs).code == 1
+    assert len(list(Path("evals").iterdir())) == 1
+    end = cli("compare", *runs)
+    assert end.code == 0 and "7 were played before" in end.out and len(list(Path("evals").iterdir())) == 2
+
+
+def test_an_unfinished_evaluation_is_not_compared(cli, runs) -> None:
+    cli.jobs.breaks_after = 7
+    cli("eval", "runs/a", "--name", "cut")
+    end = cli("compare", "evals/cut", "runs/b")
+    assert end.code == 2 and "agentgym eval --resume evals/cut" in end.err
+    assert cli("compare", "runs/a", "runs/c").code == 2
+
+
+def test_evaluations_of_other_tasks_are_refused_unless_that_is_allowed(cli, runs) -> None:
+    for name, tasks, seed in (("few", "10", "1"), ("many", "20", "1"), ("others", "20", "2")):
+        assert cli("eval", "runs/a", "--tasks", tasks, "--seed", seed, "--name", name).code == 0
+    end = cli("compare", "evals/few", "evals/many")
+    assert end.code == 2
+    assert "tasks: 10 are in both, 0 in the first alone, 10 in the second alone (count-10, " in end.err
+    end = cli("compare", "evals/few", "evals/many", "--allow-mismatch")
+    assert end.code == 0 and "10 tasks, 20 pairs of episodes; 20 episodes have no partner" in end.out
+    end = cli("compare", "evals/many", "evals/others")
+    assert end.code == 2 and "eval.seed is 1 and 2" in end.err
+    assert last_line(cli("compare", "evals/many", "evals/others", "--allow-mismatch", "--json"))["num_pairs"] == 40
+
+
+def test_what_an_older_version_of_the_environment_played_is_played_again(cli, runs) -> None:
+    assert cli("compare", *runs).code == 0
+    [record, _] = Path("evals").glob("*/evals/step-000005.json")
+    record.write_text(record.read_text().replace('"version":1', '"version":0'))
+    assert cli("compare", *runs).code == 0 and len(cli.jobs.evaluated) == 3
+    assert cli("compare", *runs, "--again").code == 0 and len(cli.jobs.evaluated) == 5
+    assert (
+        "reward: the same in every task" in cli("compare", "runs/a", "runs/a").out
+    )  # an interval of no width misleads
+
+
+def test_what_is_not_the_same_is_named(cli, runs) -> None:
+    assert cli("eval", "runs/a", "--name", "one").code == 0
+    one = Saved.load(RunFolder.open("evals/one"), 5, "one")
+    assert mismatches(one, one) == []
+    newer = replace(one, setup=replace(one.setup, version=2), digests={**one.digests, "count-3": "changed"})
+    assert mismatches(one, newer) == [
+        "versions of counting: 1 and 2",
+        "data: 1 tasks have another prompt or answer (count-3)",
+    ]
+    other = replace(one, setup=replace(one.setup, environment="math"), digests={}, plays={})
+    assert mismatches(one, other)[0] == "environments: counting and math"
+    with pytest.raises(UserError, match="0 tasks have counted episodes on both sides"):
+        compare(one, other)
+
+
+def test_pairs_are_episodes_with_the_same_seed_that_both_could_count(cli, runs) -> None:
+    cli("eval", "runs/a", "--samples", "2", "--name", "two")
+    cli("eval", "runs/b", "--samples", "3", "--name", "three")
+    a, b = (Saved.load(RunFolder.open(f"evals/{name}"), 5, name) for name in ("two", "three"))
+    broken = next(iter(b.plays["count-9"]))
+    b.plays["count-9"][broken] = replace(b.plays["count-9"][broken], success=None)
+    found = compare(a, b)
+    assert found.num_pairs == 39 and found.num_unpaired == 22
+    by_hand = [(2 <= n < 14) - (n < 9) for n in range(20)]
+    assert found.success.mean == pytest.approx(sum(by_hand) / 20)
+    assert [one.task_id for one in found.won] == [f"count-{n}" for n in range(9, 14)]
+
+
+def test_the_evaluation_at_the_end_of_a_run_is_used(cli, runs) -> None:
+    cli("eval", "runs/a", "--name", "theirs")
+    target = RunFolder.open("runs/a").evaluation_file(5, "").parent
+    Path("evals/theirs/evals").rename(target)  # as the run itself saves them
+    with RunFolder.open("evals/theirs", for_writing=True) as emptied:
+        emptied.set_status(RunStatus.DONE)
+    end = cli("compare", "runs/a", "runs/b", "--dry-run")
+    assert "runs/a: saved in runs/a, step 5" in end.out and "runs/b: would be played" in end.out
