@@ -11,14 +11,16 @@ import asyncio
 import string
 import threading
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
 
@@ -130,7 +132,14 @@ class _Game:
         except BaseException:
             self._end()
             raise
-        self.episodes = [TextEpisode(self._shared) for _ in range(num_episodes)]
+        self._episodes = [TextEpisode(self._shared) for _ in range(num_episodes)]
+
+    @property
+    def episodes(self) -> list[TextEpisode]:
+        """Raises gymnasium's ClosedEnvironmentError after `close`."""
+        if not self._end.alive:
+            raise ClosedEnvironmentError("this environment is closed and plays no more episodes; make another one")
+        return self._episodes
 
     def close(self) -> None:
         if self._end.alive:
@@ -141,7 +150,7 @@ class _Game:
 
     async def _close(self) -> None:
         try:
-            for episode in self.episodes:
+            for episode in self._episodes:
                 await episode.close()
         finally:
             await self._shared.close()
@@ -161,9 +170,11 @@ class TextEnv(gymnasium.Env[str, str]):
         self._transcript = ""
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        super().reset(seed=seed)
+        """options: `task_id` chooses a task. Raises UserError for one that the split does not have."""
         (episode,) = self._game.episodes
-        text, info = _LOOP.run(episode.reset(int(self.np_random.integers(_SEEDS))))
+        task_id = _option(options, "task_id")
+        super().reset(seed=seed)
+        text, info = _LOOP.run(episode.reset(int(self.np_random.integers(_SEEDS)), task_id))
         self._transcript = text
         return text, info
 
@@ -184,8 +195,10 @@ class TextEnv(gymnasium.Env[str, str]):
 class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, Any]]):
     """Many episodes of one environment at the same time, on one event loop.
 
-    Finished episodes wait until `reset(options={"reset_mask": finished})`; until then their actions are
-    ignored, and their text is empty and their reward 0.
+    autoreset_mode: as gymnasium has them. DISABLED, the default: finished episodes wait until
+    `reset(options={"reset_mask": finished})`; until then their actions are ignored, and their text is empty and
+    their reward 0. NEXT_STEP: the next step ignores their action and begins the next episode. SAME_STEP: the step
+    that ends one returns the next one's prompt, with the end in the infos `final_obs` and `final_info`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -193,53 +206,84 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         "autoreset_mode": AutoresetMode.DISABLED,
     }
 
-    def __init__(self, num_envs: int, **config: Any) -> None:
-        """config: fields of `TextGameConfig`."""
+    def __init__(
+        self, num_envs: int, *, autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED, **config: Any
+    ) -> None:
+        """config: fields of `TextGameConfig`. Raises UserError for an unknown mode."""
+        try:
+            self._mode = AutoresetMode(autoreset_mode)
+        except ValueError:
+            hint = nearest(str(autoreset_mode), [mode.value for mode in AutoresetMode])
+            raise UserError(f"no autoreset_mode {autoreset_mode!r}.{hint}") from None
+        self.metadata = {**type(self).metadata, "autoreset_mode": self._mode}
         self.num_envs = num_envs
         self.single_observation_space = self.single_action_space = AnyText()
         self.observation_space = self.action_space = batch_space(AnyText(), num_envs)
         self._game = _Game(TextGameConfig(**config), num_envs)
         self._texts = [""] * num_envs
         self._over = np.ones(num_envs, dtype=np.bool_)
+        self._begun = np.zeros(num_envs, dtype=np.bool_)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None
     ) -> tuple[tuple[str, ...], Info]:
-        """seed: of the first episode, the others count on from it; or one for each."""
+        """seed: of the first episode, the others count on from it; or one for each. options: `reset_mask`."""
+        episodes = self._game.episodes
+        mask = _option(options, "reset_mask")
         super().reset(seed=seed if isinstance(seed, int) else None)
         count = self.num_envs
         seeds = range(seed, seed + count) if isinstance(seed, int) else seed or [None] * count
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
-        chosen = [int(i) for i in np.flatnonzero(mask)]
-        calls = []
+        chosen = range(count) if mask is None else [int(i) for i in np.flatnonzero(mask)]
+        draws = {}
         for i in chosen:
             random = self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])
-            calls.append(self._game.episodes[i].reset(int(random.integers(_SEEDS))))
-        infos: Info = {}
-        for i, (text, info) in zip(chosen, _LOOP.run(_together(calls)), strict=True):
-            self._texts[i], self._over[i] = text, False
-            infos = self._add_info(infos, info, i)
+            draws[i] = int(random.integers(_SEEDS))
+        begun = _LOOP.run(_together([episodes[i].reset(draw) for i, draw in draws.items()]))
+        infos = self._begin(draws, begun, {})
         return tuple(self._texts), infos
+
+    def _begin(self, chosen: Iterable[int], begun: Sequence[tuple[str, Info]], infos: Info) -> Info:
+        """Take in the prompts of episodes that began; returns the infos with theirs."""
+        for i, (text, info) in zip(chosen, begun, strict=True):
+            self._texts[i], self._over[i], self._begun[i] = text, False, True
+            infos = self._add_info(infos, info, i)
+        return infos
 
     def step(
         self, actions: Sequence[str]
     ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], Info]:
-        """Raises InfraError when an episode cannot be scored."""
+        """Raises InfraError when an episode cannot be scored, gymnasium's ResetNeeded before the first `reset`."""
+        episodes = self._game.episodes
+        if not self._begun.all():
+            raise ResetNeeded(f"episodes {np.flatnonzero(~self._begun).tolist()} have not begun; call reset() first")
+        waiting = [int(i) for i in np.flatnonzero(self._over)] if self._mode is AutoresetMode.NEXT_STEP else []
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated, truncated = np.zeros_like(self._over), np.zeros_like(self._over)
         self._texts = [""] * self.num_envs
         live = [int(i) for i in np.flatnonzero(~self._over)]
-        calls = [self._game.episodes[i].step(actions[i]) for i in live]
         infos: Info = {}
-        for i, after in zip(live, _LOOP.run(_together(calls)), strict=True):
+        for i, after in zip(live, _LOOP.run(_together([episodes[i].step(actions[i]) for i in live])), strict=True):
             self._texts[i], rewards[i] = after.text, after.reward
             terminated[i], truncated[i] = after.terminated, after.truncated
-            infos = self._add_info(infos, after.info, i)
+            if self._mode is AutoresetMode.SAME_STEP and (after.terminated or after.truncated):
+                waiting.append(i)
+                infos = self._add_info(infos, {"final_obs": after.text, "final_info": after.info}, i)
+            else:
+                infos = self._add_info(infos, after.info, i)
         self._over |= terminated | truncated
+        calls = [episodes[i].reset(int(self.np_random.integers(_SEEDS))) for i in waiting]
+        infos = self._begin(waiting, _LOOP.run(_together(calls)), infos)
         return tuple(self._texts), rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
         self._game.close()
+
+
+def _option(options: Info | None, name: str) -> Any:
+    """The one option of a reset; None where it is not given. Raises UserError for others."""
+    if unknown := set(options or {}) - {name}:
+        raise UserError(f"reset has no option {min(unknown)!r}.{nearest(min(unknown), [name])}")
+    return (options or {}).get(name)
 
 
 async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[Result]:

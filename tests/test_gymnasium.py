@@ -15,7 +15,10 @@ import pytest
 pytest.importorskip("gymnasium")
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from agentgym.errors import UserError
 from agentgym.gymnasium import AnyText, TextEnv, TextVectorEnv, register_gymnasium
@@ -171,6 +174,80 @@ def test_finished_episodes_of_a_vector_wait_for_their_reset() -> None:
     assert "####" in texts[1]
     assert vector.step(["", "no", ""])[2].tolist() == [False, False, False]
     vector.close()
+
+
+def wrong_then_right(mode: str) -> tuple[Any, TextVectorEnv]:
+    """Two episodes of two tries under gymnasium's own counting; the second has just ended."""
+    register_gymnasium()
+    made = gymnasium.make_vec("agentgym/math-v2", num_envs=2, autoreset_mode=mode, options={"tries": 2})
+    env = RecordEpisodeStatistics(made)  # refuses a mode that it does not know
+    assert env.metadata["autoreset_mode"] is AutoresetMode(mode)
+    env.reset(seed=0)
+    return env, made.unwrapped  # type: ignore[return-value]
+
+
+def answer_of(vector: TextVectorEnv, index: int) -> str:
+    return f"#### {vector._game.episodes[index].task.answer}"
+
+
+def test_next_step_begins_the_next_episode_with_the_next_step() -> None:
+    env, vector = wrong_then_right("NextStep")
+    texts, rewards, terminated, _, infos = env.step(["no", answer_of(vector, 1)])
+    assert texts[1] == "" and terminated.tolist() == [False, True] and infos["episode"]["l"].tolist() == [0, 1]
+    texts, rewards, terminated, _, infos = env.step([answer_of(vector, 0), "ignored"])
+    assert "####" in texts[1] and rewards.tolist() == [1, 0] and terminated.tolist() == [True, False]
+    assert infos["_task_id"].tolist() == [False, True]
+    _, rewards, terminated, _, _ = env.step(["ignored", answer_of(vector, 1)])
+    assert rewards.tolist() == [0, 1] and terminated.tolist() == [False, True]
+    env.close()
+
+
+def test_same_step_returns_the_next_prompt_and_keeps_the_end_in_the_infos() -> None:
+    env, vector = wrong_then_right("SameStep")
+    texts, rewards, terminated, _, infos = env.step(["no", answer_of(vector, 1)])
+    assert "####" in texts[1] and rewards.tolist() == [0, 1] and terminated.tolist() == [False, True]
+    assert infos["final_obs"][1] == "" and infos["final_info"]["success"].tolist() == [False, True]
+    assert infos["_task_id"].tolist() == [False, True]
+    _, rewards, terminated, _, _ = env.step([answer_of(vector, 0), answer_of(vector, 1)])
+    assert rewards.tolist() == [1, 1] and terminated.all()
+    env.close()
+
+
+def test_an_unknown_autoreset_mode_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'Samestep'\. Did you mean 'SameStep'"):
+        TextVectorEnv(1, name="math", autoreset_mode="Samestep")
+
+
+def test_a_closed_environment_says_so() -> None:
+    env, vector = TextEnv(name="math"), make_vector(1)
+    for one in (env, vector):
+        one.reset(seed=0)
+        one.close()
+        for call in (one.reset, lambda one=one: one.step("1")):
+            with pytest.raises(ClosedEnvironmentError, match=r"is closed.*make another"):
+                call()
+
+
+def test_a_vector_that_was_not_reset_says_so() -> None:
+    vector = make_vector(2)
+    with pytest.raises(ResetNeeded, match=r"\[0, 1\] have not begun; call reset"):
+        vector.step(["", ""])
+    vector.close()
+
+
+def test_a_task_is_chosen_by_its_id_and_an_unknown_one_is_named() -> None:
+    env = TextEnv(name="math")
+    text, info = env.reset(seed=0)
+    other, chosen = env.reset(seed=1)
+    assert chosen["task_id"] != info["task_id"]
+    again, chosen = env.reset(seed=1, options={"task_id": info["task_id"]})
+    assert (again, chosen["task_id"]) == (text, info["task_id"])
+    assert env.reset(seed=1)[0] == other, "only that once"
+    with pytest.raises(UserError, match=r"no task 'math/x' among the 256 of math.*Available: .*math/"):
+        env.reset(options={"task_id": "math/x"})
+    with pytest.raises(UserError, match=r"no option 'task'\. Did you mean 'task_id'"):
+        env.reset(options={"task": 1})
+    env.close()
 
 
 def test_gymnasiums_own_vector_environments_take_it_too(ids: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -10,7 +11,7 @@ from itertools import count, islice
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from agentgym.env import Environment
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
@@ -91,6 +92,18 @@ class TextGame:
             sandbox = await sandbox.start()
         return cls(environment, tasks, scorer, sandbox, config)
 
+    def task(self, task_id: str) -> Task:
+        """Raises UserError when no task has the id."""
+        for task in self.tasks:
+            if task.task_id == task_id:
+                return task
+        few = {task.task_id for task in self.tasks[:5]}
+        close = difflib.get_close_matches(task_id, [task.task_id for task in self.tasks], n=1, cutoff=0.5)
+        raise UserError(
+            f"no task {task_id!r} among the {len(self.tasks)} of {self.config.name} that num_tasks and split "
+            f"{self.config.split!r} select.{nearest(task_id, few.union(close))}"
+        )
+
     async def close(self) -> None:
         """End the processes of the scorer and the sandbox."""
         await self.scorer.close()
@@ -104,19 +117,24 @@ class TextEpisode:
     def __init__(self, game: TextGame) -> None:
         self._game = game
         self._seed = 0
+        self._chosen: Task | None = None
         self._actions: list[str] = []
         self._runner: EpisodeRunner | None = None  # None: no episode is under way
         self._stack = AsyncExitStack()  # what it holds
 
     @property
     def task(self) -> Task:
-        """The one that the last seed draws."""
-        return self._game.tasks[self._seed % len(self._game.tasks)]
+        """The one that was asked for, or that the last seed draws."""
+        return self._chosen or self._game.tasks[self._seed % len(self._game.tasks)]
 
-    async def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Begin the episode of a seed; returns the prompt."""
+    async def reset(self, seed: int, task_id: str | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin the episode of a seed, of one task if its id is given; returns the prompt.
+
+        Raises UserError for a task that is not among the game's.
+        """
+        chosen = None if task_id is None else self._game.task(task_id)
         await self.close()
-        self._seed, self._actions = seed, []
+        self._seed, self._actions, self._chosen = seed, [], chosen
         text = await self._retrying(_prompt)
         return text, {"task_id": self.task.task_id, "difficulty": self.task.difficulty}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ class TensorBoardSink:
 
     def __init__(self) -> None:
         self._writer: Any = None  # the package has no types
+        self._events: Any = None
+        self._values: Any = None
 
     def open(self, run_dir: str, config: Mapping[str, Json]) -> None:
         """Raises UserError when the package is missing."""
         try:
-            summary = importlib.import_module("tensorboard.summary")
+            files = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+            self._events = importlib.import_module("tensorboard.compat.proto.event_pb2")
+            self._values = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         except ImportError as error:
             raise UserError(
                 "the sink 'tensorboard' needs the package `tensorboard`: pip install agentgym[train], "
@@ -29,12 +34,16 @@ class TensorBoardSink:
             ) from error
         folder = Path(run_dir) / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer = summary.Writer(str(folder))
+        self._writer = files.EventFileWriter(str(folder))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._writer is not None, "open() comes first"
+        now = time.time()
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+            # `tensorboard.summary` would write a tensor, which readers of scalars do not list.
+            scalar = self._values.Summary.Value(tag=name, simple_value=value)
+            summary = self._values.Summary(value=[scalar])
+            self._writer.add_event(self._events.Event(wall_time=now, step=step, summary=summary))
         self._writer.flush()  # a run that is killed keeps its curves
 
     def close(self) -> None:

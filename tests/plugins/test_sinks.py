@@ -31,14 +31,10 @@ def test_tensorboard_files_hold_every_value(tmp_path: Path) -> None:
 
 def read_scalars(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
 
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
-    return {
-        tag: [(e.step, float(make_ndarray(e.tensor_proto))) for e in events.Tensors(tag)]
-        for tag in events.Tags()["tensors"]
-    }
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -82,7 +78,7 @@ def test_a_missing_package_is_a_user_error_with_the_way_to_get_it(
 ) -> None:
     sink = PluginRegistry.discover().sink(name)()
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     with pytest.raises(UserError, match=r"pip install agentgym\[.*leave .* out of `logging\.sinks`"):
         sink.open(str(tmp_path), {})
     sink.close()
