@@ -215,7 +215,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         except ValueError:
             hint = nearest(str(autoreset_mode), [mode.value for mode in AutoresetMode])
             raise UserError(f"no autoreset_mode {autoreset_mode!r}.{hint}") from None
-        self.metadata = {**type(self).metadata, "autoreset_mode": self._mode}
+        self.metadata = {**type(self).metadata, "autoreset_mode": self._mode}  # type: ignore[misc]  # as in gymnasium
         self.num_envs = num_envs
         self.single_observation_space = self.single_action_space = AnyText()
         self.observation_space = self.action_space = batch_space(AnyText(), num_envs)
