@@ -51,7 +51,8 @@ def prune(run: RunFolder, keep: int) -> None:
     steps = run.checkpoint_steps()
     if not keep or len(steps) <= keep:
         return
-    measured = {row.step: row.metrics[HELD_OUT] for row in run.read_metrics() if HELD_OUT in row.metrics}
+    rows = read_json_lines(run.path / "metrics.jsonl")  # one at a time: all of a long run's are megabytes
+    measured = {row["step"]: row[HELD_OUT] for row in rows if isinstance(row.get(HELD_OUT), float)}
     best = max((step for step in steps if step in measured), key=lambda step: (measured[step], step), default=None)
     for step in steps[:-keep]:
         if step != best:
