@@ -49,6 +49,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # a stop token, which is the last of the completion's ids
     LENGTH = "length"
+    TIME = "time"  # the request's time was over before
     ABORT = "abort"
 
 
@@ -106,10 +107,14 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """Token ids in. prompt_ids: the whole context so far."""
+    """Token ids in. prompt_ids: the whole context so far.
+
+    time_s: from its first token on; then the completion ends with what was sampled.
+    """
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    time_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +132,14 @@ class Completion:
 
     completion_ids: [C], the stop token included. logprobs: [C], natural log, of the distribution that
     was sampled from (after temperature, top-k and top-p). versions: spans that cover [0, C) in order.
+    queued_s: what the engine took before the first token, which is not the policy's doing.
     """
 
     completion_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[VersionSpan, ...]
     finish_reason: FinishReason
+    queued_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)

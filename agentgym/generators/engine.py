@@ -28,6 +28,8 @@ class GeneratorEngine(Protocol):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Raises ValueError for a request that can't be served, for example a context that is too long.
 
+        When request.time_s is over, it returns what was sampled until then, at least one token, so that what is
+        slow because it is long can be told from an engine that does not answer.
         Cancelling the call ends the request and frees its place in the batch.
         """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -86,7 +87,8 @@ class GeneratorService:
         def abandon(group: ProcessGroup[Generator]) -> None:
             group.broadcast(Generator.cancel, call_id)
 
-        return await self._started().route(Generator.generate, request, call_id, abandon=abandon)
+        limit_s = None if request.time_s == math.inf else request.time_s + self._settings.request_timeout_s
+        return await self._started().route(Generator.generate, request, call_id, timeout_s=limit_s, abandon=abandon)
 
     async def update_weights(self, version: int) -> None:
         """Load a version from the store into every live replica; requests continue meanwhile.

@@ -10,8 +10,11 @@ from typing import Literal
 class RolloutConfig:
     """max_turns: None leaves it to the environment.
 
-    cut_turns: what a turn earns that reached its token limit before its end. floor: the least that the rewards
-    can give. score: the environment answers it like any other turn, and the episode ends.
+    cut_turns: what a turn earns that reached its limit of tokens or time before its end. floor: the least that the
+    rewards can give. score: the environment answers it like any other turn, and the episode ends.
+    episode_time_s: without waits for a session or in the engine's queue. When it is over, an episode counts like a cut
+    turn where the policy's tokens took at least half of it, and is left out where the environment took more.
+    generate_timeout_s: of one completion from its first token on, then the turn is cut; and of the wait before it.
     """
 
     max_turns: int | None = None

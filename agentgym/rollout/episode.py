@@ -7,6 +7,7 @@ import hashlib
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentgym.env import Environment
@@ -77,25 +78,26 @@ class EpisodePlayer:
                 retries += 1
 
     async def _play(self, runner: EpisodeRunner) -> None:
-        episode, limit_s = runner.episode, self.config.episode_time_s
+        episode = runner.episode
         began = time.monotonic()
         try:
-            async with asyncio.timeout(limit_s) as limit, runner.started():
-                await self._turns(runner)
+            async with asyncio.timeout(self.config.episode_time_s) as clock, runner.started():
+                await self._turns(runner, clock)
         except TimeoutError:
-            if not limit.expired():
+            if not clock.expired():
                 raise
-            episode.stop = Stop.TIME
-            message = f"the episode took longer than rollout.episode_time_s = {limit_s:g}"
-            raise EpisodeBroken.by("episode", TimeoutError(message), retry=False) from None
+            self._end_for_time(episode)
+            episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
         finally:
             episode.timing_s["episode_s"] = time.monotonic() - began
 
-    async def _turns(self, runner: EpisodeRunner) -> None:
-        episode, config = runner.episode, self.config
+    async def _turns(self, runner: EpisodeRunner, clock: asyncio.Timeout) -> None:
+        episode, config, until_s = runner.episode, self.config, clock.when()
+        assert until_s is not None
         ids = self.renderer.prompt(episode.messages)
         while True:
             room = config.max_episode_tokens - len(ids)
+            left_s = until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
             if room < 1:
                 episode.stop = Stop.EPISODE_TOKENS
                 if not episode.turns:
@@ -103,16 +105,39 @@ class EpisodePlayer:
                     record = ErrorRecord(source="prompt", kind="prompt_too_long", message=message)
                     raise EpisodeBroken(record, retry=False)
                 return
-            turn = await self._turn(episode, ids, min(room, config.max_turn_tokens))
+            if left_s <= 0:
+                self._end_for_time(episode)
+                return
+            clock.reschedule(None)  # the generator ends a completion in time, and hands over what it has
+            time_s = min(left_s, config.generate_timeout_s)
+            turn = await self._turn(episode, ids, min(room, config.max_turn_tokens), time_s)
             cut = None
-            if turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
+            if turn.finish_reason is FinishReason.TIME:
+                cut = Stop.TIME
+                if time_s == left_s:
+                    self._end_for_time(episode)
+            elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
+            else:
+                clock.reschedule(until_s + episode.timing_s["queue_s"])
             reply = await runner.reply(self.renderer.text(turn.completion_ids), cut)
             if episode.stop is not None:
                 return
             ids = ids + turn.completion_ids + self.renderer.reply(reply.messages, turn.completion_ids)
 
-    async def _turn(self, episode: Episode, ids: tuple[int, ...], max_tokens: int) -> Turn:
+    def _end_for_time(self, episode: Episode) -> None:
+        """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
+        episode.stop = Stop.TIME
+        limit_s, times_s = self.config.episode_time_s, episode.timing_s
+        tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
+        if tokens_s * 2 < limit_s:
+            message = (
+                f"the episode took longer than rollout.episode_time_s = {limit_s:g}; it waited for the policy's tokens "
+                f"for {tokens_s:.3g} s, and for the environment and its sandbox for the rest"
+            )
+            raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
+
+    async def _turn(self, episode: Episode, ids: tuple[int, ...], max_tokens: int, time_s: float) -> Turn:
         sampling = SamplingParams(
             max_tokens=max_tokens,
             temperature=0.0 if self.greedy else self.config.temperature,
@@ -121,7 +146,8 @@ class EpisodePlayer:
             stop_token_ids=self.renderer.end_ids,
             seed=derive_seed(episode.seed, len(episode.turns)),
         )
-        completion = await self._sample(episode, GenerateRequest(prompt_ids=ids, sampling=sampling))
+        request = GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
+        completion = await self._sample(episode, request)
         turn = Turn(
             prompt_ids=ids,
             completion_ids=completion.completion_ids,
@@ -133,11 +159,20 @@ class EpisodePlayer:
         return turn
 
     async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
-        limit_s = self.config.generate_timeout_s
+        wait_s = self.config.generate_timeout_s
         try:
             with self.activity.doing("generate"):
-                return await timed(episode, "generate_s", lambda: self.generator.generate(request), limit_s)
-        except (InfraError, TimeoutError) as error:
+                call = partial(self.generator.generate, request)
+                completion = await timed(episode, "generate_s", call, request.time_s + wait_s)
+        except TimeoutError as error:
+            message = (
+                f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
+                f"rollout.generate_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
+            )
+            raise EpisodeBroken.by("generator", TimeoutError(message), retry=True) from error
+        except InfraError as error:
             raise EpisodeBroken.by("generator", error, retry=True) from error
         except ValueError as error:  # a request that no replica can serve
             raise EpisodeBroken.by("generator", error, retry=False) from error
+        episode.timing_s["queue_s"] = episode.timing_s.get("queue_s", 0.0) + completion.queued_s
+        return completion

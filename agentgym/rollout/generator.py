@@ -16,7 +16,10 @@ class Generator(Protocol):
         ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Raises InfraError when no replica could answer, ValueError for a request that cannot be served."""
+        """Raises InfraError when no replica could answer, ValueError for a request that cannot be served.
+
+        A completion that takes longer than request.time_s ends there.
+        """
         ...
 
     async def update_weights(self, version: int) -> None:

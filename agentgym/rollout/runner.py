@@ -152,9 +152,10 @@ def _waited_for(error: BaseException) -> InfraError | None:
 
 async def timed(episode: Episode, key: str, call: Callable[[], Awaitable[Answer]], limit_s: float) -> Answer:
     """Make a call within a limit, and add its time to the episode's. Raises TimeoutError."""
-    began = time.monotonic()
+    clock = asyncio.get_running_loop().time  # that of the timeouts
+    began = clock()
     try:
         async with asyncio.timeout(limit_s):
             return await call()
     finally:
-        episode.timing_s[key] = episode.timing_s.get(key, 0.0) + time.monotonic() - began
+        episode.timing_s[key] = episode.timing_s.get(key, 0.0) + clock() - began

@@ -105,8 +105,5 @@ def read_template(given: str) -> str:
         return TEMPLATES.get(given, "")
     path = Path(given)
     if not path.is_file():
-        raise UserError(
-            f"model.chat_template {given!r} is neither a file nor one of {', '.join(TEMPLATES)}."
-            + nearest(given, TEMPLATES)
-        )
+        raise UserError(f"model.chat_template {given!r} is neither a file nor a template.{nearest(given, TEMPLATES)}")
     return path.read_text(encoding="utf-8")

@@ -16,17 +16,19 @@ from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.model import titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
+from agentgym.trainer.schedule import CurrentRate, RateSchedule
 from agentgym.trainer.setup import TrainerSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """adapter: between torchtitan's names of weights and Hugging Face's."""
+    """adapter: between torchtitan's names of weights and Hugging Face's. rate: what the schedule follows."""
 
     model: nn.Module
     adapter: Any
     optimizers: Any
     schedule: Any
+    rate: CurrentRate
     flex: bool
 
 
@@ -57,11 +59,15 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         model.init_states()  # type: ignore[operator]
     model.train()
     optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
-    schedule = titan.LRSchedulersContainer.Config(
-        warmup_steps=optimizer.warmup_steps, decay_ratio=optimizer.decay_ratio
-    ).build(optimizers=optimizers, training_steps=max(1, setup.total_steps))
-    adapter = titan.qwen3.Qwen3StateDictAdapter(config, None)
-    return TrainedModel(model=model, adapter=adapter, optimizers=optimizers, schedule=schedule, flex=flex)
+    rate = CurrentRate(RateSchedule.of(optimizer, setup.total_steps))
+    return TrainedModel(
+        model=model,
+        adapter=titan.qwen3.Qwen3StateDictAdapter(config, None),
+        optimizers=optimizers,
+        schedule=titan.LRSchedulersContainer(optimizers, rate),
+        rate=rate,
+        flex=flex,
+    )
 
 
 def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> nn.Module:

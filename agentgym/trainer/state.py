@@ -15,6 +15,7 @@ from agentgym.models.architecture import Architecture
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import read_manifest, write_manifest
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
+from agentgym.trainer.schedule import RateSchedule
 
 
 def save_checkpoint(folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture) -> None:
@@ -29,6 +30,7 @@ def save_checkpoint(folder: str, built: TrainedModel, ranks: Ranks, *, step: int
         save(_state(built, step), checkpoint_id=partial, no_dist=not ranks.sharded)
     ranks.barrier()
     if ranks.rank == 0:
+        built.rate.schedule.save(partial)
         write_manifest(partial, step=step, architecture=architecture)
         if target.exists():
             shutil.rmtree(target)
@@ -50,7 +52,9 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
             raise UserError(f"the checkpoint {folder} could not be loaded: {error}") from error
         built.model.load_state_dict(state["model"])
         built.optimizers.load_state_dict(state["optimizer"])
-        built.schedule.load_state_dict(state["schedule"])
+        if saved := RateSchedule.read(Path(folder)):
+            built.rate.schedule = built.rate.schedule.taking_over(saved, step)
+        _restore_rate(built, state["schedule"])
     torch.set_rng_state(state["random"])
     return int(state["step"])
 
@@ -63,6 +67,14 @@ def _state(built: TrainedModel, step: int) -> dict[str, Any]:
         "step": step,
         "random": torch.get_rng_state(),
     }
+
+
+def _restore_rate(built: TrainedModel, state: dict[str, Any]) -> None:
+    """The position in the schedule, and the next step's rate in the optimizers, which hold that of the save."""
+    built.schedule.load_state_dict(state)
+    for scheduler in built.schedule.schedulers:
+        for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate
 
 
 def _optimizer_state(built: TrainedModel) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -272,3 +274,19 @@ async def test_a_failed_update_ends_what_runs_and_refuses_what_comes(any_config,
         await engine.close()
     with pytest.raises(InfraError):
         await engine.generate(ask(range(10), max_tokens=2))
+
+
+async def test_a_completion_out_of_time_ends_with_what_was_sampled(engine, old_model):
+    """However fast the machine: the time is doubled until it suffices for a first token."""
+    [neighbour] = some_requests(1, max_tokens=40)
+    other = asyncio.ensure_future(engine.generate(neighbour))
+    request = replace(ask([5, 6, 7], max_tokens=240, seed=1), time_s=0.001)
+    completion = None
+    while completion is None:
+        request = replace(request, time_s=2 * request.time_s)
+        with contextlib.suppress(InfraError):
+            completion = await engine.generate(request)
+    assert completion.finish_reason is FinishReason.TIME
+    assert 0 < len(completion.completion_ids) < 240 and completion.queued_s >= 0
+    assert old_model.error(request, completion) < TOLERANCE
+    assert len((await other).completion_ids) == 40

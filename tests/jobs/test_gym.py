@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from real_templates import REAL
 
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.models.tiny import policy_path
@@ -26,3 +27,25 @@ async def test_a_template_that_drops_thoughts_is_named_in_one_line_where_there_a
     await gym.close()
     assert len(reporter.notes) == lines
     assert all("drops the thoughts of earlier turns" in note for note in reporter.notes)
+
+
+SOME_WITH_RULES = """
+from agentgym import Environment, Task
+
+class Mixed(Environment):
+    rewards = {"success": 1.0}
+    max_turns = 2
+
+    def tasks(self, split, seed=0):
+        for n in range(split == "test", 40, 2):
+            rules = ({"role": "system", "content": "rules"},) if n == 20 else ()
+            yield Task(task_id=str(n), prompt=(*rules, {"role": "user", "content": "hi"}), split=split)
+"""
+
+
+async def test_a_template_is_proven_for_each_shape_of_the_first_tasks(lab, tmp_path):
+    (tmp_path / "mixed.py").write_text(SOME_WITH_RULES)
+    (tmp_path / "mistral.jinja").write_text(REAL["mistral_v3_tekken"], encoding="utf-8")
+    recipe = lab.recipe(f"env.name={tmp_path}/mixed.py:Mixed", f"model.chat_template={tmp_path}/mistral.jinja")
+    with pytest.raises(UserError, match="rewrites history"):
+        await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())

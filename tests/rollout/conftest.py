@@ -46,27 +46,33 @@ class CharacterTokenizer:
 
 @dataclass
 class SpeakingGenerator:
-    """Answers with the texts of `says` in turn; an exception among them is raised."""
+    """Answers with the texts of `says` in turn; an exception among them is raised.
+
+    delay_s: of each answer; one that takes longer than its request allows is cut in the middle. queued_s: as reported.
+    """
 
     tokenizer: CharacterTokenizer
     says: list[str | Exception]
     version: int = 0
     delay_s: float = 0.0
+    queued_s: float = 0.0
     requests: list[GenerateRequest] = field(default_factory=list)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         self.requests.append(request)
-        await asyncio.sleep(self.delay_s)
+        late = self.delay_s > request.time_s
+        await asyncio.sleep(min(self.delay_s, request.time_s))
         said = self.says[(len(self.requests) - 1) % len(self.says)]
         if isinstance(said, Exception):
             raise said
         ids = (*self.tokenizer.encode(said), 2)
-        cut = ids[: request.sampling.max_tokens]
+        cut = ids[: len(ids) // 2 if late else request.sampling.max_tokens]
         return Completion(
             completion_ids=cut,
             logprobs=tuple(-0.5 for _ in cut),
             versions=(VersionSpan(version=self.version, start=0, end=len(cut)),),
-            finish_reason=FinishReason.STOP if cut == ids else FinishReason.LENGTH,
+            finish_reason=FinishReason.TIME if late else FinishReason.STOP if cut == ids else FinishReason.LENGTH,
+            queued_s=self.queued_s,
         )
 
     async def update_weights(self, version: int) -> None:
@@ -80,8 +86,8 @@ def tokenizer() -> CharacterTokenizer:
 
 @pytest.fixture
 def speaking(tokenizer: CharacterTokenizer):
-    def make(*says: str | Exception, delay_s: float = 0.0) -> SpeakingGenerator:
-        return SpeakingGenerator(tokenizer=tokenizer, says=list(says), delay_s=delay_s)
+    def make(*says: str | Exception, delay_s: float = 0.0, queued_s: float = 0.0) -> SpeakingGenerator:
+        return SpeakingGenerator(tokenizer=tokenizer, says=list(says), delay_s=delay_s, queued_s=queued_s)
 
     return make
 

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from fast_clock import run_fast
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
@@ -45,7 +46,9 @@ class SayYes(Environment[list[str]]):
         broken = self.breaks.get(where)
         if broken == "hang":
             await asyncio.Event().wait()
-        if broken is not None:
+        if isinstance(broken, float):
+            await asyncio.sleep(broken)
+        elif broken is not None:
             raise broken
 
     async def reply(self, context):
@@ -79,8 +82,8 @@ def said_yes(episode: Episode) -> float:
 
 @pytest.fixture
 def play(tokenizer, speaking):
-    def run(*says, config=None, reward=said_yes, delay_s=0.0, breaks=None, task=TASK, sandbox=None):
-        generator = speaking(*says, delay_s=delay_s)
+    def run(*says, config=None, reward=said_yes, breaks=None, task=TASK, sandbox=None, generator=None, **speaks):
+        generator = generator or speaking(*says, **speaks)
         run.environment = environment = SayYes(breaks)
 
         async def main():
@@ -99,7 +102,7 @@ def play(tokenizer, speaking):
             finally:
                 await scorer.close()
 
-        episode = asyncio.run(main())
+        episode = run_fast(main())
         assert len(environment.finished) == episode.retries + 1
         return episode, generator
 
@@ -232,9 +235,40 @@ def test_an_environment_that_waited_for_a_sandbox_is_not_to_blame(play):
     assert (episode.error.kind, episode.error.message) == ("SandboxUnavailable", "the engine is gone")
 
 
-def test_an_episode_that_takes_too_long_stops_for_time(play):
+def test_a_completion_that_is_too_long_for_its_time_is_cut_like_one_with_too_many_tokens(play):
+    slow = {"delay_s": 30.0, "config": RolloutConfig(generate_timeout_s=0.02)}
+    episode, _ = play("n" * 9, **slow)
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TIME, Outcome.INVALID, -1.0)
+    assert len(episode.turns[0].completion_ids) == 5  # and they are trained on
+    scored, _ = play("yesyes", delay_s=30.0, config=replace(slow["config"], cut_turns="score"))
+    assert (scored.stop, scored.outcome, scored.reward) == (Stop.TIME, Outcome.SCORED, 1.0)
+
+
+def test_an_episode_whose_time_went_into_the_policys_tokens_earns_the_floor(play):
     episode, _ = play("no", config=RolloutConfig(episode_time_s=0.1), delay_s=0.08)
-    assert (episode.stop, episode.outcome) == (Stop.TIME, Outcome.INFRA_ERROR)
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TIME, Outcome.INVALID, -1.0)
+    episode, _ = play("hang", config=RolloutConfig(episode_time_s=0.1), delay_s=0.08)
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TIME, Outcome.INVALID, -1.0)
+
+
+def test_an_episode_whose_time_went_into_the_environment_is_left_out(play):
+    """Also where the limit is reached while the policy speaks."""
+    episode, _ = play("no", config=RolloutConfig(episode_time_s=0.2), delay_s=30.0, breaks={"start": 0.18})
+    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TIME, Outcome.INFRA_ERROR, None)
+    assert "for the environment and its sandbox for the rest" in episode.error.message
+
+
+def test_a_wait_in_the_engines_queue_is_none_of_the_episodes_time(play):
+    episode, _ = play("no", config=RolloutConfig(episode_time_s=0.1), delay_s=0.08, queued_s=5.0)
+    assert (episode.stop, episode.outcome, len(episode.turns)) == (Stop.MAX_TURNS, Outcome.SCORED, 3)
+
+
+def test_an_engine_that_does_not_answer_is_no_slow_policy(play, speaking):
+    generator = speaking("yes")
+    generator.generate = lambda request: asyncio.Event().wait()
+    episode, _ = play(generator=generator, config=RolloutConfig(generate_timeout_s=0.02, max_retries=1))
+    assert (episode.outcome, episode.retries, episode.error.source) == (Outcome.INFRA_ERROR, 1, "generator")
+    assert "not even a part of one, within 0.04 s" in episode.error.message
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 7.0, "yes"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import operator
-import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -100,7 +99,6 @@ def fill(template: str, **more: str) -> Callable[[Target, str, str], str]:
             "@TESTS@": repr(asserts_of(target)),
             "@EACH@": repr([case.source for case in target.cases if isinstance(case, AssertCase)]),
             "@PRELUDE@": repr(target.prelude),
-            "@HONEST@": repr(target.honest),
             "@NONCE@": repr(nonce),
             **{f"@{name}@": word for name, word in more.items()},
         }
@@ -157,11 +155,6 @@ def _not_failed(result: RunResult, nonce: str) -> bool:
     return _verdict(result, nonce) is None or _all_passed(result, nonce)
 
 
-def _each_line_passed(result: RunResult, nonce: str) -> bool:
-    mine = [line["passed"] for line in _lines(result) if line.get("nonce") == nonce]
-    return len(mine) > 1 and all(mine)
-
-
 def _silent(result: RunResult, nonce: str) -> bool:
     return result.status in ENDED and "FAIL" not in result.stdout + result.stderr and "Error" not in result.stderr
 
@@ -169,11 +162,6 @@ def _silent(result: RunResult, nonce: str) -> bool:
 def _harness(name: str, same: str = "got == expected", accepts: Accepts = _all_passed, end: str = "") -> FunctionGrader:
     """The exec'd harness with this expression of `got` and `expected` as its comparison."""
     return FunctionGrader(name, fill(IN_PROCESS + end, SAME=same), accepts)
-
-
-def _says(key: str) -> Accepts:
-    """The verdict has this."""
-    return lambda result, nonce: bool((_verdict(result, nonce) or {}).get(key))
 
 
 def _sum_is_num(result: RunResult, nonce: str) -> bool:
@@ -201,26 +189,20 @@ FUNCTION_GRADERS = (
         lambda result, nonce: result.exit_code == 0 and "OK" in result.stderr,
     ),
     _harness("exec'd harness, JSON with a nonce, =="),
-    _harness("the same, isinstance and ==", "isinstance(got, type(expected)) and got == expected"),
-    _harness("the same, type(a) == type(b) and ==", "type(got) == type(expected) and got == expected"),
-    _harness("the same, str(a) == str(b)", "str(got) == str(expected)"),
     _harness("the same, not abs(a - b) > tolerance", "not abs(got - expected) > 1e-6"),
     _harness(
         "the same, tolerance relative to the larger", "abs(got - expected) <= 1e-6 * max(abs(got), abs(expected))"
     ),
     _harness("the same, math.isclose", "__import__('math').isclose(got, expected, rel_tol=1e-6)"),
     _harness("the same, all(... zip ...)", "all(a == b for a, b in zip(got, expected))"),
-    _harness("the same, reference run on the same arguments", "got == reference(*args)"),
-    _harness("the same, with a time limit by perf_counter", "got == expected and time.perf_counter() - began_s < 10"),
     _harness("the same, passes counted with sum()", accepts=_sum_is_num),
-    _harness("the same, all(map(...))", accepts=_says("map")),
-    _harness("the same, tests run by exec", accepts=_says("exec")),
+    _harness("the same, tests run by exec", accepts=lambda r, nonce: bool((_verdict(r, nonce) or {}).get("exec"))),
+    _harness("the same, all(map(...))", accepts=lambda r, nonce: bool((_verdict(r, nonce) or {}).get("map"))),
     _harness(
         "the same, sys.exit(1) when one failed",
         accepts=_exit_0,
         end="import sys\nsys.exit(0 if all(passed) and passed else 1)\n",
     ),
-    _harness("the same, JSON by a template", accepts=_each_line_passed),
     _harness("the same, failures are what is printed", accepts=_silent),
     _harness("the same, no verdict is masked", accepts=_not_failed),
     FunctionGrader("verdicts on a pipe of the same process", fill(ON_A_PIPE), _all_passed),
@@ -236,61 +218,19 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-def _near(result: RunResult, case: StdioCase, difference: Callable[[float, float], bool]) -> bool:
-    try:
-        pairs = [(float(a), float(b)) for a, b in zip(_words(result.stdout), _words(case.expected), strict=True)]
-    except ValueError:
-        return False
-    return not any(difference(a, b) for a, b in pairs)
-
-
-def _whole_numbers(result: RunResult, case: StdioCase) -> bool:
-    try:
-        return [int(word) for word in _words(result.stdout)] == [int(word) for word in _words(case.expected)]
-    except ValueError:
-        return False
-
-
 def _with_expected_file(code: str, case: StdioCase) -> str:
     return f"with open('1.out', 'w') as file:\n    file.write({case.expected!r})\ndel file\n{code}"
-
-
-def _in_a_harness(code: str, case: StdioCase) -> str:
-    return (
-        f"import contextlib, io\nexpected = {case.expected!r}\nprinted = io.StringIO()\n"
-        f"with contextlib.redirect_stdout(printed):\n    exec({code!r}, {{'__name__': '__main__'}})\n"
-        "print('RIGHT' if printed.getvalue() == expected else 'WRONG')\n"
-    )
 
 
 PROGRAM_GRADERS = (
     ProgramGrader("exit code of the program", lambda r, case: r.exit_code == 0),
     ProgramGrader("expected in stdout", lambda r, case: case.expected.strip() in r.stdout),
-    ProgramGrader("any line of stdout", lambda r, case: case.expected.strip() in map(str.strip, r.stdout.splitlines())),
-    ProgramGrader("last line of stdout", lambda r, case: _words(r.stdout)[-1:] == _words(case.expected)[-1:]),
-    ProgramGrader("stdout begins as expected", lambda r, case: r.stdout.startswith(case.expected)),
-    ProgramGrader(
-        "words of expected among those of stdout", lambda r, case: set(_words(case.expected)) <= set(_words(r.stdout))
-    ),
     ProgramGrader(
         "all(... zip ...) of the words", lambda r, case: all(map(operator.eq, _words(r.stdout), _words(case.expected)))
     ),
-    ProgramGrader("not abs(a - b) > tolerance", lambda r, case: _near(r, case, lambda a, b: abs(a - b) > 1e-6)),
-    ProgramGrader(
-        "tolerance relative to the larger",
-        lambda r, case: _near(r, case, lambda a, b: not abs(a - b) <= 1e-6 * max(abs(a), abs(b))),
-    ),
-    ProgramGrader("int() of every word", _whole_numbers),
-    ProgramGrader(
-        "escapes and control characters removed, then expected in it",
-        lambda r, case: case.expected.strip() in re.sub(r"[\x00-\x1f\x7f]", " ", r.stdout).split(),
-    ),
-    ProgramGrader("crashes and time-outs are masked", lambda r, case: r.exit_code != 0 or r.stdout == case.expected),
     ProgramGrader(
         "expected output in a file beside the program", lambda r, case: r.stdout == case.expected, _with_expected_file
     ),
-    ProgramGrader("exec'd with its stdout captured", lambda r, case: r.stdout.endswith("RIGHT\n"), _in_a_harness),
-    ProgramGrader("a success marker printed", lambda r, case: '"passed": true' in r.stdout + r.stderr),
 )
 
 GRADERS: tuple[Grader, ...] = (*FUNCTION_GRADERS, *PROGRAM_GRADERS)

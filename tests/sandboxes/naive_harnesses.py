@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 IN_PROCESS = """
-import json, time
+import json
 NONCE = @NONCE@
 CASES = json.loads(@CASES@)
-def same(got, expected, args, began_s):
+def same(got, expected):
     return @SAME@
-names = {}
-exec(@HONEST@, names)
-reference = eval(@ENTRY@, names)
 names = {}
 exec(@CODE@, names)
 entry = eval(@ENTRY@, names)
@@ -21,17 +18,12 @@ except Exception:
 passed = []
 for case in CASES:
     args, expected = case["args"], case["expected"]
-    began_s = time.perf_counter()
     try:
         got = entry(*args)
         if case["as_list"] and not "zip" in same.__code__.co_names:
             got = list(got)
-        ok = True if same(got, expected, args, began_s) and (case["after"] is None or args == case["after"]) else False
+        ok = True if same(got, expected) and (case["after"] is None or args == case["after"]) else False
         passed.append(ok)
-        try:
-            print('{"nonce": "%s", "passed": %s, "got": %r}' % (NONCE, json.dumps(ok), got))
-        except Exception:
-            pass
     except Exception as error:
         passed.append(False)
     if not passed[-1]:

@@ -32,8 +32,9 @@ LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mib=256)  # a busy machine must no
 # the graders that many hacks fool come first, so that the search is short
 SEARCHED = (
     "exec'd harness, JSON with a nonce, ==",
-    "exit code of solution and assertions",
+    "exec'd assertions, the share that passes",
     "the same, failures are what is printed",
+    "exit code of solution and assertions",
     "the same, no verdict is masked",
     "two processes, operators asked of the solution's object",
     "exit code of the program",
@@ -108,7 +109,7 @@ async def test_naive_graders_distinguish_a_plain_mistake_from_a_solution(docker:
         right = await grader.fooled_by(docker, target, target.honest, LIMITS)
         assert await grader.fooled_by(docker, target, wrong, LIMITS) in (None, False) or "masked" in grader.name
         found.add(right)
-    assert True in found or grader.name == "a success marker printed"
+    assert True in found
 
 
 class Judge(Sandbox):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
-from enum import IntEnum
 
 import numpy
 import pytest
@@ -88,52 +86,6 @@ async def test_assertions_meet_the_value_and_the_object(backend: SandboxBackend)
     found = errors(await judged(backend, POINTS, *right, *wrong))
     assert found[: len(right)] == [""] * len(right)
     assert all(found[len(right) :])
-
-
-LIAR = """
-class Liar({base}):
-    def __eq__(self, other): return True
-    def __ne__(self, other): return False
-    def __hash__(self): return 7
-    def __lt__(self, other): return True
-    def __le__(self, other): return True
-    def __gt__(self, other): return True
-    def __ge__(self, other): return True
-    def __contains__(self, item): return True
-    def __iter__(self): return iter([])
-    def __add__(self, other): return other
-    def __sub__(self, other): return 0
-    def __rsub__(self, other): return 0
-    def __len__(self): return 99
-    def __index__(self): return 99
-    def startswith(self, text): return True
-    def issubset(self, other): return True
-    __class__ = {base}
-def f(): return Liar({value})
-"""
-
-
-@sharing
-@pytest.mark.parametrize(
-    "base, value, tests",
-    [
-        ("int", "0", ["== 4", "in (4, 5)", "> 3", "- 4 == 0", "in {4}"]),
-        ("float", "0.25", ["== 4.0", "- 4.0 == 0", "<= 0.1"]),
-        ("str", "'no'", ["== 'yes'", ".startswith('y')", "+ 'yes' == 'yes'", "in 'yes'"]),
-        ("tuple", "(0,)", ["== (1,)", "in [(1,), (2,)]", "+ (1,) == (1,)"]),
-        ("list", "[0]", ["== [1]", "in [[1]]", "+ [1] == [1]", "> [1]"]),
-        ("dict", "{'z': 0}", ["== {'a': 1}", "in [{'a': 1}]"]),
-        ("set", "{0}", ["== {1}", ".issubset({1})", "<= {1}"]),
-    ],
-)
-async def test_a_subclass_that_equals_everything_is_only_its_value(
-    backend: SandboxBackend, base: str, value: str, tests: list[str]
-) -> None:
-    code = LIAR.format(base=base, value=value)
-    cases = [f"assert candidate() {test}" for test in tests]
-    cases += ["assert 1 in candidate()", "assert [candidate()] == [[4]]", "assert (candidate(), 1) == (4, 1)"]
-    verdict = await judged(backend, code, *cases)
-    assert all(errors(verdict)), [c for c, error in zip(cases, errors(verdict), strict=True) if not error]
 
 
 @sharing
@@ -267,28 +219,3 @@ def test_arrays_of_objects_and_subclasses_do_not_cross() -> None:
 def test_what_is_no_array_is_refused(parts: tuple[object, object, object]) -> None:
     with pytest.raises((ValueError, TypeError)):
         arrays.build_array(*parts)
-
-
-class Color(IntEnum):
-    RED = 1
-
-
-def test_what_a_test_expects_never_reaches_the_solution() -> None:
-    """Only the value is asked for, and of what can't change once."""
-    ours, theirs = socket.socketpair()
-    heard: list[bytes] = []
-
-    def peer() -> None:
-        while line := theirs.recv(MIB):
-            heard.append(line)
-            theirs.sendall(b'["r",1,[]]\n' if len(heard) > 1 else b'["r",["h",9,"Color","int"],[]]\n')
-
-    thread = threading.Thread(target=peer)
-    thread.start()
-    color = Link(Channel(ours.fileno(), MIB), lendable).proxy(ENTRY, "f")()
-    assert color != 5 and color == 1 and color in (3, 1) and color < 2 and color + 1 == 2
-    assert hash(color) == hash(1) and isinstance(color, int) and not isinstance(color, str)
-    ours.close()
-    thread.join(10)
-    theirs.close()
-    assert [json.loads(line)[1:] for line in heard] == [["call", ["t"], ["t"]], ["base", ["t"], ["t"]]], heard

@@ -34,6 +34,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         lr: float = 1e-2,
         optimizer: OptimizerConfig | None = None,
         publish_dtype: DType = "float32",
+        total_steps: int = 20,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -42,7 +43,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             trainer=TrainerConfig(**settings),
             optimizer=optimizer or OptimizerConfig(lr=lr),
             loss=loss or Grpo(),
-            total_steps=20,
+            total_steps=total_steps,
             folder=str(tmp_path / "titan"),
             publish_dtype=publish_dtype,
         )

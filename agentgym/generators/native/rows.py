@@ -38,6 +38,9 @@ class RowTable:
         self.logprobs = np.zeros((rows, cache.max_len), np.float32)
         self.prompt_length = np.zeros(rows, np.int64)
         self.max_length = np.zeros(rows, np.int64)
+        self.time_s = np.full(rows, np.inf)  # from the first token on
+        self.submitted_s = np.zeros(rows)  # when, by the monotonic clock
+        self.began_s = np.zeros(rows)  # the first token
         self.stop_ids = np.full((rows, 1), -1, np.int64)
         self.seeds = np.zeros(rows, np.uint64)
         self.temperature = np.ones(rows, np.float32)
@@ -123,6 +126,7 @@ class RowTable:
         pair, turned = [first, second], [second, first]
         for column in (
             self.tokens, self.length, self.computed, self.running, self.last_used, self.tickets, self.logprobs,
-            self.prompt_length, self.max_length, self.stop_ids, self.seeds, self.temperature, self.top_k, self.top_p,
+            self.prompt_length, self.max_length, self.time_s, self.submitted_s, self.began_s, self.stop_ids, self.seeds,
+            self.temperature, self.top_k, self.top_p,
         ):  # fmt: skip
             column[pair] = column[turned]

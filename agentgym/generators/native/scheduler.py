@@ -45,7 +45,7 @@ class Scheduler:
         self._max_batch = max_batch
         self._max_padded_tokens = max_padded_tokens  # of one forward pass over new tokens
         self._table = RowTable(cache)
-        self._waiting: OrderedDict[int, GenerateRequest] = OrderedDict()
+        self._waiting: OrderedDict[int, tuple[GenerateRequest, float]] = OrderedDict()  # with when it came
         # of each ticket that holds a row: (version, first completion token sampled by it)
         self._sequences: dict[int, list[tuple[int, int]]] = {}
         self._to_extend: list[int] = []  # tickets whose context is not computed yet
@@ -64,7 +64,7 @@ class Scheduler:
 
     def submit(self, ticket: int, request: GenerateRequest) -> None:
         """The request must have passed `check_request`."""
-        self._waiting[ticket] = request
+        self._waiting[ticket] = request, time.monotonic()
 
     def cancel(self, ticket: int) -> None:
         """Forget a request and free its row; does nothing for one that has ended."""
@@ -101,13 +101,14 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self._waiting and len(self._sequences) < self._max_batch:
-            ticket, request = self._waiting.popitem(last=False)
+            ticket, (request, submitted_s) = self._waiting.popitem(last=False)
             sampling = request.sampling
             table = self._table
             row = table.take(request.prompt_ids)
             seed = int.from_bytes(os.urandom(8), "little") if sampling.seed is None else sampling.seed
             table.tickets[row] = ticket
             table.max_length[row] = len(request.prompt_ids) + sampling.max_tokens
+            table.time_s[row], table.submitted_s[row] = request.time_s, submitted_s
             table.seeds[row] = seed % 2**64
             table.temperature[row] = sampling.temperature
             table.top_k[row] = sampling.top_k
@@ -196,6 +197,7 @@ class Scheduler:
         running = table.running[rows]
         if not running.all():
             rows, tokens, logprobs = rows[running], tokens[running], logprobs[running]
+            num_sampled = num_sampled[running]
         if not np.isfinite(logprobs).all():
             raise InfraError(f"the weights of version {self.version} give log-probabilities that are not numbers")
         places = table.length[rows]
@@ -203,11 +205,18 @@ class Scheduler:
         table.logprobs[rows, places] = logprobs
         table.length[rows] = places + 1
         self.totals.tokens += len(rows)
+        now_s = time.monotonic()
+        table.began_s[rows[num_sampled == 0]] = now_s
+        late = now_s - table.began_s[rows] >= table.time_s[rows]
+        full = table.length[rows] >= table.max_length[rows]
         stopped = (table.stop_ids[rows] == tokens[:, None]).any(axis=1)
-        ended = stopped | (table.length[rows] >= table.max_length[rows])
-        return [self._finish(int(rows[i]), stopped=bool(stopped[i])) for i in np.flatnonzero(ended)]
+        reasons = ((stopped, FinishReason.STOP), (full, FinishReason.LENGTH), (late, FinishReason.TIME))
+        return [
+            self._finish(int(rows[i]), next(reason for holds, reason in reasons if holds[i]))
+            for i in np.flatnonzero(stopped | full | late)
+        ]
 
-    def _finish(self, row: int, *, stopped: bool) -> tuple[int, Completion]:
+    def _finish(self, row: int, reason: FinishReason) -> tuple[int, Completion]:
         table = self._table
         ticket = int(table.tickets[row])
         starts = self._sequences.pop(ticket)
@@ -220,7 +229,8 @@ class Scheduler:
                 VersionSpan(version=version, start=start, end=span_end)
                 for (version, start), span_end in zip(starts, ends, strict=True)
             ),
-            finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,
+            finish_reason=reason,
+            queued_s=float(table.began_s[row] - table.submitted_s[row]),
         )
         table.free(row)
         return ticket, completion

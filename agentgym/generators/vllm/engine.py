@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,8 @@ class VllmEngine:
         self._version = 0
         self._failure = "it is not started"
         self._request_ids = itertools.count()
-        self._running: set[asyncio.Future[CompletionOutput]] = set()
+        self._running: set[asyncio.Future[Completion]] = set()
+        self._places = asyncio.Semaphore(config.max_batch)  # vLLM works on so many at a time, in the order they came
         self._updating = asyncio.Lock()
         self._num_tokens = 0
         self._num_prompt_tokens = 0
@@ -87,16 +89,15 @@ class VllmEngine:
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._config.max_model_len)
         self._refuse_after_failure()
         request_id = f"agentgym-{next(self._request_ids)}"
-        task = asyncio.ensure_future(self._final_output(request, request_id))
+        task = asyncio.ensure_future(self._complete(request, request_id))
         with self._counted(task):
             try:
-                output = await task
+                completion = await task
             except asyncio.CancelledError:
                 caller = asyncio.current_task()
                 if caller is None or not caller.cancelling():  # it was `_fail`
                     self._refuse_after_failure()
                 raise
-        completion = _completion(output)
         self._num_tokens += len(completion.completion_ids)
         self._num_prompt_tokens += len(request.prompt_ids)
         return completion
@@ -135,7 +136,7 @@ class VllmEngine:
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         del self._llm  # its destructor must not run while the interpreter ends
 
-    async def _final_output(self, request: GenerateRequest, request_id: str) -> CompletionOutput:
+    async def _complete(self, request: GenerateRequest, request_id: str) -> Completion:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt = {
@@ -144,18 +145,33 @@ class VllmEngine:
             "cache_salt": str(self._version),
         }
         final: CompletionOutput | None = None
+        submitted_s = time.monotonic()
+        began: list[float] = []
+        timer = asyncio.ensure_future(self._end_in_time(request_id, request.time_s, began))
         try:
             async for result in self._llm.generate(prompt, sampling_params(request.sampling), request_id):
                 final = result.outputs[0]
         except (EngineDeadError, EngineGenerateError) as error:
             self._failure = self._failure or f"vLLM's engine failed: {error}"
             raise InfraError(f"the engine does not generate: {self._failure}") from error
+        finally:
+            timer.cancel()
+        queued_s = (began[0] if began else time.monotonic()) - submitted_s
+        if final is not None and final.finish_reason == "abort" and timer.done() and final.token_ids:
+            return _completion(final, FinishReason.TIME, queued_s)
         if final is None or final.finish_reason not in ("stop", "length"):
             reason = final.finish_reason if final else "nothing"
             raise InfraError(
                 f"the engine does not generate: {self._failure or f'vLLM ended a request with {reason!r}'}"
             )
-        return final
+        return _completion(final, FinishReason(final.finish_reason), queued_s)
+
+    async def _end_in_time(self, request_id: str, time_s: float, began: list[float]) -> None:
+        """Abort a request time_s after its turn has come, which is noted in `began`; vLLM then gives what it has."""
+        async with self._places:
+            began.append(time.monotonic())
+            await asyncio.sleep(min(time_s, threading.TIMEOUT_MAX))
+            await self._llm.abort(request_id)
 
     def _file(self, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
         """Checked, and in memory that vLLM's process can map."""
@@ -198,7 +214,7 @@ class VllmEngine:
             await asyncio.wait(self._running)
 
     @contextmanager
-    def _counted(self, task: asyncio.Future[CompletionOutput]) -> Iterator[None]:
+    def _counted(self, task: asyncio.Future[Completion]) -> Iterator[None]:
         if not self._running:
             self._busy_since = time.perf_counter()
         self._running.add(task)
@@ -210,7 +226,7 @@ class VllmEngine:
                 self._busy_s += time.perf_counter() - self._busy_since
 
 
-def _completion(output: CompletionOutput) -> Completion:
+def _completion(output: CompletionOutput, reason: FinishReason, queued_s: float) -> Completion:
     if list(output.logprobs.token_ids) != list(output.token_ids):
         raise InfraError("vLLM gave log-probabilities of other tokens than it sampled")
     return Completion(
@@ -219,5 +235,6 @@ def _completion(output: CompletionOutput) -> Completion:
         versions=tuple(
             VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in output.weight_versions
         ),
-        finish_reason=FinishReason(output.finish_reason),
+        finish_reason=reason,
+        queued_s=queued_s,
     )

@@ -108,7 +108,9 @@ class Proxy:
         """The elements of what is read once. Raises TypeError where there are none, or for an iterator."""
         if iter(self) is self:
             raise TypeError(f"a <{self._kind}> has no length and no indices")
-        return [*iter(self)]
+        if "items" not in self._read:
+            self._read["items"] = [*iter(self)]
+        return self._read["items"]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self._items()) if self._rank == READ else self._tell("len")

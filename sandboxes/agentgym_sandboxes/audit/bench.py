@@ -21,7 +21,8 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym_sandboxes.audit.machine import Footprint, Load, Machine, describe_machine, footprint, measure_load
-from agentgym_sandboxes.audit.timing import Plan, Timing, Way, measure, nearest_rank
+from agentgym_sandboxes.audit.timing import Plan, Timing, Way, measure
+from agentgym_sandboxes.host.meter import nearest_rank
 
 PROGRAM, PRINTED = "print(6 * 7)", "42\n"
 SOLUTION = "def double(x):\n    return 2 * x\n"

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_sandboxes.audit.machine import machine_cpu_s, own_cpu_s
+from agentgym_sandboxes.host.meter import nearest_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +130,3 @@ def _timing(name: str, samples: _Samples) -> Timing:
         per_s_rounds=tuple(samples.per_s),
         calls_at_once=samples.num_at_once,
     )
-
-
-def nearest_rank(values: Sequence[float], percent: int) -> float:
-    """A percentile: the smallest value that so many percent of all are not above. Raises for no values."""
-    if not values:
-        raise ValueError("a percentile of no values")
-    return sorted(values)[max(0, -(-percent * len(values) // 100) - 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import RunStatus
@@ -26,8 +26,7 @@ class Spread:
         """The median and the 95th percentile, by nearest rank; nothing before the first value."""
         if not self._values:
             return {}
-        ordered = sorted(self._values)
-        return {f"{name}_p{percent}_s": ordered[_rank(percent, len(ordered))] for percent in (50, 95)}
+        return {f"{name}_p{percent}_s": nearest_rank(self._values, percent) for percent in (50, 95)}
 
 
 class CallMeter:
@@ -72,6 +71,6 @@ class CallMeter:
         return found
 
 
-def _rank(percent: int, count: int) -> int:
-    """The index of a percentile by nearest rank: the smallest value that so many are not above."""
-    return -(-percent * count // 100) - 1
+def nearest_rank(values: Collection[float], percent: int) -> float:
+    """A percentile: the smallest value that so many percent of all are not above. At least one value."""
+    return sorted(values)[-(-percent * len(values) // 100) - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -212,3 +213,16 @@ def test_the_result_of_a_sequence_does_not_depend_on_how_passes_are_cut(old_mode
     ]
     assert results[0] == results[1] == results[2]
     assert np.unique([len(ids) for ids in results[0]]).tolist() == [10]
+
+
+def test_a_completion_whose_time_is_over_ends_with_what_was_sampled(old_model):
+    """The second waits for the only row: its time begins with its first token."""
+    scheduler = make_scheduler(old_model, max_batch=1)
+    requests = [ask(random_prompt(20, seed=n), seed=n) for n in range(3)]
+    requests[1] = replace(requests[1], time_s=0.0)
+    first, second, third = run(scheduler, requests)
+    check(old_model, requests, [first, second, third])
+    assert (second.finish_reason, len(second.completion_ids)) == (FinishReason.TIME, 1)
+    assert [len(c.completion_ids) for c in (first, third)] == [10, 10]
+    assert first.finish_reason is third.finish_reason is FinishReason.LENGTH
+    assert 0 < first.queued_s < second.queued_s < third.queued_s
