@@ -101,6 +101,9 @@ def test_what_an_older_version_of_the_environment_played_is_played_again(cli, ru
     record.write_text(record.read_text().replace('"version":1', '"version":0'))
     assert cli("compare", *runs).code == 0 and len(cli.jobs.evaluated) == 3
     assert cli("compare", *runs, "--again").code == 0 and len(cli.jobs.evaluated) == 5
+    assert (
+        "reward: the same in every task" in cli("compare", "runs/a", "runs/a").out
+    )  # an interval of no width misleads
 
 
 def test_what_is_not_the_same_is_named(cli, runs) -> None:

@@ -135,7 +135,9 @@ def _show(
     apart = f"; {found.num_unpaired} episodes have no partner" if found.num_unpaired else ""
     shell.say(f"\n{tasks} tasks, {found.num_pairs} pairs of episodes{apart}. Second minus first:")
     shell.say(difference_line(success, "success"))
-    if found.reward is not None:
+    if found.reward is not None and found.reward.equal == tasks:
+        shell.say("reward: the same in every task, so it has no interval")
+    elif found.reward is not None:
         low, high = found.reward.low, found.reward.high
         shell.say(f"reward: {found.reward.mean:+.3f} [{low:+.3f}, {high:+.3f}] (95%)")
     shell.say(
