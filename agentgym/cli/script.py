@@ -52,7 +52,7 @@ def train(
     """
     base, where = read_recipe(recipe)
     settings, sources, registry = _settings(base, where, {"env": env, **sections}, rewards)
-    with RunFolder.create(settings.logging.runs_dir, name or default_name(settings)) as folder:
+    with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
         shown = reporter or PlainReporter(sys.stdout)
         return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
 

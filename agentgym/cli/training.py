@@ -11,11 +11,12 @@ from agentgym.cli.failures import Failure, explain
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import plan
 from agentgym.config import to_mapping
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, write_png
 from agentgym.runs.evaluations import with_held_out
+from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 
@@ -50,7 +51,7 @@ def run_training(
 
     def warn(text: str) -> None:
         reporter.note(text)
-        with contextlib.suppress(OSError):  # a full disk may be what it is about
+        with contextlib.suppress(InfraError):  # a full disk may be what it is about
             folder.event(text)
 
     resume = before is not None
@@ -69,11 +70,18 @@ def run_training(
             if rows := with_held_out(folder, HELD_OUT):
                 try:
                     write_png(rows, folder.path / "curve.png", folder.name)
-                except UserError as error:
+                except (UserError, OSError) as error:
                     reporter.note(f"no picture: {error}")
         return result
     except BaseException as error:
-        record_failure(explain(error), folder, before)
+        failure = explain(error)
+        if failure.is_users and before is None and not folder.has_state:
+            folder.remove()
+            raise
+        advice = None if failure.is_interrupt else full_disk(error, folder.path)
+        record_failure(explain(advice or error), folder, before)
+        if advice is not None:
+            raise advice from error
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -52,7 +53,8 @@ class Shell:
         self.say("\n".join([self.paint.bold(lines[0]), *lines[1:]]))
 
     def warn(self, text: str) -> None:
-        print(text, file=self.err, flush=True)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(text, file=self.err, flush=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,14 @@
-"""Ctrl-C, SIGTERM and SIGHUP stop a job cleanly: it is cancelled, cleans up, and the exit code names the signal."""
+"""Ctrl-C, SIGTERM and SIGHUP stop a job cleanly: it is cancelled, cleans up, and the exit code names the signal.
+
+The terminal may be gone by then, and nothing that would be said there may get in the way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
@@ -48,6 +53,17 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def leave_lost_terminal() -> None:
+    """From here on what is printed goes nowhere, if the terminal is gone: each print would raise an OSError."""
+    for descriptor in (1, 2):
+        poller = select.poll()
+        poller.register(descriptor, select.POLLOUT)
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poller.poll(0)):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+
+
 def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
     """Run a job on an event loop. The first signal cancels it; the next one cancels its clean-up, too.
 
@@ -61,10 +77,11 @@ def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -
         assert task is not None
 
         def stop(number: int) -> None:
-            if not seen:
-                say(f"stopping ({Stopped(number).reason}); again to stop without cleaning up")
-            seen.append(number)
             task.cancel()
+            seen.append(number)
+            leave_lost_terminal()
+            if len(seen) == 1:
+                say(f"stopping ({Stopped(number).reason}); again to stop without cleaning up")
 
         watched = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.getsignal(number) for number in watched}

@@ -48,13 +48,8 @@ class Gym:
 
         training: whether tasks of the train split are played too.
         """
-        environment = build_environment(registry, recipe.env.name, recipe.env.options)
-        scorer = Scorer.of(environment, registry, recipe.rewards)
+        environment, scorer, train, test = prepare(recipe, registry, training=training)
         renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
-        _check_lengths(recipe)
-        num_train = SAMPLED_TASKS if training else 1
-        train = list(islice(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0), num_train))
-        test = held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
         some = [*train, *test]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
@@ -100,6 +95,32 @@ class Gym:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def prepare(
+    recipe: Recipe, registry: PluginRegistry, *, training: bool = True
+) -> tuple[Environment, Scorer, list[Task], list[Task]]:
+    """The environment with its options, its rewards, and the first tasks of training and of those held out.
+
+    Starts nothing and needs no model. Raises UserError for what none of them can be.
+    """
+    environment = build_environment(registry, recipe.env.name, recipe.env.options)
+    scorer = Scorer.of(environment, registry, recipe.rewards)
+    _check_lengths(recipe)
+    num_train = SAMPLED_TASKS if training else 1
+    train = list(islice(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0), num_train))
+    return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """The trainer computes the softmax at a temperature, not a truncated distribution."""
+    rollout = recipe.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise UserError(
+            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
+            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
+            "truncate only in `agentgym eval`"
+        )
 
 
 def _check_prompts(recipe: Recipe, renderer: ChatRenderer, tasks: Sequence[Task]) -> None:

@@ -10,13 +10,12 @@ from typing import cast
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
-from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.evaluate import measure
-from agentgym.jobs.gym import Gym
+from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
@@ -112,7 +111,7 @@ class TrainJob:
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
-        _check_sampling(recipe)
+        check_sampling(recipe)
         model_path = resolve_model(recipe.model.path, self.folder.path, random_weights=recipe.model.random_weights)
         if self.state.position is not None:
             check(str(self.folder.checkpoint_dir(self.state.position.step) / "trainer"), str(model_path))
@@ -286,14 +285,3 @@ class TrainJob:
             sink.open(str(self.folder.path), cast(dict[str, Json], to_mapping(self.recipe)))
             self.sinks.append(sink)
             self.stack.callback(sink.close)
-
-
-def _check_sampling(recipe: Recipe) -> None:
-    """The trainer computes the softmax at a temperature, not a truncated distribution."""
-    rollout = recipe.rollout
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        raise UserError(
-            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
-            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
-            "truncate only in `agentgym eval`"
-        )

@@ -7,6 +7,8 @@ import gzip
 import json
 import logging
 import os
+import shutil
+import traceback
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,12 @@ from agentgym.errors import InfraError, UserError
 from agentgym.types import Json
 
 log = logging.getLogger(__name__)
+
+MAKE_ROOM = (
+    "What was saved before stays readable; make room or choose another `logging.runs_dir`, then continue with "
+    "`agentgym train --resume RUN`."
+)
+NO_SPACE = ("No space left on device", "Disk quota exceeded", "StorageFull")  # the last one: of Rust
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -36,6 +44,14 @@ def write_whole(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write over a file that is as large already, which a full disk allows. Raises InfraError as `write_whole`."""
+    with writing(path), path.open("r+b") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def append_line(path: Path, line: str) -> None:
@@ -68,10 +84,21 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InfraError(
-            f"can't write {path}: {error.strerror or error}. What was saved before stays readable; "
-            "make room or choose another `logging.runs_dir`, then continue with `agentgym train --resume RUN`."
-        ) from error
+        raise InfraError(f"can't write {path}: {error.strerror or error}. {MAKE_ROOM}") from error
+
+
+def full_disk(error: BaseException, folder: Path) -> InfraError | None:
+    """What to do about an error that a full disk caused, wherever it was raised; None for any other."""
+    text = "".join(traceback.format_exception(error))  # with its causes, and those of other processes
+    if MAKE_ROOM in text or not (_is_full(folder) or any(words in text for words in NO_SPACE)):
+        return None
+    return InfraError(f"the disk of {folder} is full ({' '.join(str(error).split()):.300}). {MAKE_ROOM}")
+
+
+def _is_full(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(folder).free < 2**16
+    return False
 
 
 def write_json_lines(path: Path, records: Iterable[Mapping[str, Json]]) -> None:

@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +31,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Self, cast
 
-from agentgym.errors import UserError, nearest
+from agentgym.errors import InfraError, UserError, nearest
 from agentgym.runs.files import (
     append_line,
     dump_line,
+    overwrite,
     read_json,
     read_json_lines,
     write_json_lines,
@@ -46,6 +48,8 @@ from agentgym.types import Episode, Group, Json
 from agentgym.yaml import dump_yaml, read_yaml
 
 _STEP_FILE = re.compile(r"step-(\d+)")
+STATUS_BYTES = 4096  # one block of the disk
+MAX_REASON = 500  # characters; each may become six bytes of JSON
 
 
 class RunStatus(StrEnum):
@@ -82,19 +86,22 @@ class RunFolder:
         self._lock = lock
 
     @classmethod
-    def create(cls, runs_dir: str | Path, name: str) -> RunFolder:
-        """A new run. Raises UserError when the name is taken or can't be a folder's name."""
+    def create(cls, runs_dir: str | Path, name: str, *, numbered: bool = False) -> RunFolder:
+        """A new run. Raises UserError when the name can't be a folder's name, or is taken.
+
+        numbered: a name that is taken gets a number at its end instead.
+        """
         if not re.fullmatch(r"[A-Za-z0-9][\w.+=-]*", name):
             raise UserError(f"{name!r} can't name a run; use letters, digits, and any of . _ - + =")
-        path = Path(runs_dir) / name
-        with writing(path):
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                raise UserError(
-                    f"there is a run {str(path)!r} already; choose another --name, or continue it: "
-                    f"agentgym train --resume {path}"
-                ) from None
+        path, count = Path(runs_dir) / name, 1
+        while not (made := _make(path)) and numbered:
+            count += 1
+            path = Path(runs_dir) / f"{name}-{count}"
+        if not made:
+            raise UserError(
+                f"there is a run {str(path)!r} already; choose another --name, or continue it: "
+                f"agentgym train --resume {path}"
+            )
         folder = cls(path, _take_lock(path))
         folder.set_status(RunStatus.RUNNING)
         return folder
@@ -144,8 +151,16 @@ class RunFolder:
         return {key: str(source) for key, source in self._load("config.sources.json").items()}
 
     def set_status(self, status: RunStatus, reason: str = "") -> None:
-        writer = {"process": os.getpid(), "host": socket.gethostname()}
-        self._save("status.json", {"status": status, "reason": reason, **writer, "time": time.time()})
+        """On a full disk, too: the file has room for it, and is overwritten in place if it can't be replaced."""
+        writer = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+        path, record = self.path / "status.json", {"status": status, "reason": reason, **writer}
+        data = json.dumps(record, indent=1).encode().ljust(STATUS_BYTES)
+        try:
+            write_whole(path, data)
+        except InfraError:
+            if len(data) > STATUS_BYTES:
+                data = json.dumps({**record, "reason": reason[:MAX_REASON]}, indent=1).encode().ljust(STATUS_BYTES)
+            overwrite(path, data)
 
     def status(self) -> StatusRecord:
         """The current status; `lost` for a run whose process ended without recording one."""
@@ -189,6 +204,15 @@ class RunFolder:
         if state := self._load("state.json"):
             return state
         raise UserError(f"run {str(self.path)!r} stopped before it saved anything to resume from; start a new run")
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is something to resume."""
+        return (self.path / "state.json").is_file()
+
+    def remove(self) -> None:
+        """For a run that could not start. What can't be removed stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def _save(self, name: str, record: Mapping[str, object]) -> None:
         write_whole(self.path / name, json.dumps(record, indent=1).encode())
@@ -296,6 +320,16 @@ class RunFolder:
         return _steps_in(self.path / "checkpoints")
 
 
+def _make(path: Path) -> bool:
+    """Whether the folder is new."""
+    with writing(path):
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            return False
+    return True
+
+
 def runs_in(runs_dir: str | Path) -> list[str]:
     """The names of the runs in a folder, the oldest first."""
     found = list(Path(runs_dir).glob("*/status.json"))
@@ -321,7 +355,7 @@ def _take_lock(path: Path) -> IO[str]:
         ) from None
     with contextlib.suppress(OSError):  # only a hint for the message above
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} of {socket.gethostname()}")
         file.flush()
     return file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
+from agentgym.commands.stopping import leave_lost_terminal
 from agentgym.commands.text import table_lines
 
 
@@ -151,7 +153,12 @@ class _ToStream:
         self._stream.flush()
 
     def _line(self, line: str | Mapping[str, object]) -> None:
-        print(line if isinstance(line, str) else json.dumps(line), file=self._stream, flush=True)
+        try:
+            print(line if isinstance(line, str) else json.dumps(line), file=self._stream, flush=True)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            leave_lost_terminal()  # its SIGHUP, which ends the run, is on its way
 
 
 class PlainReporter(_ToStream):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.cli.catalogue import summaries
+from agentgym.runs.folder import RunFolder, RunStatus
 
 
 def program(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
@@ -133,3 +135,25 @@ def test_a_signal_ends_the_process_in_order_and_the_code_says_which(tmp_path, nu
         assert process.wait(timeout=30) == code
         assert "Traceback" not in process.stderr.read()
     assert (tmp_path / "runs/one/cleaned").exists()
+
+
+def test_a_terminal_that_is_closed_ends_the_process_in_order(tmp_path: Path) -> None:
+    """The kernel sends SIGHUP, and everything that is printed from then on fails."""
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" + JOB],
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while b"ready" not in shown:
+            shown += os.read(controller, 4096)
+        os.close(controller)
+        assert process.wait(timeout=50) == 129
+    assert (tmp_path / "runs/one/cleaned").exists()
+    status = RunFolder.open(tmp_path / "runs/one").status()
+    assert (status.status, status.reason) == (RunStatus.INTERRUPTED, "interrupted by SIGHUP")

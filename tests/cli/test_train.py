@@ -96,6 +96,43 @@ def test_a_dry_run_shows_config_and_plan_and_starts_nothing(cli) -> None:
     assert shown["sources"]["env.name"] == "command line"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--env.options.startt", "1"], ["has no option 'startt'", "Did you mean 'start'?"]),
+        (["--reward", "exactt"], ["exactt", "Did you mean 'exact'?"]),
+        (["--rollout.top_p", "0.5"], ["rollout.top_p = 0.5"]),
+        (["--rollout.max_episode_tokens", "5000"], ["rollout.max_episode_tokens is 5000"]),
+    ],
+)
+def test_a_dry_run_refuses_what_would_fail_at_once(cli, words, expected) -> None:
+    end = cli.train("--dry-run", *words)
+    assert end.code == 2 and all(word in end.err for word in expected), end.err
+    assert not end.out
+
+
+def test_a_start_that_is_refused_leaves_no_folder(cli) -> None:
+    async def work(recipe, folder, reporter) -> None:
+        folder.event("looking for tasks")
+        raise UserError("the environment has no tasks")
+
+    cli.jobs.work = work
+    assert cli.train("--name", "one").code == 2
+    assert not Path("runs/one").exists()
+
+
+def test_a_disk_that_is_full_gives_its_advice_wherever_it_is_noticed(cli) -> None:
+    async def work(recipe, folder, reporter) -> None:
+        folder.save_state({"step": 3})
+        raise ExceptionGroup("the loop", [RuntimeError("save: [Errno 28] No space left on device")])
+
+    cli.jobs.work = work
+    end = cli.train("--name", "one")
+    assert end.code == 1 and "make room" in end.err and "agentgym train --resume" in end.err
+    status = RunFolder.open("runs/one").status()
+    assert status.status is RunStatus.FAILED and "make room" in status.reason
+
+
 def test_help_recipe_lists_every_field(cli) -> None:
     end = cli("train", "--help-recipe")
     assert end.code == 0 and "trainer.procs" in end.out and "one of auto, native, vllm" in end.out
@@ -181,6 +218,9 @@ def test_a_failed_run_says_why_and_keeps_the_traceback(cli, error, code, words, 
     assert end.code == code
     assert all(word in end.err for word in words) and "Traceback" not in end.err
     assert Path("runs/one/traceback.txt").is_file() == has_traceback == ("traceback.txt" in end.err)
+    if code == 2:
+        assert not Path("runs/one").exists()
+        return
     status = RunFolder.open("runs/one").status()
     assert status.status is RunStatus.FAILED and status.reason in end.err
     RunFolder.open("runs/one", for_writing=True).close()  # the lock is free again

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import InfraError, UserError
+from agentgym.runs.files import full_disk, writing
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
@@ -111,6 +112,37 @@ def test_a_full_disk_is_an_infra_error_that_names_the_file(folder: RunFolder) ->
     (folder.path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(InfraError, match=r"metrics\.jsonl: No space left on device.*--resume"):
         folder.append_metrics(1, {"a": 1})
+
+
+@pytest.mark.parametrize("reason", ["the disk is full", "é" * 9000])
+def test_the_status_is_true_on_a_full_disk(folder: RunFolder, reason: str) -> None:
+    (folder.path / ".status.json.part").symlink_to("/dev/full")  # so the file can't be replaced
+    folder.set_status(RunStatus.FAILED, reason)
+    record = RunFolder.open(folder.path).status()
+    assert record.status is RunStatus.FAILED and reason.startswith(record.reason) and len(record.reason) > 10
+
+
+def test_an_error_of_a_full_disk_is_known_by_its_causes(tmp_path: Path) -> None:
+    def raised(cause: Exception) -> BaseException:
+        try:
+            raise RuntimeError("the checkpoint was not written") from cause
+        except RuntimeError as error:
+            return error
+
+    advice = full_disk(raised(OSError(28, "No space left on device")), tmp_path)
+    assert "the checkpoint was not written" in str(advice) and "agentgym train --resume RUN" in str(advice)
+    assert full_disk(raised(OSError(2, "No such file")), tmp_path) is None
+    with pytest.raises(InfraError) as named, writing(tmp_path):
+        raise OSError(28, "No space left on device")
+    assert full_disk(named.value, tmp_path) is None, "it has the advice already"
+
+
+def test_a_name_of_ours_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        with RunFolder.create(tmp_path, "math-20260101-120000", numbered=True) as folder:
+            names.append(folder.name)
+    assert names == ["math-20260101-120000", "math-20260101-120000-2", "math-20260101-120000-3"]
 
 
 def test_what_was_saved_before_the_disk_was_full_stays_readable(tmp_path: Path) -> None:

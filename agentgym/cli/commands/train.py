@@ -54,7 +54,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")
     parser.add_argument("--name", help="the run's name (default: environment, date and time)")
     parser.add_argument("--seed", type=int, metavar="N", help="sets loop.seed and trainer.seed")
-    parser.add_argument("--dry-run", action="store_true", help="show the config and what would be started")
+    parser.add_argument("--dry-run", action="store_true", help="check environment and rewards, show config and plan")
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -65,9 +65,13 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     name = arguments.name or default_name(recipe)
     path = earlier or Path(recipe.logging.runs_dir) / name
     if arguments.dry_run:
+        from agentgym.jobs.gym import check_sampling, prepare
+
+        check_sampling(recipe)
+        prepare(recipe, registry)
         return _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
     if earlier is None:
-        with RunFolder.create(recipe.logging.runs_dir, name) as folder:
+        with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
             return _train(recipe, sources, folder, registry, arguments, shell, before=None)
     before = RunFolder.open(earlier).status()
     with RunFolder.open(earlier, for_writing=True) as folder:
@@ -138,7 +142,7 @@ def _train(
     except BaseException as error:
         failure = explain(error)
         show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
-        if (folder.path / "state.json").is_file() and not failure.is_users:
+        if folder.has_state and not failure.is_users:
             shell.warn(f"continue from its last checkpoint: agentgym train --resume {folder.path}")
         return failure.exit_code
 
