@@ -90,14 +90,14 @@ def _turn_end(tokenizer: Tokenizer) -> tuple[str, str]:
     They are the same for most models. Harmony ends the last turn with one token and writes another in its place
     when the conversation goes on. GLM has no end: a turn stops where the next message begins. "": unknown.
     """
-    last = earlier = user = ""
+    last = earlier = ""
     with suppress(UserError):  # it may take no second message, and need not for one turn
         last = _after_turn(tokenizer, [], generation_prompt=False)
         earlier = _after_turn(tokenizer, [USER], generation_prompt=True)
-        user = tokenizer.render([USER], generation_prompt=True).rpartition(USER["content"])[2]
-    token = _leading_token(tokenizer, earlier.lstrip())
     if stop := _leading_token(tokenizer, last.lstrip()):
-        return token if token in (stop, _leading_token(tokenizer, user.lstrip())) else "", stop
+        token = _leading_token(tokenizer, earlier.lstrip())
+        begins = _leading_token(tokenizer, earlier.lstrip()[len(token) :].lstrip())  # the next message
+        return token if token == stop or begins else "", stop
     return "", _leading_token(tokenizer, earlier)
 
 

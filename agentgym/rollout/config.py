@@ -14,7 +14,8 @@ class RolloutConfig:
     rewards can give. score: the environment answers it like any other turn, and the episode ends.
     episode_time_s: without waits for a session or in the engine's queue. When it is over, an episode counts like a cut
     turn where the policy's tokens took at least half of it, and is left out where the environment took more.
-    generate_timeout_s: of one completion from its first token on, then the turn is cut; and of the wait before it.
+    generate_timeout_s: of one completion from its first token on; then the turn is cut. queue_timeout_s: of the wait
+    before that; more is an engine that does not answer.
     """
 
     max_turns: int | None = None
@@ -23,6 +24,7 @@ class RolloutConfig:
     cut_turns: Literal["floor", "score"] = "floor"
     episode_time_s: float = 120.0
     generate_timeout_s: float = 60.0
+    queue_timeout_s: float = 600.0
     env_timeout_s: float = 60.0
     temperature: float = 1.0
     top_p: float = 1.0

@@ -159,7 +159,7 @@ class EpisodePlayer:
         return turn
 
     async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
-        wait_s = self.config.generate_timeout_s
+        wait_s = self.config.queue_timeout_s
         try:
             with self.activity.doing("generate"):
                 call = partial(self.generator.generate, request)
@@ -167,7 +167,7 @@ class EpisodePlayer:
         except TimeoutError as error:
             message = (
                 f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
-                f"rollout.generate_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
+                f"rollout.queue_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
             )
             raise EpisodeBroken.by("generator", TimeoutError(message), retry=True) from error
         except InfraError as error:

@@ -17,6 +17,16 @@ def test_prompt_and_reply_continue_each_other_like_the_template(tokenizer):
     assert tokenizer.decode(ids) == tokenizer.render(talk, generation_prompt=True)
 
 
+def test_a_template_that_ends_only_the_last_turn_loses_no_beginning_of_a_message(tokenizer_of):
+    template = CHATML.replace("<|im_end|>\n", "").replace("{% endif %}", "{% else %}<|im_end|>{% endif %}")
+    renderer = ChatRenderer(tokenizer_of(template))
+    assert check_template(renderer, ["user"], turns=2) == ""
+    said = (*renderer.tokenizer.encode("three"), 2)
+    text = renderer.tokenizer.decode(renderer.prompt([USER]) + said + renderer.reply([AGAIN], said))
+    talk = [USER, {"role": "assistant", "content": "three<|im_end|>"}, AGAIN]
+    assert text == renderer.tokenizer.render(talk, generation_prompt=True)
+
+
 def test_text_of_a_turn_is_without_its_end_token(tokenizer):
     assert ChatRenderer(tokenizer).text((*tokenizer.encode("hi"), 2)) == "hi"
     assert ChatRenderer(tokenizer).text(tokenizer.encode("hi")) == "hi"

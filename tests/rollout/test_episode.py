@@ -266,9 +266,11 @@ def test_a_wait_in_the_engines_queue_is_none_of_the_episodes_time(play):
 def test_an_engine_that_does_not_answer_is_no_slow_policy(play, speaking):
     generator = speaking("yes")
     generator.generate = lambda request: asyncio.Event().wait()
-    episode, _ = play(generator=generator, config=RolloutConfig(generate_timeout_s=0.02, max_retries=1))
+    episode, _ = play(
+        generator=generator, config=RolloutConfig(generate_timeout_s=0.02, queue_timeout_s=5.0, max_retries=1)
+    )
     assert (episode.outcome, episode.retries, episode.error.source) == (Outcome.INFRA_ERROR, 1, "generator")
-    assert "not even a part of one, within 0.04 s" in episode.error.message
+    assert "not even a part of one, within 5.02 s" in episode.error.message
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 7.0, "yes"])

@@ -128,6 +128,19 @@ def test_a_stop_iteration_never_ends_the_tests_own_iteration(sockets: Sockets) -
         next(proxy)  # type: ignore[call-overload]
 
 
+def test_what_is_taken_for_a_value_is_read_once_whatever_the_peer_would_answer(sockets: Sockets) -> None:
+    ours, theirs = sockets
+    for answer in (["r", ["h", 9, "list", "list"], []], ["r", ["h", 10, "it"], []], ["r", 1, []], ["stop", 0, []]):
+        Peer(theirs).say(answer)
+    theirs.shutdown(socket.SHUT_WR)  # a further question would raise Gone
+    found = Link(Channel(ours.fileno(), MIB), lendable, live=False).proxy(ENTRY, "f")()
+    assert [*found] == [*found] == [1] and len(found) == found[0] == 1 and found and 1 in found  # type: ignore
+    assert found != [1] and not isinstance(found, list)
+    for use in (abs, int, lambda value: value - 1, lambda value: value < 2):
+        with pytest.raises(TypeError, match="is not asked of"):
+            use(found)  # type: ignore[operator]
+
+
 def test_no_more_is_heard_than_was_allowed(sockets: Sockets) -> None:
     ours, theirs = sockets
 

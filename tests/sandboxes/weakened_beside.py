@@ -42,9 +42,8 @@ BESIDE = (
     _one(
         "room that is gone is thought to be with others",
         "disk_out_of_sight memory_out_of_sight",
-        ("        if not job.beside:\n", "        if False:\n"),
-        ("return memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib\n", "return True\n"),
-        (" and others_fill_disk(job.beside)\n", "\n"),
+        ("return job.beside > 0 and memory_left_mib() < CROWDED_BELOW * job.limits.memory_mib\n", "return True\n"),
+        ("return lacked_disk and (", "return lacked_disk or ("),
     ),
     _one(
         "the zygote has only children of its own making",
