@@ -57,7 +57,7 @@ class BenchmarkPlugin:
         return {"delayed": self._delayed}
 
     def _delayed(self, options: SandboxOptions) -> object:
-        inner = self._registry.sandbox("monty")({"allow_root": True})
+        inner = self._registry.sandbox("monty")({})
         delay_s = self._delay_s
         grade = inner.grade
 

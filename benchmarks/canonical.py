@@ -26,7 +26,6 @@ from typing import cast
 from agentgym import GradeRequest, InfraError, Sandbox, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Limits, RunStatus
-from agentgym.types import Json
 from agentgym_envs.code_exec.datasets_source import row_task
 from agentgym_envs.code_exec.problems import Problem
 
@@ -148,8 +147,7 @@ def summary(judged: Sequence[Judged]) -> str:
 async def grade_file(rows: Sequence[Row], arguments: argparse.Namespace) -> int:
     """Grade, print, and return the exit code: 0 when everything was judged correctly."""
     print(f"{len(rows)} problems, {len(KINDS)} solutions each, in {arguments.sandbox}", file=sys.stderr)
-    options: dict[str, Json] = {"allow_root": True} if arguments.sandbox == "monty" else {}
-    async with PluginRegistry.discover().sandbox(arguments.sandbox)(options) as sandbox:
+    async with PluginRegistry.discover().sandbox(arguments.sandbox)({}) as sandbox:
         judged = await judge_all(
             cast(Sandbox, sandbox), rows, at_once=arguments.at_once, wall_s=arguments.wall_s, show=sys.stderr.isatty()
         )

@@ -55,7 +55,7 @@ def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, monty: bool) ->
             continue
         command = [sys.executable, str(HERE / "arm.py"), "--name", name]
         if monty and "--delay-ms" not in words and "sandbox.name=docker" not in words:
-            command += ["--set", "sandbox.name=monty", "--set", "sandbox.options.allow_root=true"]
+            command += ["--set", "sandbox.name=monty"]
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"{name}: FAILED\n{done.stderr[-3000:]}")

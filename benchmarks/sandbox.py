@@ -51,7 +51,7 @@ async def run(plan: BenchPlan, names: Sequence[str], image: str | None) -> Resul
     left_out: dict[str, str] = {}
     for name in names:
         try:
-            backend = registry.sandbox(name)({"allow_root": True} if name == "monty" else {})
+            backend = registry.sandbox(name)({})
             try:
                 found[name] = await backend.probe()
             finally:

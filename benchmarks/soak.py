@@ -46,7 +46,6 @@ SETTINGS = {
     "rollout.cut_turns": "score",
     "generator.replicas": 1,
     "sandbox.name": "monty",
-    "sandbox.options.allow_root": "true",  # the program that it runs is ours
 }
 
 

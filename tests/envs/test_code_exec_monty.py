@@ -24,7 +24,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 @pytest.fixture
 async def monty() -> AsyncIterator[SandboxBackend]:
-    async with PluginRegistry.discover().sandbox("monty")({"allow_root": True}) as backend:
+    async with PluginRegistry.discover().sandbox("monty")({}) as backend:
         yield backend
 
 

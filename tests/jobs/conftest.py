@@ -23,7 +23,6 @@ SMALL = (
     "eval.tasks=6",
     "eval.samples_per_task=1",
     "sandbox.name=monty",
-    "sandbox.options.allow_root=true",
     "logging.sinks=[]",
 )
 

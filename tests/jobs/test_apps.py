@@ -23,7 +23,6 @@ COIN = f"{TESTS / 'data' / 'coin.py'}:coin"
 SMALL = [
     "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.checkpoint_every=2", "generator.replicas=1",
     "eval.tasks=2", "eval.samples_per_task=1", "logging.sinks=[]", "sandbox.name=monty",
-    "sandbox.options.allow_root=true",
 ]  # fmt: skip
 ON_CPU = [
     "trainer.device=cpu", "trainer.gpus=[]", "trainer.dtype=float32", "generator.device=cpu", "generator.gpus=[]",

@@ -18,7 +18,6 @@ from agentgym_sandboxes.agent import files
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.monty.backend import MontyBackend
-from agentgym_sandboxes.monty.config import MontyConfig
 from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 from tests.sandboxes.engines import need_private_engines, save_image
@@ -51,7 +50,7 @@ async def docker(engine: str) -> AsyncIterator[DockerBackend]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def monty() -> AsyncIterator[MontyBackend]:
-    async with MontyBackend(MontyConfig(allow_root=True)) as backend:
+    async with MontyBackend() as backend:
         yield backend
 
 

@@ -10,7 +10,6 @@ from agentgym.sandbox import GradeRequest, Limits, RunStatus
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.host.meter import WINDOW, CallMeter, Spread
 from agentgym_sandboxes.monty.backend import MontyBackend
-from agentgym_sandboxes.monty.config import MontyConfig
 
 
 def test_percentiles_are_values_that_so_many_are_not_above() -> None:
@@ -48,7 +47,7 @@ def test_calls_are_counted_by_status_and_every_status_is_there() -> None:
 
 
 async def test_a_backend_tells_what_its_calls_came_to_and_how_long_they_took() -> None:
-    async with MontyBackend(MontyConfig(allow_root=True)) as backend:
+    async with MontyBackend() as backend:
         await backend.run("print(1)")
         await backend.run("while True: pass", limits=Limits(wall_s=0.2))
         await backend.grade(GradeRequest(code="def f(:", entry="f", cases=()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from agentgym.sandbox import (
@@ -23,6 +25,7 @@ from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.config import MontyConfig
 from agentgym_sandboxes.monty.gaps import is_gap, lazy_value, syntax_error
+from agentgym_sandboxes.monty.privileges import UID
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -141,13 +144,30 @@ async def test_a_list_that_is_added_to_a_tuple_is_the_codes_mistake(monty: Monty
     assert (await graded(monty, code, CallCase(args=([4],), expected=0))).status is RunStatus.OK
 
 
-async def test_root_has_to_say_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(SandboxUnavailable, match=r"sandbox\.options\.allow_root true"):
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
+async def test_under_root_the_processes_have_a_uid_and_a_filter_of_their_own() -> None:
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    async with MontyBackend(MontyConfig(workers=1)) as backend:
+        assert (await backend.run("print(6 * 7)")).stdout == "42\n"
+        [process, *_] = set(me.children(recursive=True)) - before
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    assert (status["Uid"].split(), status["Gid"].split()) == ([str(UID)] * 4, [str(UID)] * 4)
+    assert (status["Groups"].strip(), status["NoNewPrivs"], status["Seccomp"]) == ("", "1", "2")
+    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff")} == {0}
+    assert not process.is_running()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
+async def test_where_root_can_not_give_up_its_rights_it_has_to_say_yes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "monty"
+    broken.write_text("not a program")
+    monkeypatch.setenv("MONTY_BIN", str(broken))
+    with pytest.raises(SandboxUnavailable, match=r"kept from root's rights: .*sandbox\.options\.allow_root true"):
         await MontyBackend().probe()
     assert (await MontyBackend(MontyConfig(allow_root=True)).probe()).isolated
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert (await MontyBackend().probe()).isolated
 
 
 async def test_a_program_that_needs_more_is_unsupported(monty: MontyBackend) -> None:

@@ -29,7 +29,7 @@ class Held(Interpreter):
 
 
 async def test_a_call_that_waits_at_the_close_is_refused_and_not_cancelled() -> None:
-    backend = await MontyBackend(MontyConfig(workers=1, allow_root=True)).start()
+    backend = await MontyBackend(MontyConfig(workers=1)).start()
     interpreter = backend._interpreter = Held(backend)
     limits = Limits(wall_s=0.5)
     first, second = (asyncio.create_task(backend.run("while True: pass", limits=limits)) for _ in range(2))

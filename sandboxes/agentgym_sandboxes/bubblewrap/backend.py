@@ -15,9 +15,9 @@ from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.bubblewrap.cgroups import find_parent, remove_stale
 from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
 from agentgym_sandboxes.bubblewrap.place import BubblewrapPlace, Setting, mount_command
-from agentgym_sandboxes.bubblewrap.seccomp import filter_program
 from agentgym_sandboxes.bubblewrap.trial import try_walls
 from agentgym_sandboxes.host.command import run_command
+from agentgym_sandboxes.host.seccomp_filter import filter_program
 from agentgym_sandboxes.local.backend import LocalBackend
 from agentgym_sandboxes.local.python import find_python
 

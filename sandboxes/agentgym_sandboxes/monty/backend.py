@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxBackend, SandboxUnavailable, Verdict
@@ -16,6 +17,7 @@ from agentgym_sandboxes.host.backend import DEFAULT_LIMITS, NOT_STARTED
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.monty.config import MontyConfig
+from agentgym_sandboxes.monty.privileges import confined_binary
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty
@@ -35,6 +37,7 @@ class MontyBackend(SandboxBackend):
         self._pool: Monty | None = None
         self._interpreter: Interpreter | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._confined: TemporaryDirectory[str] | None = None
         self._meter = CallMeter()
         self._num_asked = 0  # calls that wait or run
 
@@ -47,7 +50,7 @@ class MontyBackend(SandboxBackend):
         )
 
     async def probe(self) -> Capabilities:
-        """What it enforces. Raises SandboxUnavailable when the package is missing, and for root."""
+        """What it enforces. Raises SandboxUnavailable when the package is missing, or root can't give up its rights."""
         version = await self._check()
         return Capabilities(
             backend=self.name,
@@ -60,7 +63,7 @@ class MontyBackend(SandboxBackend):
 
     async def start(self) -> Self:
         if self._interpreter is None:
-            await self._check()
+            await asyncio.to_thread(_version)
             began_s = time.monotonic()
             await asyncio.to_thread(self._open)
             self._meter.start.add(time.monotonic() - began_s)
@@ -75,6 +78,9 @@ class MontyBackend(SandboxBackend):
             await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
         if pool is not None:
             await asyncio.to_thread(pool.__exit__, None, None, None)
+        confined, self._confined = self._confined, None
+        if confined is not None:
+            confined.cleanup()
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the interpreter, not the program, failed."""
@@ -91,12 +97,14 @@ class MontyBackend(SandboxBackend):
 
     async def _check(self) -> str:
         """The interpreter's version. Raises SandboxUnavailable."""
-        if os.geteuid() == 0 and not self.config.allow_root:
-            raise SandboxUnavailable(
-                "monty's processes would have root's rights, and the interpreter alone would keep code from using "
-                "them. Start agentgym as an ordinary user, or take that risk with --sandbox.options.allow_root true."
-            )
-        return await asyncio.to_thread(_version)
+        version = await asyncio.to_thread(_version)
+        if self._gives_up_root:
+            (await asyncio.to_thread(confined_binary)).cleanup()
+        return version
+
+    @property
+    def _gives_up_root(self) -> bool:
+        return os.geteuid() == 0 and not self.config.allow_root
 
     def _open(self) -> None:
         from pydantic_monty import Monty
@@ -105,7 +113,12 @@ class MontyBackend(SandboxBackend):
 
         workers = self.config.num_workers
         # A grade with assert cases takes two interpreters at a time: twice as many can't run dry.
-        pool = Monty(min_processes=workers, max_processes=2 * workers, max_checkouts_per_worker=2000)
+        if self._gives_up_root:
+            self._confined = confined_binary()
+        binary = None if self._confined is None else f"{self._confined.name}/monty"
+        pool = Monty(
+            binary_path=binary, min_processes=workers, max_processes=2 * workers, max_checkouts_per_worker=2000
+        )
         pool.__enter__()
         self._pool = pool
         self._interpreter = Interpreter(pool, self.config)

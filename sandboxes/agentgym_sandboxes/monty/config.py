@@ -15,7 +15,7 @@ class MontyConfig:
     """workers: calls at a time, each in an interpreter process of its own; 0 is one a core, at most 8.
 
     memory_mib: what one call may use. max_recursion: how deep its calls may nest.
-    allow_root: start although agentgym runs as root, whose rights its processes then have.
+    allow_root: under root, its processes keep root's rights instead of a uid and a filter of their own.
     """
 
     workers: int = 0
