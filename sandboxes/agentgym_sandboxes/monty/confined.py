@@ -1,7 +1,7 @@
 """Starts monty's process without root's rights: `python confined.py UID FILTER BINARY ARGUMENT...`, run as root.
 
-The process gets a uid and gid of its own, no groups, capabilities or new privileges, and a system call filter. Uses the
-standard library alone, as a script.
+The process gets a uid and gid of its own, no groups, capabilities, new privileges or inherited files, and a system call
+filter. Uses the standard library alone, as a script.
 """
 
 import ctypes
@@ -22,6 +22,7 @@ def main() -> None:
     uid, (filter_path, binary, *arguments) = int(sys.argv[1]), sys.argv[2:]
     with os.fdopen(os.open(filter_path, os.O_RDONLY), "rb") as file:
         instructions = file.read()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the controller's libraries left open to their children
     program = os.open(binary, os.O_RDONLY)  # while root may still pass through the folders above it
     libc = ctypes.CDLL(None, use_errno=True)
 
