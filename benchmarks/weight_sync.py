@@ -109,7 +109,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
     dtype = "bfloat16" if gpu else "float32"
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
     config = GeneratorConfig(
-        engine=VllmEngineConfig(gpu_memory_utilization=0.7) if gpu else AutoEngine(),
+        engine=VllmEngineConfig(gpu_memory_utilization=0.7, enforce_eager=arguments.eager) if gpu else AutoEngine(),
         replicas=arguments.replicas,
         max_batch=max(16, arguments.requests),
         max_model_len=512,
@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1, help="of the trainer")
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--store", choices=("shared_memory", "cuda_ipc"), default="shared_memory")
+    parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")
