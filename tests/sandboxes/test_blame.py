@@ -67,7 +67,10 @@ server = socket.create_server(("127.0.0.1", 8765))
 """
 
 
-@pytest.mark.parametrize("ask", ["", "helper\n"], ids=["by itself", "a name of the solution's"])
+LACKED = "import os\ndef use(): return missing()\nassert not os.path.exists('/tmp/fixture.txt')\n"
+
+
+@pytest.mark.parametrize("ask", ["", "helper\n", LACKED], ids=["by itself", "a name of the solution's", "one it lacks"])
 async def test_a_solution_that_takes_what_the_prelude_opens_is_scored(containing: SandboxBackend, ask: str) -> None:
     verdict = await judged(
         containing, SQUAT + "helper = 1\ndef f(x): return x\n", "assert f(1) == 2", prelude=ask + SERVED

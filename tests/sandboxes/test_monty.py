@@ -152,6 +152,7 @@ async def test_under_root_the_processes_have_a_uid_and_a_filter_of_their_own() -
         assert (await backend.run("print(6 * 7)")).stdout == "42\n"
         [process, *_] = set(me.children(recursive=True)) - before
         status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        assert (process.cwd(), os.getsid(process.pid)) == ("/", process.pid)
     assert (status["Uid"].split(), status["Gid"].split()) == ([str(UID)] * 4, [str(UID)] * 4)
     assert (status["Groups"].strip(), status["NoNewPrivs"], status["Seccomp"]) == ("", "1", "2")
     assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff")} == {0}

@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import decimal
 import fractions
+import functools
 import re
 import sys
 import warnings
@@ -65,6 +66,7 @@ def is_gap(raised: Raised, code: str = "") -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=4)  # one code may raise a thousand times
 def _parsed(code: str) -> ast.Module:
     """The tree; an empty one of code that is too long or does not parse."""
     if len(code) <= MAX_PARSED_CHARS:
@@ -74,6 +76,7 @@ def _parsed(code: str) -> ast.Module:
     return ast.Module([], [])
 
 
+@functools.lru_cache(maxsize=64)
 def _raises_itself(code: str, kind: str) -> bool:
     """Whether a statement of the code may raise such an exception: by its name, or by one that may be its."""
     for node in ast.walk(_parsed(code)):
