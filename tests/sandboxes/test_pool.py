@@ -90,6 +90,22 @@ async def test_a_call_that_is_crowded_again_and_again_gets_a_container_alone() -
         assert factory.made[0].reserved == 0
 
 
+async def test_one_that_waits_for_a_container_alone_keeps_no_other_from_those_after_it() -> None:
+    async with started(pool_size=2, slots=2) as (_, pool):
+        await until(lambda: len(pool._live) == 2)
+        one, other = [await pool._lease(avoid=None, is_suspect=False) for _ in range(2)]
+        alone = asyncio.create_task(pool._lease(avoid=None, is_suspect=False, num_slots=2))
+        await settle()
+        async with asyncio.timeout(10):
+            after = await pool._lease(avoid=None, is_suspect=False)
+        kept = one if after is other else other
+        assert not alone.done() and kept.reserved == 1
+        kept.reserved = 0
+        pool._on_change()
+        assert await alone is kept
+        one.reserved = other.reserved = 0
+
+
 async def test_those_who_wait_are_served_in_turn() -> None:
     factory = Factory()
     order: list[int] = []
