@@ -13,7 +13,7 @@ from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, starte
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
-from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.answers import Crowded, NotAlone
 
 
 async def test_no_more_calls_at_a_time_than_slots() -> None:
@@ -88,6 +88,18 @@ async def test_a_call_that_is_crowded_again_and_again_gets_a_container_alone() -
             task.cancel()
         await asyncio.gather(*hogs, return_exceptions=True)
         assert factory.made[0].reserved == 0
+
+
+async def test_a_call_whose_tests_are_never_alone_ends() -> None:
+    class Shared(FakeContainer):
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
+            await super().call(op, blobs, limits, alone=alone)
+            raise NotAlone("its tests use what calls share")
+
+    async with started(Factory(kind=Shared), pool_size=1, slots=2) as (factory, pool):
+        with pytest.raises(NotAlone):
+            await call(pool)
+        assert (factory.made[0].uses, factory.made[0].most_at_a_time, factory.made[0].reserved) == (3, 2, 0)
 
 
 async def test_one_that_waits_for_a_container_alone_keeps_no_other_from_those_after_it() -> None:

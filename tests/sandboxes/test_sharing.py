@@ -15,9 +15,13 @@ OF_ALL = (
     "os.symlink('mine', b'/dev/shm/nothing-such')",
     "sqlite3.connect('/work/nothing-such')",
     "socket.socket().bind(('127.0.0.1', 8765))",
+    "socket.create_connection(('127.0.0.1', 8765))",
     "os.posix_spawn('/bin/true', ['true'], {})",
 )
-ITS_OWN = "open('mine', 'w').close(); os.replace('mine', 'other'); os.remove(os.path.abspath('other'))"
+ITS_OWN = """
+        open('mine', 'w').close(); os.replace('mine', 'other'); os.remove(os.path.abspath('other'))
+        with socket.create_server(('127.0.0.1', 0)) as server: socket.create_connection(server.getsockname())
+"""
 
 
 @pytest.mark.parametrize("use", [*OF_ALL, ITS_OWN])

@@ -12,6 +12,7 @@ from typing import Any
 from .sweep import FOLDERS
 
 SHARED = 80  # the exit code of a test side that has to be alone
+_FIRST_DYNAMIC_PORT = 32768  # of those that the kernel gives out: others were chosen
 _OPENING = frozenset(("open", "os.chmod", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
                       "os.scandir", "os.symlink", "os.truncate", "sqlite3.connect"))  # fmt: skip
 _STARTING = frozenset(
@@ -29,6 +30,8 @@ def leave_when_shared(folder: str) -> None:
             paths = args[: 1 if event == "open" else 2]  # `rename` and the like have two
             if any(isinstance(path, (str, bytes)) and _is_shared(path, folder) for path in paths):
                 os._exit(SHARED)
+        if event == "socket.connect" and isinstance(args[1], tuple) and args[1][1] < _FIRST_DYNAMIC_PORT:
+            os._exit(SHARED)
         if event == "socket.bind" and not (isinstance(args[1], tuple) and args[1][1] == 0):
             os._exit(SHARED)
 

@@ -114,10 +114,10 @@ class Pool(KeptPool):
             queue_s += leased_s - began_s
             try:
                 frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots)
-            except NotAlone:
-                num_crowded = MAX_CROWDED
-                continue
             except (SandboxLost, SandboxDirty) as error:
+                if isinstance(error, NotAlone) and num_slots < self._config.slots:
+                    num_crowded = MAX_CROWDED
+                    continue
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
                 if isinstance(error, Crowded) and num_crowded < MAX_CROWDED:
