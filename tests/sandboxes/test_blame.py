@@ -36,6 +36,11 @@ async def test_a_prelude_that_asks_only_for_names_fails_by_itself(backend: Sandb
         await judged(backend, "def f(x): return x\n", "assert f(1) == 1", prelude=prelude)
 
 
+async def test_a_prelude_that_fails_is_to_blame_whatever_the_solution_is(containing: SandboxBackend) -> None:
+    with pytest.raises(InfraError, match="prelude failed: ZeroDivisionError"):
+        await judged(containing, "def f(:\n", "assert f(1) == 1", prelude="1 / 0")
+
+
 async def test_names_that_a_test_binds_itself_are_never_asked_of_the_solution(backend: SandboxBackend) -> None:
     code = "def isclose(a, b): return True\ndef check(f): pass\ndef f(x): return 1\n"
     verdict = await judged(
