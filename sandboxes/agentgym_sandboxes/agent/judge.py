@@ -79,7 +79,7 @@ class _Tests:
         self._nodes = parsed(sources)
         root, dot, _ = entry.partition(".")
         is_class = not dot and self._makes(entry, "candidate")
-        theirs = {root}.union(set().union(*map(_free_names, sources)) - _names(sources[0])[1])
+        theirs = {root}.union(*map(_free_names, sources)) - (_names(sources[0])[1] - {root})
         self.link = link = Link(channel, lendable, live=is_class or any(map(self._makes, theirs)))
         proxy = link.proxy(ENTRY, entry, is_class=is_class and entry[:1].isupper())
         whole = link.proxy(ROOT, root, is_class=root[:1].isupper()) if dot else proxy

@@ -86,7 +86,7 @@ class MontyBackend(SandboxBackend):
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the interpreter, not the program, failed."""
-        return await self._call(lambda interpreter: interpreter.run(code, stdin, limits))
+        return await self._call(lambda interpreter: interpreter.run(code, limits))
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the interpreter or the tests failed."""
