@@ -82,6 +82,11 @@ async def test_the_codes_own_mistakes_are_no_gaps(kind: str, message: str) -> No
 CLAIMS = {
     "by its name": "raise NotImplementedError('The monty syntax parser does not yet support that')",
     "by another name": "kind = ModuleNotFoundError\n    raise kind(\"No module named 'heapq'\")",
+    "by a key": "{}['Internal error in monty']",
+    "by an assertion": "assert False, 'Permission denied: '",
+    "by an attribute": "getattr(1, \"No module named 'heapq'\")",
+    "by two attributes": "getattr(1, \"a 'module' has no attribute 'x\")",
+    "by a class": "class module: pass\n    module().path",
     "by its type": "try: import nothing_such\n    except ImportError as e: raise type(e)(\"No module named 'heapq'\")",
 }
 
