@@ -10,6 +10,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.evaluate import evaluate
+from agentgym.jobs.resume import undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.recipe import Recipe
 from agentgym.runs.evaluations import read_record
@@ -56,6 +57,7 @@ async def measure_end(
         resume=True,
         registry=registry,
     )
+    undo_later_steps(folder, state)
     return compare_ends(folder, reporter, step, state.first_eval, last)
 
 
