@@ -68,7 +68,10 @@ def compare_ends(
     difference = None
     setups = [read_record(folder, one).get("setup") for one in (0, step)]
     if first is not None and setups[0] == setups[1]:
-        difference = paired_difference(first.by_task, last.by_task, shares=True)
+        try:
+            difference = paired_difference(first.by_task, last.by_task, shares=True)
+        except ValueError as error:
+            reporter.note(f"the first checkpoint and the last are not compared: {error}")
     elif first is not None:
         reporter.note("the first checkpoint played other tasks or seeds than the last, so they are not compared")
     result = TrainResult(run_dir=folder.path, steps=step, first=first, last=last, difference=difference)
