@@ -57,6 +57,7 @@ def run_training(
             folder.event(text)
 
     resume = before is not None
+    config = (folder.load_config(), folder.load_sources()) if resume else None
     try:
         with contextlib.closing(reporter), warnings_to(warn):
             folder.save_config(to_mapping(recipe), sources)
@@ -80,6 +81,8 @@ def run_training(
         if failure.is_users and before is None and not folder.has_state:
             folder.remove()
             raise
+        if failure.is_users and config is not None:
+            folder.save_config(*config)  # what reads it must not take the refused settings for the run's
         advice = None if failure.is_interrupt else full_disk(error, folder.path)
         record_failure(explain(advice or error), folder, before)
         if advice is not None:
