@@ -20,7 +20,7 @@ def runs(cli) -> list[str]:
     cli.jobs.solves = lambda model, task, sample: 2 <= task < 14 if "runs/b" in model else task < 9
     for name, rate in (("a", "1e-4"), ("b", "2e-4")):
         assert cli.train("--name", name, "--loop.steps", "5", "--optimizer.lr", rate).code == 0
-        RunFolder.open(f"runs/{name}").checkpoint_dir(5).mkdir()
+        (RunFolder.open(f"runs/{name}").checkpoint_dir(5) / "hf").mkdir(parents=True)
     return ["runs/a", "runs/b"]
 
 
