@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.failures import Failure, explain
 from agentgym.cli.logs import warnings_to
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
     from agentgym.jobs.ending import TrainResult
 
-Drive = Callable[[Coroutine[Any, Any, "TrainResult"], Callable[[str], None]], "TrainResult"]
+R = TypeVar("R")
+Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
 """Runs the job's coroutine to its end; it may say something meanwhile."""
 
 
@@ -40,7 +41,7 @@ def run_training(
     registry: PluginRegistry,
     reporter: Reporter,
     jobs: Jobs,
-    drive: Drive,
+    drive: Drive[TrainResult],
     *,
     before: StatusRecord | None = None,
     from_step: int | None = None,
