@@ -112,6 +112,7 @@ class TrainJob:
         ended = await self._end_early(without_signal) if without_signal else ""
         first = state.first_eval
         if recipe.eval.at_end and self.done:
+            await self.generator.update_weights(self.done)  # a changed loop may have held them back
             last = await self._evaluate(self.done, recipe.eval.tasks)
             result = compare_ends(self.folder, self.reporter, self.done, first, last)
         else:
