@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from agentgym.evals.play import EvalResult
 from agentgym.jobs.ending import compare_ends
 from agentgym.runs.folder import RunFolder
+from agentgym.types import Json
 
 
 def test_ends_of_one_task_are_both_kept_though_they_have_no_interval(lab, tmp_path: Path) -> None:
@@ -25,7 +27,8 @@ def test_ends_of_one_task_are_both_kept_though_they_have_no_interval(lab, tmp_pa
     reporter = lab.reporter()
     with RunFolder.create(tmp_path, "one") as folder:
         result = compare_ends(folder, reporter, 2, one, one)
-        assert EvalResult.from_mapping(folder.load_comparison()["last"]) == one  # type: ignore[arg-type]
+        last = cast("dict[str, Json]", folder.load_comparison()["last"])
+    assert EvalResult.from_mapping(last) == one
     assert result.difference is None and (result.first, result.last) == (one, one)
     [line] = reporter.notes
     assert "not compared" in line and "at least 2" in line
