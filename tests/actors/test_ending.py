@@ -97,6 +97,7 @@ def test_a_signal_closes_everything(start, number: signal.Signals) -> None:
     assert program.alive() == [] and not program.folder.exists()
 
 
+@pytest.mark.hostile
 def test_children_die_with_a_killed_parent_and_the_next_run_sweeps_its_weights(start) -> None:
     program = start("wait")
     time.sleep(12)  # the thread that started the children may be gone by then; they must live on

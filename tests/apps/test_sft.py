@@ -69,7 +69,7 @@ def test_a_wrong_option_ends_with_2_and_names_the_nearest(tmp_path: Path) -> Non
     assert ended.returncode == 2 and "Did you mean 'steps'" in ended.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.hostile
 def test_the_same_recipe_gives_the_same_policy_and_it_loads(tmp_path: Path) -> None:
     digests = []
     for name in ("a", "b"):

@@ -118,6 +118,7 @@ def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
 
 
+@pytest.mark.hostile
 def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
     recipe = lab.recipe("loop.steps=20", "loop.checkpoint_every=0", "eval.at_end=false", "loop.check_sync_every=1")
     folder = lab.new_run(recipe)

@@ -36,6 +36,7 @@ def _show_code() -> str:
     """Commands that make the folders of our code readable; none for those that are."""
     folders = {Path(sys.base_prefix), Path(sys.prefix).resolve(), Path(__file__).resolve().parents[2]}
     folders |= {Path(path).resolve() for path in sys.path if Path(path).is_dir()}
+    folders = {shown for one in folders for shown in (filter(Path.is_dir, one.iterdir()) if _is_closed(one) else [one])}
     top = [one for one in sorted(folders) if not any(other in one.parents for other in folders)]
     closed = {one: path for one in top if (path := _first_closed(one)) is not None}
     spots = {one: f"/tmp/code-{os.getpid()}-{time.monotonic_ns()}-{number}" for number, one in enumerate(closed)}
@@ -46,7 +47,11 @@ def _show_code() -> str:
 
 
 def _first_closed(folder: Path) -> Path | None:
-    return next((p for p in reversed(folder.parents) if not p.stat().st_mode & 0o001), None)
+    return next((p for p in reversed(folder.parents) if _is_closed(p)), None)
+
+
+def _is_closed(folder: Path) -> bool:
+    return not folder.stat().st_mode & 0o001
 
 
 @contextlib.contextmanager

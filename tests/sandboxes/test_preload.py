@@ -187,6 +187,7 @@ async def test_a_module_that_can_not_be_preloaded_fails_the_start(
     await until_no_container_of(backend)
 
 
+@pytest.mark.hostile
 async def test_a_module_whose_import_hangs_is_named_at_the_deadline(tiny_image: list[str]) -> None:
     backend = DockerBackend(replace(config(PACKAGES, "tiny_hangs"), start_timeout_s=1.0))
     try:

@@ -51,7 +51,7 @@ def run_workers(model_path: str, folder: Path, *, procs: int, tensor_parallel: i
     return results
 
 
-@pytest.mark.slow
+@pytest.mark.hostile
 def test_one_process_equals_fsdp_and_tensor_parallel(
     model_path: str, tmp_path: Path, make_engine: Callable[..., TitanEngine], samples: list[Sample]
 ) -> None:

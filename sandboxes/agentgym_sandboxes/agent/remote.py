@@ -16,10 +16,10 @@ from .raising import may_swallow, refused
 
 MET, READ, RETURNED, DERIVED, MADE = range(5)
 """What a proxy may be asked. MADE: all, for the tests made it by calling the class under test. DERIVED: the same, for
-it came of such ones by arithmetic, but with a plain value only for an object, which is then MET: it is like the
-difference of a result and what is expected, and nobody asks it how much that is. RETURNED: no arithmetic with plain
-values, for it could answer as it likes. READ: returned where the tests expect a value. It is read once, so that a
-second look can't find another value, and is no number."""
+it came of such ones by arithmetic, but with a plain value only for an object, which is then MET, as is all that comes
+of it: it is like the difference of a result and what is expected, and nobody asks it how much that is. RETURNED: no
+arithmetic with plain values, for it could answer as it likes. READ: returned where the tests expect a value. It is
+read once, so that a second look can't find another value, and is no number."""
 
 
 class Asked(Protocol):
@@ -209,19 +209,21 @@ def _binary(op: str, sign: str) -> Callable[..., object]:
     compares = op in operations.COMPARISONS
 
     def compute(self: Proxy, other: object, *more: object) -> object:
-        if (compares or self._rank < DERIVED) and _by_value(self, other):
+        returned = self._rank in (READ, RETURNED)
+        if (compares or returned) and _by_value(self, other):
             return operations.OPERATIONS[op](_plain(self), _plain(other), *more)
         is_plain = type(other) is not Proxy
         if is_plain and op in ("eq", "ne"):
             return op == "ne"
-        if is_plain and (compares or self._rank < DERIVED):
+        if is_plain and (compares or returned):
             _refuse(self, sign, other)
         found = self._link.ask(self, op, other, *more)
         if compares:
             return found
-        if self._rank == DERIVED and is_plain and type(found) is not Proxy:
+        meets = self._rank == MET or (self._rank == DERIVED and is_plain)
+        if meets and is_plain and type(found) is not Proxy:
             _refuse(self, sign, other)
-        if type(found) is Proxy and (self._rank == MET or (self._rank == DERIVED and is_plain)):
+        if meets and type(found) is Proxy:
             object.__setattr__(found, "_rank", MET)
         elif self._rank >= DERIVED:
             return _raised(self._same(found) if op[0] == "i" and op != "invert" else found, DERIVED)
