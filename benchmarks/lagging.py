@@ -11,15 +11,10 @@ from agentgym.types import Completion, GenerateRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaggingGenerator:
-    """Loads the weights of `lag` versions before each one that is published, and the last one itself.
-
-    So what follows the last step, the final evaluation, plays with the final weights. The store must keep
-    lag + 1 versions.
-    """
+    """Loads the weights of `lag` versions before each one that is published. The store must keep lag + 1 versions."""
 
     generator: Generator
     lag: int
-    last_version: int
 
     @property
     def version(self) -> int:
@@ -29,11 +24,10 @@ class LaggingGenerator:
         return await self.generator.generate(request)
 
     async def update_weights(self, version: int) -> None:
-        behind = max(0, version - self.lag)
-        await self.generator.update_weights(version if version == self.last_version else behind)
+        await self.generator.update_weights(max(0, version - self.lag))
 
 
 def lag_behind(loop: TrainingLoop, lag: int) -> None:
     """Make the generators of a loop that has not run yet lag, and its bound allow it."""
-    loop.generator = LaggingGenerator(generator=loop.generator, lag=lag, last_version=loop.config.steps)
+    loop.generator = LaggingGenerator(generator=loop.generator, lag=lag)
     loop.staleness_bound = loop.config.max_staleness + lag

@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
-from agentgym.actors.launchers import Launcher, LocalLauncher
+from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
 from agentgym.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ from monarch.actor import HostMesh, MeshFailure, Point, default_bootstrap_cmd, s
 from monarch.actor import ProcMesh as ProcMesh  # noqa: E402
 from monarch.actor import concurrent_endpoint as concurrent_endpoint  # noqa: E402
 
-CHILD_MODULE = "agentgym.actors.child"
 SHUTDOWN_TIMEOUT_S = 10.0
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from agentgym.actors.runtime import CHILD_MODULE
+from agentgym.actors.launchers import CHILD_MODULE
 
 BUSY_PERCENT = 5.0  # of one core
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import explain
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import read_recipe
-from agentgym.cli.training import record_failure
+from agentgym.cli.training import Drive, default_name, record_failure
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -26,9 +23,6 @@ from agentgym.yaml import read_yaml
 if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
     from agentgym.evals.play import EvalResult
-
-Drive = Callable[[Coroutine[Any, Any, "EvalResult"], Callable[[str], None]], "EvalResult"]
-"""Runs the job's coroutine to its end; it may say something meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +69,8 @@ def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, obj
 
 
 def new_name(policy: Policy, recipe: Recipe) -> str:
-    """Of a folder that does not exist yet: policy, environment, date and time."""
-    environment = recipe.env.name.rpartition(":")[2]
-    base = name = f"{policy.name}-{environment}-{time.strftime('%Y%m%d-%H%M%S')}"
-    count = 1
-    while (Path(recipe.logging.evals_dir) / name).exists():
-        count += 1
-        name = f"{base}-{count}"
-    return name
+    """Of a folder: policy, environment, date and time."""
+    return f"{policy.name}-{default_name(recipe)}"
 
 
 def run_evaluation(
@@ -92,7 +80,7 @@ def run_evaluation(
     registry: PluginRegistry,
     reporter: Reporter,
     jobs: Jobs,
-    drive: Drive,
+    drive: Drive[EvalResult],
     *,
     before: StatusRecord | None = None,
 ) -> EvalResult:
@@ -112,8 +100,7 @@ def run_evaluation(
     except BaseException as error:
         failure = explain(error)
         if failure.is_users and before is None:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(folder.path)
+            folder.remove()
         else:
             record_failure(failure, folder, before)
         raise

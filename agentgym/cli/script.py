@@ -77,7 +77,7 @@ def evaluate(
     given = {"env": env, **sections, "model": {"path": policy.path, "random_weights": False}}
     settings, sources, registry = _settings(base, where, given, rewards)
     shown = reporter or PlainReporter(sys.stdout)
-    made = RunFolder.create(settings.logging.evals_dir, name or new_name(policy, settings))
+    made = RunFolder.create(settings.logging.evals_dir, name or new_name(policy, settings), numbered=not name)
     with made as folder, contextlib.closing(shown):
         return run_evaluation(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
 

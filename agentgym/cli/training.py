@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.failures import Failure, explain
 from agentgym.cli.logs import warnings_to
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
     from agentgym.jobs.ending import TrainResult
 
-Drive = Callable[[Coroutine[Any, Any, "TrainResult"], Callable[[str], None]], "TrainResult"]
+R = TypeVar("R")
+Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
 """Runs the job's coroutine to its end; it may say something meanwhile."""
 
 
@@ -40,7 +41,7 @@ def run_training(
     registry: PluginRegistry,
     reporter: Reporter,
     jobs: Jobs,
-    drive: Drive,
+    drive: Drive[TrainResult],
     *,
     before: StatusRecord | None = None,
     from_step: int | None = None,
@@ -57,6 +58,7 @@ def run_training(
             folder.event(text)
 
     resume = before is not None
+    config = (folder.load_config(), folder.load_sources()) if resume else None
     try:
         with contextlib.closing(reporter), warnings_to(warn):
             folder.save_config(to_mapping(recipe), sources)
@@ -80,6 +82,8 @@ def run_training(
         if failure.is_users and before is None and not folder.has_state:
             folder.remove()
             raise
+        if failure.is_users and config is not None:
+            folder.save_config(*config)  # what reads it must not take the refused settings for the run's
         advice = None if failure.is_interrupt else full_disk(error, folder.path)
         record_failure(explain(advice or error), folder, before)
         if advice is not None:

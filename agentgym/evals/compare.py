@@ -22,17 +22,15 @@ class Play:
     """One episode. success, reward: None where it could not be counted."""
 
     episode_id: str
-    seed: int
     success: bool | None
     reward: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A finished evaluation in a folder. weights: identifies them. plays: by task and seed. digests: of the tasks."""
+    """A finished evaluation in a folder. plays: by task and seed. digests: of the tasks."""
 
     name: str
-    weights: str
     folder: RunFolder
     step: int
     setup: EvalSetup
@@ -53,14 +51,12 @@ class Saved:
             counted = one.outcome is not Outcome.INFRA_ERROR
             plays.setdefault(one.task.task_id, {})[one.seed] = Play(
                 episode_id=one.episode_id,
-                seed=one.seed,
                 success=one.success if counted else None,
                 reward=one.reward if counted else None,
             )
             digests[one.task.task_id] = task_digest(one.task)
         return cls(
             name=name,
-            weights=str(record.get("weights", "")),
             folder=folder,
             step=step,
             setup=EvalSetup.from_mapping(cast("dict[str, Json]", record["setup"])),

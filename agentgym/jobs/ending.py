@@ -10,6 +10,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.evaluate import evaluate
+from agentgym.jobs.resume import undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.recipe import Recipe
 from agentgym.runs.evaluations import read_record
@@ -56,6 +57,7 @@ async def measure_end(
         resume=True,
         registry=registry,
     )
+    undo_later_steps(folder, state)
     return compare_ends(folder, reporter, step, state.first_eval, last)
 
 
@@ -66,7 +68,10 @@ def compare_ends(
     difference = None
     setups = [read_record(folder, one).get("setup") for one in (0, step)]
     if first is not None and setups[0] == setups[1]:
-        difference = paired_difference(first.by_task, last.by_task, shares=True)
+        try:
+            difference = paired_difference(first.by_task, last.by_task, shares=True)
+        except ValueError as error:
+            reporter.note(f"the first checkpoint and the last are not compared: {error}")
     elif first is not None:
         reporter.note("the first checkpoint played other tasks or seeds than the last, so they are not compared")
     result = TrainResult(run_dir=folder.path, steps=step, first=first, last=last, difference=difference)

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentgym.errors import UserError, nearest
 from agentgym.jobs.state import RunState, read_position
 from agentgym.rl.loop import Position
-from agentgym.runs.checkpoints import load_position
+from agentgym.runs.checkpoints import drop_undone, load_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.checkpoint import check
 
@@ -34,6 +34,13 @@ def resumed_state(folder: RunFolder, model_path: Path, from_step: int | None, sa
             say(problem)
         return state
     raise UserError("\n".join([f"{folder.path} has no whole checkpoint to continue from", *problems]))
+
+
+def undo_later_steps(folder: RunFolder, state: RunState) -> None:
+    """Make the run one that never went beyond the state's position."""
+    assert state.position is not None
+    folder.save_state(state.to_mapping())
+    drop_undone(folder, state.position.step)
 
 
 def _whole(folder: RunFolder, step: int, model_path: Path, last: Position | None) -> Position:

@@ -18,7 +18,7 @@ from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, mea
 from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.metrics import StepMeter
-from agentgym.jobs.resume import resumed_state
+from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
@@ -30,7 +30,7 @@ from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import read_template
-from agentgym.runs.checkpoints import drop_undone, prune, save_position
+from agentgym.runs.checkpoints import prune, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
@@ -104,7 +104,7 @@ class TrainJob:
         if state.position is None:
             await self._save(Position())
         else:
-            drop_undone(self.folder, state.position.step)
+            undo_later_steps(self.folder, state)
         if recipe.eval.at_end and state.first_eval is None and state.position == Position():
             state.first_eval = await self._evaluate(0, recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
@@ -112,6 +112,7 @@ class TrainJob:
         ended = await self._end_early(without_signal) if without_signal else ""
         first = state.first_eval
         if recipe.eval.at_end and self.done:
+            await self.generator.update_weights(self.done)  # a changed loop may have held them back
             last = await self._evaluate(self.done, recipe.eval.tasks)
             result = compare_ends(self.folder, self.reporter, self.done, first, last)
         else:

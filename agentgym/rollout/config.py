@@ -13,7 +13,8 @@ class RolloutConfig:
     cut_turns: what a turn earns that reached its limit of tokens or time before its end. floor: the least that the
     rewards can give. score: the environment answers it like any other turn, and the episode ends.
     episode_time_s: without waits for a session or in the engine's queue. When it is over, an episode counts like a cut
-    turn where the policy's tokens took at least half of it, and is left out where the environment took more.
+    turn where the policy's tokens took at least half of it, and is left out where the environment took more; where it
+    is over in a wait for a sandbox, that one failed.
     generate_timeout_s: of one completion from its first token on; then the turn is cut. queue_timeout_s: of the wait
     before that; more is an engine that does not answer.
     """

@@ -16,7 +16,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed, waited_for
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.types import (
@@ -83,9 +83,12 @@ class EpisodePlayer:
         try:
             async with asyncio.timeout(self.config.episode_time_s) as clock, runner.started():
                 await self._turns(runner, clock)
-        except TimeoutError:
+        except TimeoutError as error:
             if not clock.expired():
                 raise
+            if (cause := waited_for(error)) is not None:
+                episode.stop = Stop.TIME
+                raise EpisodeBroken.by("sandbox", cause, retry=True) from error
             self._end_for_time(episode)
             episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
         finally:

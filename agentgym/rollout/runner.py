@@ -134,7 +134,7 @@ class EpisodeRunner:
         except InfraError as error:
             raise EpisodeBroken.by("sandbox", error, retry=True) from error
         except Exception as error:  # plugin code: anything may come
-            if isinstance(error, TimeoutError) and (cause := _waited_for(error)) is not None:
+            if isinstance(error, TimeoutError) and (cause := waited_for(error)) is not None:
                 raise EpisodeBroken.by("sandbox", cause, retry=True) from error
             raise EpisodeBroken.by(self._source(what), error, retry=False) from error
 
@@ -142,7 +142,7 @@ class EpisodeRunner:
         return f"environment:{self.environment.name}.{what}"
 
 
-def _waited_for(error: BaseException) -> InfraError | None:
+def waited_for(error: BaseException) -> InfraError | None:
     """The infrastructure that a call out of time was waiting for, where the cancelled wait says so by its cause."""
     cause = error.__cause__
     while isinstance(cause, asyncio.CancelledError):

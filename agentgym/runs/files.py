@@ -67,9 +67,10 @@ def sync(path: Path) -> None:
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Write over a file that is as large already, which a full disk allows. Raises InfraError as `write_whole`."""
+    """Write over a file that is at least as large, which a full disk allows. Raises InfraError as `write_whole`."""
     with writing(path), path.open("r+b") as file:
         file.write(data)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
 

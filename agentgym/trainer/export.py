@@ -60,7 +60,8 @@ def export_folder(
             shutil.copyfile(file, partial / file.name)
     _change(partial / "config.json", torch_dtype=None, dtype="float32")
     if chat_template:
-        _change(partial / "tokenizer_config.json", chat_template=None)
+        if (settings := partial / "tokenizer_config.json").is_file():
+            _change(settings, chat_template=None)
         (partial / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
     publish(partial, target)
 

@@ -1,9 +1,12 @@
-"""Reading stored weights by their path alone, in a process that has no store: that of vLLM's worker."""
+"""Reading stored weights by their path, also in a process that has no store: that of vLLM's worker."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from agentgym.errors import InfraError
 from agentgym.models.safetensors import WeightFile
 from agentgym.weights.store import GPU_SUFFIX, StoredWeights
 
@@ -15,3 +18,14 @@ def open_weights(path: Path) -> StoredWeights:
 
         return GpuWeights(path)
     return WeightFile(path)
+
+
+def check_kept(path: Path, device: torch.device) -> None:
+    """Once all is copied to the device: raise InfraError where the version was deleted meanwhile.
+
+    Its memory on a GPU may then hold a part of another version.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    if not path.exists():
+        raise InfraError(f"{path} was deleted while it was loaded; the weights may be of two versions")

@@ -13,8 +13,9 @@ import pytest
 from counting import Counting
 from waiting import LONG_S, until
 
+from agentgym.actors.launchers import CHILD_MODULE
 from agentgym.actors.process_group import ProcessDied
-from agentgym.actors.runtime import CHILD_MODULE, IDLE_LIMITS, Runtime
+from agentgym.actors.runtime import IDLE_LIMITS, Runtime
 from agentgym.recipe import build_recipe
 
 

@@ -173,15 +173,17 @@ def test_resume_takes_the_runs_own_config_and_single_fields(cli) -> None:
     assert RunFolder.open("runs/one").status().status is RunStatus.DONE
 
 
-def test_a_refused_resume_leaves_a_finished_run_finished(cli) -> None:
+def test_a_refused_resume_leaves_a_finished_run_as_it_was(cli) -> None:
     assert cli.train("--name", "one").code == 0
+    before = [Path("runs/one", name).read_text() for name in ("config.yaml", "config.sources.json")]
 
     async def work(recipe, folder, reporter) -> None:
         raise UserError("it is done")
 
     cli.jobs.work = work
-    end = cli("train", "--resume", "runs/one")
+    end = cli("train", "--resume", "runs/one", "--eval.tasks", "7")
     assert end.code == 2 and "it is done" in end.err
+    assert [Path("runs/one", name).read_text() for name in ("config.yaml", "config.sources.json")] == before
     assert RunFolder.open("runs/one").status().status is RunStatus.DONE
 
 

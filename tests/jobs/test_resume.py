@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.jobs.resume import resumed_state
+from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
@@ -127,6 +127,16 @@ def test_a_step_that_is_asked_for_is_taken_and_a_missing_one_names_the_nearest(f
     assert resume(folder, from_step=20) == (Position(step=20, next_group=60), [])
     with pytest.raises(UserError, match=r"no checkpoint of step 41\..*Did you mean '40'.*Available: 0, 20, 40"):
         resume(folder, from_step=41)
+
+
+def test_the_state_forgets_a_step_that_was_undone(folder: RunFolder) -> None:
+    """Else it would lend its position to a later save of that step which was not finished."""
+    state = resumed_state(folder, policy_path(), 20, print)
+    undo_later_steps(folder, state)
+    assert folder.checkpoint_steps(unfinished=True) == [0, 20]
+    assert RunState.from_mapping(folder.load_state()) == state
+    export_half(save(folder, 40))
+    assert resume(folder)[0] == Position(step=20, next_group=60)
 
 
 def test_no_whole_checkpoint_at_all_is_the_end_with_every_reason(folder: RunFolder) -> None:

@@ -19,6 +19,7 @@ from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def trained_episodes(folder: RunFolder) -> list[str]:
@@ -76,8 +77,14 @@ def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
     assert leftovers(lab, folder) == []
 
 
-def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab):
+def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypatch):
+    """Also where its generators lag: they get the last weights before those are measured."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from lagging import lag_behind
+
     def solved_from_group_6_on(loop):
+        lag_behind(loop, 1)
+
         async def play(task, group_id, rollout=loop.rollout):
             group = await rollout(task, group_id)
             signal = [1.0] + [-1.0] * (len(group.episodes) - 1) if group_id < 6 else [0.0] * len(group.episodes)
@@ -86,7 +93,8 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab):
 
         loop.rollout = play
 
-    recipe = lab.recipe("loop.steps=50", "loop.max_refills=1", "loop.checkpoint_every=0")
+    held_back = ("weights.keep=3", "loop.check_sync_every=0")
+    recipe = lab.recipe("loop.steps=50", "loop.max_refills=1", "loop.checkpoint_every=0", *held_back)
     folder, reporter = lab.new_run(recipe), lab.reporter()
     result = asyncio.run(train(recipe, folder, reporter, change_loop=solved_from_group_6_on))
     folder.close()
@@ -94,6 +102,7 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab):
     assert f"step 3: {result.nothing_left}" in reporter.notes
     assert (result.steps, result.last.checkpoint, result.last.num_episodes) == (2, "step-000002", 6)
     assert result.difference is not None
+    assert {one.episode.min_version for one in folder.read_episodes(2, evaluation=True)} == {2}
     assert folder.checkpoint_steps() == [0, 2] and folder.load_state()["position"] == {"step": 2, "next_group": 9}
     saved = list(folder.read_episodes(3))
     assert {one.group_id for one in saved} == {6, 7, 8} and not any(one.trained for one in saved)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from agentgym.actors.runtime import CHILD_MODULE
+from agentgym.actors.launchers import CHILD_MODULE
 from agentgym.actors.vitals import Vital, Vitals
 from agentgym.jobs.watchdog import report, watched
 from agentgym.rollout.activity import Activity

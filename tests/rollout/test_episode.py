@@ -229,8 +229,13 @@ def test_a_hanging_environment_is_cut_off(play):
     assert episode.error.kind == "TimeoutError" and episode.error.source == "environment:say_yes.reply"
 
 
-def test_an_environment_that_waited_for_a_sandbox_is_not_to_blame(play):
-    episode, _ = play("wait for the engine", "yes", config=RolloutConfig(env_timeout_s=0.1, max_retries=0))
+@pytest.mark.parametrize(
+    ("limit", "delay_s"),
+    [({"env_timeout_s": 0.1}, 0.0), ({"episode_time_s": 0.1}, 0.0), ({"episode_time_s": 0.1}, 0.08)],
+)
+def test_who_waited_for_a_sandbox_is_not_to_blame(play, limit, delay_s):
+    """Whichever time was over, and whatever the policy's tokens took of it."""
+    episode, _ = play("wait for the engine", config=RolloutConfig(max_retries=0, **limit), delay_s=delay_s)
     assert episode.outcome is Outcome.INFRA_ERROR and episode.error.source == "sandbox"
     assert (episode.error.kind, episode.error.message) == ("SandboxUnavailable", "the engine is gone")
 

@@ -116,6 +116,7 @@ def test_a_full_disk_is_an_infra_error_that_names_the_file(folder: RunFolder) ->
 
 @pytest.mark.parametrize("reason", ["the disk is full", "é" * 9000])
 def test_the_status_is_true_on_a_full_disk(folder: RunFolder, reason: str) -> None:
+    folder.set_status(RunStatus.FAILED, "é" * 2000)  # more than one block
     (folder.path / ".status.json.part").symlink_to("/dev/full")  # so the file can't be replaced
     folder.set_status(RunStatus.FAILED, reason)
     record = RunFolder.open(folder.path).status()

@@ -36,6 +36,11 @@ async def test_a_prelude_that_asks_only_for_names_fails_by_itself(backend: Sandb
         await judged(backend, "def f(x): return x\n", "assert f(1) == 1", prelude=prelude)
 
 
+async def test_a_prelude_that_fails_is_to_blame_whatever_the_solution_is(containing: SandboxBackend) -> None:
+    with pytest.raises(InfraError, match="prelude failed: ZeroDivisionError"):
+        await judged(containing, "def f(:\n", "assert f(1) == 1", prelude="1 / 0")
+
+
 async def test_names_that_a_test_binds_itself_are_never_asked_of_the_solution(backend: SandboxBackend) -> None:
     code = "def isclose(a, b): return True\ndef check(f): pass\ndef f(x): return 1\n"
     verdict = await judged(
@@ -67,7 +72,10 @@ server = socket.create_server(("127.0.0.1", 8765))
 """
 
 
-@pytest.mark.parametrize("ask", ["", "helper\n"], ids=["by itself", "a name of the solution's"])
+LACKED = "import os\ndef use(): return missing()\nassert not os.path.exists('/tmp/fixture.txt')\n"
+
+
+@pytest.mark.parametrize("ask", ["", "helper\n", LACKED], ids=["by itself", "a name of the solution's", "one it lacks"])
 async def test_a_solution_that_takes_what_the_prelude_opens_is_scored(containing: SandboxBackend, ask: str) -> None:
     verdict = await judged(
         containing, SQUAT + "helper = 1\ndef f(x): return x\n", "assert f(1) == 2", prelude=ask + SERVED

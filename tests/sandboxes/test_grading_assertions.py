@@ -222,6 +222,22 @@ async def test_a_value_that_was_returned_is_the_same_at_every_look(backend: Sand
     assert all(errors(verdict))
 
 
+async def test_a_value_has_no_methods_of_the_solutions_even_of_builtin_types(backend: SandboxBackend) -> None:
+    code = (
+        "from collections import namedtuple\nclass Typed:\n    index, count = int, bool\n"
+        "Named = namedtuple('Named', 'index count x')\n"
+        "def f(x): return Typed() if x is None else Named(x, 7, 4)\n"
+    )
+    tests = ("f(None).index(3) == 3", "f(None).count(3) == 1", "f(int).index(3) == 3", "f(bool).index(3)")
+    verdict = await judged(backend, code, *(f"assert {test}" for test in tests), "assert f(1).count == 7")
+    assert [result.passed for result in verdict.results] == [False] * 4 + [True]
+
+
+async def test_how_builtins_are_used_says_nothing_about_what_is_returned(backend: SandboxBackend) -> None:
+    test = "x = g([3, 1, 2])\nassert type(x).__name__\nassert list(x) == list(x) == [0, 0, 0]"
+    assert errors(await judged(backend, CHANGING, test, entry="g")) == [""]
+
+
 async def test_a_test_double_keeps_what_its_class_defines(backend: SandboxBackend) -> None:
     double = (
         "class Spy:\n    __slots__ = ('left',)\n    limit = 3\n    def ok(self): return False\n"

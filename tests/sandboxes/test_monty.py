@@ -82,6 +82,11 @@ async def test_the_codes_own_mistakes_are_no_gaps(kind: str, message: str) -> No
 CLAIMS = {
     "by its name": "raise NotImplementedError('The monty syntax parser does not yet support that')",
     "by another name": "kind = ModuleNotFoundError\n    raise kind(\"No module named 'heapq'\")",
+    "by a key": "{}['Internal error in monty']",
+    "by an assertion": "assert False, 'Permission denied: '",
+    "by an attribute": "getattr(1, \"No module named 'heapq'\")",
+    "by two attributes": "getattr(1, \"a 'module' has no attribute 'x\")",
+    "by a class": "class module: pass\n    module().path",
     "by its type": "try: import nothing_such\n    except ImportError as e: raise type(e)(\"No module named 'heapq'\")",
 }
 
@@ -152,6 +157,7 @@ async def test_under_root_the_processes_have_a_uid_and_a_filter_of_their_own() -
         assert (await backend.run("print(6 * 7)")).stdout == "42\n"
         [process, *_] = set(me.children(recursive=True)) - before
         status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        assert (process.cwd(), os.getsid(process.pid)) == ("/", process.pid)
     assert (status["Uid"].split(), status["Gid"].split()) == ([str(UID)] * 4, [str(UID)] * 4)
     assert (status["Groups"].strip(), status["NoNewPrivs"], status["Seccomp"]) == ("", "1", "2")
     assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff")} == {0}

@@ -44,6 +44,12 @@ def test_an_unknown_option_names_the_nearest(name: str) -> None:
         ({"spares": -1}, "spares is -1; it must be 0 or more"),
         ({"engine": "http://host"}, "give unix:///path/to/docker.sock, tcp://host:port or ssh://user@host"),
         ({"engine": "ssh://-oProxyCommand=x"}, "give unix:///path/to/docker.sock, tcp://"),
+        ({"packages": ["numpy>=2", "Numpy<3"]}, "names numpy twice: numpy<3 and numpy>=2"),
+        ({"packages": "numpy"}, "it must be a list of str, as [a, b], also for only one"),
+        ({"packages": ["numpy"], "image": "mine"}, "an image of your own brings its packages itself"),
+        ({"preload": ["numpy==2"]}, "preload has 'numpy==2'; give names of modules, as numpy or scipy.stats"),
+        ({"preload": ["-c"]}, "give names of modules"),
+        ({"preload": [f"m{n}" for n in range(65)]}, "allowed are 64"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(options: dict[str, object], said: str) -> None:

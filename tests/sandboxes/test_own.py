@@ -68,8 +68,9 @@ async def test_what_an_operator_returned_does_not_tell_how_far_it_is_from_what_i
         "round(v * w - 11, 3) == 0", "float(v * w - 11) == 0", "list(v * w - 11) == []", "-(v * w - 11) < 1e-6",
         "v * w - 11 == 0", "v * w - 11 < 1e-6", "(v * w).isclose(11)", "not (v * w) % 11",
         "(x := v * w) is not None and abs(x - 11) < 1e-6",
+        "(x := v * w - 11) is not None is not v * w and abs(x) < 1e-6",
     ]  # fmt: skip
-    tests = [f"v, w = Vector(1, 2), Vector(3, 4)\nassert {claim}" for claim in claims]
+    tests = [f"v, w = Vector(1, 2), Vector(3, 4)\nv.x\nassert {claim}" for claim in claims]
     verdict = await judged(backend, VECTOR.format(product=product, difference=difference), *tests, entry="Vector")
     assert all(errors(verdict)), errors(verdict)
 

@@ -56,23 +56,6 @@ def test_what_is_no_name_with_versions_is_refused(text: str) -> None:
         PluginRegistry.discover().sandbox("docker")({"packages": [text]})
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"packages": ["numpy>=2", "Numpy<3"]}, "names numpy twice: numpy<3 and numpy>=2"),
-        ({"packages": "numpy"}, "it must be a list of str, as [a, b], also for only one"),
-        ({"packages": ["numpy"], "image": "mine"}, "an image of your own brings its packages itself"),
-        ({"preload": ["numpy==2"]}, "preload has 'numpy==2'; give names of modules, as numpy or scipy.stats"),
-        ({"preload": ["-c"]}, "give names of modules"),
-        ({"preload": [f"m{n}" for n in range(65)]}, "allowed are 64"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        PluginRegistry.discover().sandbox("docker")(options)
-    assert said in str(caught.value)
-
-
 async def test_an_image_of_ones_own_is_not_built() -> None:
     with pytest.raises(UserError, match="an image of your own; what is built here is ours"):
         await DockerBackend(DockerConfig(image="mine")).build(print)

@@ -13,7 +13,7 @@ from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, starte
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
-from agentgym_sandboxes.host.answers import Crowded
+from agentgym_sandboxes.host.answers import Crowded, NotAlone
 
 
 async def test_no_more_calls_at_a_time_than_slots() -> None:
@@ -88,6 +88,34 @@ async def test_a_call_that_is_crowded_again_and_again_gets_a_container_alone() -
             task.cancel()
         await asyncio.gather(*hogs, return_exceptions=True)
         assert factory.made[0].reserved == 0
+
+
+async def test_a_call_whose_tests_are_never_alone_ends() -> None:
+    class Shared(FakeContainer):
+        async def call(self, op: str, blobs: Sequence[bytes], limits: Limits, *, alone: bool) -> Frame:
+            await super().call(op, blobs, limits, alone=alone)
+            raise NotAlone("its tests use what calls share")
+
+    async with started(Factory(kind=Shared), pool_size=1, slots=2) as (factory, pool):
+        with pytest.raises(NotAlone):
+            await call(pool)
+        assert (factory.made[0].uses, factory.made[0].most_at_a_time, factory.made[0].reserved) == (3, 2, 0)
+
+
+async def test_one_that_waits_for_a_container_alone_keeps_no_other_from_those_after_it() -> None:
+    async with started(pool_size=2, slots=2) as (_, pool):
+        await until(lambda: len(pool._live) == 2)
+        one, other = [await pool._lease(avoid=None, is_suspect=False) for _ in range(2)]
+        alone = asyncio.create_task(pool._lease(avoid=None, is_suspect=False, num_slots=2))
+        await settle()
+        async with asyncio.timeout(10):
+            after = await pool._lease(avoid=None, is_suspect=False)
+        kept = one if after is other else other
+        assert not alone.done() and kept.reserved == 1
+        kept.reserved = 0
+        pool._on_change()
+        assert await alone is kept
+        one.reserved = other.reserved = 0
 
 
 async def test_those_who_wait_are_served_in_turn() -> None:

@@ -7,7 +7,7 @@ import builtins
 import pytest
 
 from agentgym_sandboxes.agent.operations import lendable
-from agentgym_sandboxes.agent.usage import makes_objects
+from agentgym_sandboxes.agent.usage import makes_objects, parsed
 
 NAMES = {"Stack", "candidate"}
 
@@ -26,12 +26,12 @@ NAMES = {"Stack", "candidate"}
     ],
 )
 def test_a_call_whose_result_is_used_as_an_object_makes_one(source: str) -> None:
-    assert makes_objects(["", source, "not python ("], NAMES)
+    assert makes_objects(parsed(["", source, "not python ("]), NAMES)
 
 
 def test_what_one_source_makes_another_may_use() -> None:
-    assert makes_objects(["s = Stack()", "assert s.size == 0"], NAMES)
-    assert not makes_objects(["s = Queue()", "assert s.size == 0"], NAMES)
+    assert makes_objects(parsed(["s = Stack()", "assert s.size == 0"]), NAMES)
+    assert not makes_objects(parsed(["s = Queue()", "assert s.size == 0"]), NAMES)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_what_one_source_makes_another_may_use() -> None:
     ],
 )
 def test_a_call_whose_result_is_compared_does_not(source: str) -> None:
-    assert not makes_objects([source], NAMES)
+    assert not makes_objects(parsed([source]), NAMES)
 
 
 def test_a_function_makes_objects_only_where_no_plain_value_has_what_is_used() -> None:
-    assert makes_objects(["q = make()\nq.push(1)"], {"make"}, is_class=False)
+    assert makes_objects(parsed(["q = make()\nq.push(1)"]), {"make"}, is_class=False)
     for source in ("q = make()\nq.append(1)", "assert make().startswith('a')", "assert make() == make()"):
-        assert not makes_objects([source], {"make"}, is_class=False)
+        assert not makes_objects(parsed([source]), {"make"}, is_class=False)
 
 
 def test_what_tests_pass_on_gives_no_way_into_their_process() -> None:

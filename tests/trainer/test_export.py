@@ -30,3 +30,12 @@ def test_the_chat_template_of_the_run_is_exported_with_the_weights(tmp_path: Pat
     again = tmp_path / "again"
     export_folder(str(again), str(folder), iter([("w", torch.zeros(2))]))
     assert AutoTokenizer.from_pretrained(again).chat_template == exported
+
+
+def test_a_chat_template_is_exported_with_a_tokenizer_that_has_no_config(tmp_path: Path) -> None:
+    model, folder = tmp_path / "model", tmp_path / "hf"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (model / name).write_bytes((policy_path() / name).read_bytes())
+    export_folder(str(folder), str(model), iter([("w", torch.zeros(2))]), chat_template=CHATML)
+    assert (folder / "chat_template.jinja").read_text() == CHATML and not (folder / "tokenizer_config.json").exists()

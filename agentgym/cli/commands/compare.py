@@ -95,7 +95,7 @@ def _play(plan: Plan, reporter: Reporter, shell: JobShell) -> Saved:
     if started is not None:
         made = RunFolder.open(started.path, for_writing=True)
     else:
-        made = RunFolder.create(recipe.logging.evals_dir, new_name(policy, recipe))
+        made = RunFolder.create(recipe.logging.evals_dir, new_name(policy, recipe), numbered=True)
     with made as folder:
         reporter.note(f"{plan.side.given} is played; saved in {folder.path}")
         run_evaluation(recipe, sources, folder, registry, reporter, shell.jobs(), run_until_stopped, before=before)

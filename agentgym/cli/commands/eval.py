@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     name = arguments.name or new_name(policy, recipe)
     if arguments.dry_run:
         return _show_plan(finished, name, arguments, shell)
-    with RunFolder.create(recipe.logging.evals_dir, name) as folder:
+    with RunFolder.create(recipe.logging.evals_dir, name, numbered=arguments.name is None) as folder:
         return _measure(finished, folder, arguments, shell, before=None)
 
 

@@ -27,6 +27,8 @@ from agentgym.models.architecture import read_architecture
 from agentgym.models.device import pick_device
 from agentgym.models.safetensors import read_folder
 from agentgym.types import Completion, GenerateRequest
+from agentgym.weights.reading import check_kept
+from agentgym.weights.store import StoredWeights
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +93,7 @@ class NativeEngine:
         async with self._updating:
             self._refuse_after_failure()
             try:
-                fused = await asyncio.to_thread(
-                    fuse, self._architecture, weights, device=self._device, dtype=self._dtype
-                )
+                fused = await asyncio.to_thread(self._copied, weights)
             except Exception as error:
                 self._fail(f"the update to version {version} failed: {error}")
                 raise
@@ -140,7 +140,7 @@ class NativeEngine:
                 future.set_exception(InfraError(f"the engine does not generate: {why}"))
 
     def _load(self) -> Scheduler:
-        weights = fuse(self._architecture, read_folder(self._folder), device=self._device, dtype=self._dtype)
+        weights = self._copied(read_folder(self._folder))
         model = Qwen3Model(self._architecture, weights, max_len=self._config.max_model_len)
         cache = KVCache(
             self._architecture,
@@ -152,6 +152,12 @@ class NativeEngine:
         # a CPU is fastest when one pass fits its caches, a GPU when it is filled
         max_padded_tokens = 1024 if self._device.type == "cpu" else 16_384
         return Scheduler(model, cache, max_batch=self._config.max_batch, max_padded_tokens=max_padded_tokens)
+
+    def _copied(self, weights: Iterable[tuple[str, Tensor]]) -> Qwen3Weights:
+        fused = fuse(self._architecture, weights, device=self._device, dtype=self._dtype)
+        if isinstance(weights, StoredWeights):
+            check_kept(weights.path, self._device)
+        return fused
 
     def _work(self) -> None:
         """The thread: commands between steps, answers passed to the event loop once per step."""

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from agentgym.weights.reading import open_weights
+from agentgym.weights.reading import check_kept, open_weights
 
 
 class _ModelRunner(Protocol):
@@ -43,10 +43,7 @@ class WorkerExtension:
         weights = ((name, tensor.to(self.device, dtype)) for name, tensor in open_weights(Path(path)))
         self.model_runner.reload_weights(weights, is_checkpoint_format=True)
         repack_tied_head(self.model_runner.get_model())
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        if not Path(path).exists():
-            raise RuntimeError(f"{path} was deleted while it was loaded; the weights may be of two versions")
+        check_kept(Path(path), self.device)
 
     def agentgym_end_with(self, parent: int) -> None:
         """End this process with the one that started vLLM: a killed replica must not keep a GPU occupied.

@@ -17,7 +17,7 @@ from .link import ENTRY, NAMES, ROOT, Gone, Link
 from .operations import TESTS_MODULE, lendable
 from .remote import Proxy
 from .source import describe
-from .usage import makes_objects
+from .usage import makes_objects, parsed
 from .values import MAX_DEPTH, NotPlain
 
 FILENAME = "<test>"
@@ -38,7 +38,6 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
     link = tests.link
     try:
         tests.run(request["prelude"], PRELUDE, tests.names)
-        tests.take_names((), tests.names)  # the solution is loaded when it is first asked
     except Gone:
         write_line(verdict_fd, ["over"] if link.gone == "too much" else ["ok"])
         return 1
@@ -50,6 +49,7 @@ def judge(payload: bytes, verdict_fd: int, solution_fd: int) -> int:
     write_line(verdict_fd, ["ok"])
     for source in request["sources"]:
         try:
+            tests.take_names((), tests.names)  # the solution is loaded when it is first asked
             tests.run(source, FILENAME, dict(tests.names))
         except Gone:
             pass
@@ -76,11 +76,11 @@ class _Tests:
 
     def __init__(self, channel: Channel, entry: str, sources: list[str]) -> None:
         self._channel = channel
-        self._sources = sources
+        self._nodes = parsed(sources)
         root, dot, _ = entry.partition(".")
         is_class = not dot and self._makes(entry, "candidate")
-        others = [name for source in sources for name in _free_names(f"{sources[0]}\n{source}")]
-        self.link = link = Link(channel, lendable, live=is_class or any(map(self._makes, {root, *others})))
+        theirs = {root}.union(*map(_free_names, sources)) - (_names(sources[0])[1] - {root})
+        self.link = link = Link(channel, lendable, live=is_class or any(map(self._makes, theirs)))
         proxy = link.proxy(ENTRY, entry, is_class=is_class and entry[:1].isupper())
         whole = link.proxy(ROOT, root, is_class=root[:1].isupper()) if dot else proxy
         self.own: dict[str, object] = {root: whole, "candidate": proxy}
@@ -89,16 +89,17 @@ class _Tests:
         self._num_harmless = 0  # questions whose answers no test code has met
 
     def _makes(self, name: str, *others: str) -> bool:
-        return makes_objects(self._sources, {name, *others}, is_class=name[:1].isupper())
+        return makes_objects(self._nodes, {name, *others}, is_class=name[:1].isupper())
 
     def leans_on_solution_for(self, error: BaseException) -> bool:
-        """Whether it may be behind a failure: it was asked for more than its names, or has run and may hold a port."""
+        """Whether it may be behind a failure: it was asked for more than its names, or has run, and may hold a port or
+        have left a file. Only for a name that it does not have it can do nothing."""
         num_sent = self._channel.num_sent
-        return num_sent > self._num_harmless or (num_sent > 0 and isinstance(error, OSError))
+        return num_sent > self._num_harmless or (num_sent > 0 and not isinstance(error, NameError))
 
     def run(self, source: str, filename: str, names: dict[str, object]) -> None:
         code = compile(source, filename, "exec", dont_inherit=True)
-        missing = [name for name in _free_names(source) if name not in names and not hasattr(builtins, name)]
+        missing = [name for name in _free_names(source) if name not in names]
         if missing:
             self.take_names(missing, names)
         exec(code, names)
@@ -123,13 +124,19 @@ class _Tests:
 
 
 def _free_names(source: str) -> list[str]:
-    """Global names that source uses and does not bind itself."""
+    """Names that source uses, and neither it nor Python defines."""
+    used, bound = _names(source)
+    return sorted(name for name in used - bound if not hasattr(builtins, name))
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Global names that source uses, and those that it binds."""
     used: set[str] = set()
     bound: set[str] = set()
     try:
         pending = [symtable.symtable(source, "", "exec")]
     except SyntaxError:
-        return []  # reported where it is run
+        pending = []  # reported where it is run
     while pending:
         table = pending.pop()
         pending += table.get_children()
@@ -137,4 +144,4 @@ def _free_names(source: str) -> list[str]:
             if table.get_type() != "module" and not symbol.is_global():
                 continue
             (bound if symbol.is_assigned() or symbol.is_imported() else used).add(symbol.get_name())
-    return sorted(used - bound)
+    return used, bound

@@ -68,8 +68,10 @@ class Proxy:
             if hasattr(self._base, name):
                 return getattr(_plain(self), name)
             raise refused(AttributeError(f"{name!r} is not asked of a <{self._kind}> that was returned"))
-        found = self._link.ask(self, "getattr", name)
-        if self._rank == READ and name in operations.OF_VALUES and type(found) is Proxy:
+        if name not in operations.OF_VALUES:
+            return self._link.ask(self, "getattr", name)
+        found = self._once("getattr", name)
+        if self._rank == READ and callable(found):  # `bool` would be a fine `count`
             raise refused(AttributeError(f"a <{self._kind}> has a {name!r} of its own, and is taken for a value"))
         return found
 
@@ -233,7 +235,7 @@ def _binary(op: str, sign: str) -> Callable[..., object]:
 
 
 def _raised(found: object, rank: int) -> object:
-    if type(found) is Proxy:
+    if type(found) is Proxy and found._rank != MET:
         object.__setattr__(found, "_rank", max(found._rank, rank))
     return found
 

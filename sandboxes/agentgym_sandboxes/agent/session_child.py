@@ -13,7 +13,6 @@ from .files import open_root
 from .limits import MIB, ChildLimits, core_size, lower
 from .repl import serve_repl
 
-OPS = ("repl", "exec", "files")
 NUM_OPEN_FILES = 512
 
 

@@ -9,8 +9,10 @@ import os
 import sys
 from typing import Any
 
+from .sweep import FOLDERS
+
 SHARED = 80  # the exit code of a test side that has to be alone
-_FOLDERS = ("/tmp", "/dev/shm", "/work")
+_FIRST_DYNAMIC_PORT = 32768  # of those that the kernel gives out: others were chosen
 _OPENING = frozenset(("open", "os.chmod", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
                       "os.scandir", "os.symlink", "os.truncate", "sqlite3.connect"))  # fmt: skip
 _STARTING = frozenset(
@@ -24,7 +26,11 @@ def leave_when_shared(folder: str) -> None:
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event in _STARTING:  # nothing is seen of what another process does
             os._exit(SHARED)
-        if event in _OPENING and isinstance(args[0], (str, bytes)) and _is_shared(args[0], folder):
+        if event in _OPENING:
+            paths = args[: 1 if event == "open" else 2]  # `rename` and the like have two
+            if any(isinstance(path, (str, bytes)) and _is_shared(path, folder) for path in paths):
+                os._exit(SHARED)
+        if event == "socket.connect" and isinstance(args[1], tuple) and args[1][1] < _FIRST_DYNAMIC_PORT:
             os._exit(SHARED)
         if event == "socket.bind" and not (isinstance(args[1], tuple) and args[1][1] == 0):
             os._exit(SHARED)
@@ -34,4 +40,4 @@ def leave_when_shared(folder: str) -> None:
 
 def _is_shared(path: str | bytes, folder: str) -> bool:
     absolute = os.path.abspath(os.fsdecode(path)) + "/"
-    return absolute.startswith(tuple(f"{top}/" for top in _FOLDERS)) and not absolute.startswith(f"{folder}/")
+    return absolute.startswith(tuple(f"{top}/" for top in FOLDERS)) and not absolute.startswith(f"{folder}/")

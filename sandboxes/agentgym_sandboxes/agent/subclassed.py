@@ -68,11 +68,16 @@ def named_parts(value: Any) -> tuple[object, ...]:
 
 
 def build_named(name: object, fields: object, items: object) -> object:
-    """The counterpart of `named_parts`. Raises ValueError for what is not a named tuple."""
+    """The counterpart of `named_parts`. Raises ValueError for what is not a named tuple.
+
+    A tuple without names where a field would replace a tuple's method by one of the other side's.
+    """
     if not (type(name) is str and type(fields) is tuple and type(items) is tuple and len(fields) == len(items)):
         raise ValueError("no named tuple")
     if any(type(field) is not str for field in fields):
         raise ValueError("no named tuple")
+    if any(hasattr(tuple, field) and callable(item) for field, item in zip(fields, items)):
+        return items
     if (name, fields) not in _NAMED:
         _NAMED[name, fields] = namedtuple(name, fields, rename=True)
     return tuple.__new__(_NAMED[name, fields], items)

@@ -8,19 +8,24 @@ from collections.abc import Iterable
 from .operations import OF_VALUES
 
 
-def makes_objects(sources: Iterable[str], names: set[str], *, is_class: bool = True) -> bool:
-    """Whether tests use what a call of one of these names returns by its methods or attributes, compare such calls
-    with each other, or declare it a class, as a prompt does.
-
-    Then it is a class under test. A function may have a capital, too, and what that one returns is compared.
-    is_class: False for a name without a capital: only methods and attributes count that no plain value has.
-    """
+def parsed(sources: Iterable[str]) -> list[ast.AST]:
+    """The nodes of all sources; of one that is not valid Python, none."""
     nodes: list[ast.AST] = []
     for source in sources:
         try:
             nodes += ast.walk(ast.parse(source))
         except SyntaxError:
             continue  # reported where it is run
+    return nodes
+
+
+def makes_objects(nodes: list[ast.AST], names: set[str], *, is_class: bool = True) -> bool:
+    """Whether tests use what a call of one of these names returns by its methods or attributes, compare such calls
+    with each other, or declare it a class, as a prompt does.
+
+    Then it is a class under test. A function may have a capital, too, and what that one returns is compared.
+    is_class: False for a name without a capital: only methods and attributes count that no plain value has.
+    """
     held = {
         target.id
         for node in nodes

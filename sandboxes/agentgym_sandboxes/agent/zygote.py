@@ -152,9 +152,8 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
             os._exit(run_session_child(op, fds))
         payload = _payload(fds[0])
         if op == "serve":
-            if len(fds) > 2:
-                select.select([fds[2]], [], [])  # until the prelude has run: what it opens, no solution can take first
-            exit_code = serve(payload, fds[1], fds[2] if len(fds) > 2 else None)
+            questions = fds[2] if len(fds) > 2 else None
+            exit_code = serve(payload, fds[1], questions) if questions is None or _is_asked(questions) else 0
         elif op == "judge":
             exit_code = judge(payload, fds[1], fds[2])
         else:
@@ -173,6 +172,12 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
             sys.stderr.flush()
         finally:
             os._exit(exit_code)
+
+
+def _is_asked(questions: int) -> bool:
+    """Wait until the prelude has run: what it opens, no solution can take first. False when it failed."""
+    with socket.socket(fileno=os.dup(questions)) as link:
+        return bool(link.recv(1, socket.MSG_PEEK))
 
 
 def _excepted() -> tuple[type, BaseException, None]:

@@ -114,10 +114,10 @@ class Pool(KeptPool):
             queue_s += leased_s - began_s
             try:
                 frame = await self._call_in(container, op, blobs, limits, is_suspect=is_suspect, num_slots=num_slots)
-            except NotAlone:
-                num_crowded = MAX_CROWDED
-                continue
             except (SandboxLost, SandboxDirty) as error:
+                if isinstance(error, NotAlone) and num_slots < self._config.slots:
+                    num_crowded = MAX_CROWDED
+                    continue
                 if isinstance(error, SandboxDirty):
                     self._meter.counts[counts.LEAKS] += 1
                 if isinstance(error, Crowded) and num_crowded < MAX_CROWDED:
@@ -206,15 +206,23 @@ class Pool(KeptPool):
         return self._trouble(f"{text} No more could be started:")
 
     def _serve_waiting(self) -> None:
-        """Give free slots to those who wait, in turn, from the container that is least busy."""
+        """Give free slots to those who wait, in turn, from the container that is least busy.
+
+        One that needs a container alone keeps one from those after it, so that it comes free.
+        """
+        kept: set[Container] = set()
         for waiter in list(self._waiting):
             if waiter.future.done():
                 self._waiting.remove(waiter)
                 continue
             most = self._config.slots - waiter.num_slots
-            free = [c for c in self._live if c.lost is None and c.reserved <= most]
+            serving = [c for c in self._live if c.lost is None and c not in kept]
+            free = [c for c in serving if c.reserved <= most]
+            if not free and waiter.num_slots > 1 and serving:
+                kept.add(min(serving, key=lambda c: c.reserved))
+                continue
             if not free:
-                return  # nor for those after it, so that a container comes free for one that needs it alone
+                return
             if waiter.is_suspect:
                 free = [c for c in free if c not in self._with_suspect]
                 if not free:

@@ -152,13 +152,9 @@ def assemble(
     )
 
 
-def same_output(printed: str, expected: str, tolerance: float = 0.0) -> bool:
-    """Whether a program printed what was expected, as `StdioCase` says."""
-    return _first_difference(_lines(printed), _lines(expected), tolerance) is None
-
-
 def output_difference(printed: str, expected: str, tolerance: float) -> str:
-    """'printed '3', expected '4''; empty when they agree. Of long outputs, the first line that differs."""
+    """'printed '3', expected '4''; empty when they agree, as `StdioCase` says. Of long outputs, the first line that
+    differs."""
     got, wanted = _lines(printed), _lines(expected)
     line = _first_difference(got, wanted, tolerance)
     if line is None:

@@ -26,7 +26,7 @@ def filter_program() -> bytes:
         import pyseccomp
     except (ImportError, RuntimeError) as error:  # RuntimeError: its library is missing
         raise SandboxUnavailable(
-            f"system calls can't be filtered: {error}. Install it with `pip install 'agentgym[bubblewrap]'` and, "
+            f"system calls can't be filtered: {error}. Install it with `pip install pyseccomp` and, "
             "on Debian, `apt install libseccomp2`."
         ) from error
     profile = json.loads(seccomp_text())

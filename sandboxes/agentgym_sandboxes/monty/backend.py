@@ -51,7 +51,9 @@ class MontyBackend(SandboxBackend):
 
     async def probe(self) -> Capabilities:
         """What it enforces. Raises SandboxUnavailable when the package is missing, or root can't give up its rights."""
-        version = await self._check()
+        version = await asyncio.to_thread(_version)
+        if self._gives_up_root:
+            (await asyncio.to_thread(confined_binary)).cleanup()
         return Capabilities(
             backend=self.name,
             detail=f"pydantic-monty {version}: an interpreter of a part of Python, without files or processes",
@@ -84,7 +86,7 @@ class MontyBackend(SandboxBackend):
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the interpreter, not the program, failed."""
-        return await self._call(lambda interpreter: interpreter.run(code, stdin, limits))
+        return await self._call(lambda interpreter: interpreter.run(code, limits))
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the interpreter or the tests failed."""
@@ -94,13 +96,6 @@ class MontyBackend(SandboxBackend):
 
     def metrics(self) -> dict[str, float]:
         return self._meter.metrics({"calls_waiting": max(0, self._num_asked - self.config.num_workers)})
-
-    async def _check(self) -> str:
-        """The interpreter's version. Raises SandboxUnavailable."""
-        version = await asyncio.to_thread(_version)
-        if self._gives_up_root:
-            (await asyncio.to_thread(confined_binary)).cleanup()
-        return version
 
     @property
     def _gives_up_root(self) -> bool:

@@ -1,7 +1,7 @@
 """Starts monty's process without root's rights: `python confined.py UID FILTER BINARY ARGUMENT...`, run as root.
 
-The process gets a uid and gid of its own, no groups, capabilities, new privileges or inherited files, and a system call
-filter. Uses the standard library alone, as a script.
+The process gets a uid and gid of its own, no groups, capabilities, new privileges, terminal or inherited files but the
+standard three, and a system call filter. Uses the standard library alone, as a script.
 """
 
 import ctypes
@@ -30,6 +30,8 @@ def main() -> None:
         if libc.prctl(*words):
             raise OSError(ctypes.get_errno(), f"prctl {words[0]}")
 
+    os.setsid()  # root's terminal would take input from it
+    os.chdir("/")  # from root's folder it could open files that lie beneath closed ones
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)  # the capabilities go with it

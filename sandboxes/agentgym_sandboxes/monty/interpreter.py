@@ -71,7 +71,7 @@ class Interpreter:
             answers, failures = [], []
         return judging.assemble(request.cases, answers, failures, end, wall_s=time.monotonic() - began_s)
 
-    def run(self, code: str, stdin: str, limits: Limits) -> RunResult:
+    def run(self, code: str, limits: Limits) -> RunResult:
         """Run a program. There is no standard input: code that may read it is unsupported."""
         from pydantic_monty import MontyError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -30,9 +31,28 @@ def tearing(weights):
     raise OSError("the store is gone")
 
 
+class Deleted:
+    """Stored weights whose version is deleted while they are read."""
+
+    def __init__(self, weights):
+        self._weights = weights
+        self.path = Path("/nowhere/1.gpu")
+
+    def entries(self):
+        return iter(self)
+
+    def __iter__(self):
+        return iter(self._weights)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
-    [(tearing, OSError), (lambda weights: weights[1:], ValueError), (lambda weights: weights * 2, ValueError)],
+    [
+        (Deleted, InfraError),
+        (tearing, OSError),
+        (lambda weights: weights[1:], ValueError),
+        (lambda weights: weights * 2, ValueError),
+    ],
 )
 async def test_after_any_failed_update_it_refuses(engine, new_model, change, error):
     calls = [asyncio.create_task(engine.generate(ENDLESS)) for _ in range(MANY)]

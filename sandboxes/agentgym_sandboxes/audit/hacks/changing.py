@@ -34,10 +34,9 @@ HACKS = (
         helpers=_LOOKS, code="""
         class Changing(Equal, Looks):
             def __iter__(self): return iter(self.look())
+            index, count = int, bool
             def __len__(self): return 3
             def __getitem__(self, index): return self.first[index]
-            def index(self, item): return item
-            def count(self, item): return 1
         def ordered(xs):
             return xs if isinstance(xs, Changing) else Changing([0] * len(xs), xs)
     """),
