@@ -21,9 +21,9 @@ class Held(Interpreter):
         super().__init__(backend._pool, backend.config)
         self.began, self.told = threading.Event(), threading.Event()
 
-    def run(self, code: str, stdin: str, limits: Limits) -> RunResult:
+    def run(self, code: str, limits: Limits) -> RunResult:
         self.began.set()
-        result = super().run(code, stdin, limits)
+        result = super().run(code, limits)
         self.told.wait(60)
         return result
 
