@@ -15,8 +15,9 @@ from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
-from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
+from agentgym.evals.statistics import paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.ending import TrainResult
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
@@ -54,16 +55,6 @@ def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    run_dir: Path
-    steps: int
-    first: EvalResult | None
-    last: EvalResult | None
-    difference: PairedDifference | None
-    nothing_left: str = ""
-
-
 Solves = Callable[[str, int, int], bool]  # by model, task and sample
 
 
@@ -97,7 +88,7 @@ class FakeJobs:
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
-    async def train(self, recipe, folder, reporter, *, resume, from_step, registry) -> Result:
+    async def train(self, recipe, folder, reporter, *, resume, from_step, registry) -> TrainResult:
         self.trained.append((recipe, resume))
         reporter.phase("starting nothing")
         if self.work is not None:
@@ -110,7 +101,9 @@ class FakeJobs:
         first, last = measured("step-000000", 8), measured("step-000060", 14)
         difference = paired_difference(first.by_task, last.by_task, shares=True)
         folder.save_comparison({"steps": recipe.loop.steps, "difference": asdict(difference)})
-        result = Result(run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference)
+        result = TrainResult(
+            run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
+        )
         return replace(result, nothing_left=self.nothing_left)
 
     async def evaluate(self, recipe, folder, reporter, *, step, resume, registry) -> EvalResult:
