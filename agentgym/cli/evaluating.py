@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.cli.failures import explain
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import read_recipe
-from agentgym.cli.training import Drive, default_name, record_failure
-from agentgym.config import to_mapping
+from agentgym.cli.recording import recorded
+from agentgym.cli.training import Drive, default_name
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
@@ -88,19 +87,9 @@ def run_evaluation(
 
     before: the status of the evaluation that is resumed. A new one that is refused leaves no folder.
     """
-    try:
-        with warnings_to(reporter.note):
-            folder.save_config(to_mapping(recipe), sources)
-            folder.set_status(RunStatus.RUNNING)
-            step, resume = find_policy(recipe.model.path).step, before is not None
-            job = jobs.evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
-            result = drive(job, reporter.note)
-            folder.set_status(RunStatus.DONE)
-            return result
-    except BaseException as error:
-        failure = explain(error)
-        if failure.is_users and before is None:
-            folder.remove()
-        else:
-            record_failure(failure, folder, before)
-        raise
+    with recorded(recipe, sources, folder, before), warnings_to(reporter.note):
+        step, resume = find_policy(recipe.model.path).step, before is not None
+        job = jobs.evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
+        result = drive(job, reporter.note)
+        folder.set_status(RunStatus.DONE)
+        return result

@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from agentgym.cli.failures import Failure, explain
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import plan
-from agentgym.config import to_mapping
+from agentgym.cli.recording import recorded
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, write_png
 from agentgym.runs.evaluations import with_held_out
-from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 
@@ -57,48 +55,18 @@ def run_training(
         with contextlib.suppress(InfraError):  # a full disk may be what it is about
             folder.event(text)
 
-    resume = before is not None
-    config = (folder.load_config(), folder.load_sources()) if resume else None
-    try:
-        with contextlib.closing(reporter), warnings_to(warn):
-            folder.save_config(to_mapping(recipe), sources)
-            folder.set_status(RunStatus.RUNNING)
-            folder.event("resumed" if resume else "started")
-            for line in plan(recipe):
-                reporter.note(line)
-            reporter.note(f"folder       {folder.path}")
-            job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
-            result = drive(job, reporter.note)
-            folder.set_status(RunStatus.DONE, result.nothing_left)
-            folder.event("done")
-            if rows := with_held_out(folder, HELD_OUT):
-                try:
-                    write_png(rows, folder.path / "curve.png", folder.name)
-                except (UserError, OSError) as error:
-                    reporter.note(f"no picture: {error}")
+    with recorded(recipe, sources, folder, before), contextlib.closing(reporter), warnings_to(warn):
+        for line in plan(recipe):
+            reporter.note(line)
+        reporter.note(f"folder       {folder.path}")
+        resume = before is not None
+        job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
+        result = drive(job, reporter.note)
+        folder.set_status(RunStatus.DONE, result.nothing_left)
+        folder.event("done")
+        if rows := with_held_out(folder, HELD_OUT):
+            try:
+                write_png(rows, folder.path / "curve.png", folder.name)
+            except (UserError, OSError) as error:
+                reporter.note(f"no picture: {error}")
         return result
-    except BaseException as error:
-        failure = explain(error)
-        if failure.is_users and before is None and not folder.has_state:
-            folder.remove()
-            raise
-        if failure.is_users and config is not None:
-            folder.save_config(*config)  # what reads it must not take the refused settings for the run's
-        advice = None if failure.is_interrupt else full_disk(error, folder.path)
-        record_failure(explain(advice or error), folder, before)
-        if advice is not None:
-            raise advice from error
-        raise
-
-
-def record_failure(failure: Failure, folder: RunFolder, before: StatusRecord | None) -> None:
-    """Leave in the folder what happened. A resume that was refused changes nothing about the run."""
-    if failure.is_users and before is not None and before.status is not RunStatus.RUNNING:
-        status, reason = before.status, before.reason
-        status = RunStatus.FAILED if status is RunStatus.LOST else status
-    else:
-        status = RunStatus.INTERRUPTED if failure.is_interrupt else RunStatus.FAILED
-        reason = failure.message
-    with contextlib.suppress(Exception):  # a full disk may be why we are here
-        folder.set_status(status, reason)
-        folder.event(failure.message)

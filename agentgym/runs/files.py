@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MAKE_ROOM = (
     "What was saved before stays readable; make room or choose another `logging.runs_dir`, then continue with "
-    "`agentgym train --resume RUN`."
+    "`agentgym train --resume RUN` (an evaluation: `agentgym eval --resume FOLDER`)."
 )
 NO_SPACE = ("No space left on device", "Disk quota exceeded", "StorageFull")  # the last one: of Rust
 

@@ -133,6 +133,17 @@ def test_a_disk_that_is_full_gives_its_advice_wherever_it_is_noticed(cli) -> Non
     assert status.status is RunStatus.FAILED and "make room" in status.reason
 
 
+def test_an_evaluation_on_a_full_disk_gives_the_advice_too(cli) -> None:
+    def full(model: str, task: int, sample: int) -> bool:
+        raise OSError(28, "No space left on device")
+
+    cli.jobs.solves = full
+    end = cli("eval", "builtin:tiny", "--env", "counting", "--set", "logging.sinks=[]", "--name", "one")
+    assert end.code == 1 and "make room" in end.err and "agentgym eval --resume" in end.err
+    status = RunFolder.open("evals/one").status()
+    assert status.status is RunStatus.FAILED and "make room" in status.reason
+
+
 def test_help_recipe_lists_every_field(cli) -> None:
     end = cli("train", "--help-recipe")
     assert end.code == 0 and "trainer.procs" in end.out and "one of auto, native, vllm" in end.out
