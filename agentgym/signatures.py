@@ -84,8 +84,10 @@ def _adapter(
 ) -> Any:
     """Checks a dictionary of arguments. A TypedDict, since a model's fields could not be called `json` or `copy`."""
     try:
+        from typing import NotRequired
+
         from pydantic import ConfigDict, Field, TypeAdapter, with_config
-        from typing_extensions import NotRequired, TypedDict
+        from typing_extensions import TypedDict
     except ImportError as error:
         raise UserError("tools need pydantic: pip install 'agentgym[tools]'") from error
     fields: dict[str, Any] = {}
@@ -94,7 +96,8 @@ def _adapter(
         if one.name in described:
             hint = Annotated[hint, Field(description=described[one.name])]
         fields[one.name] = hint if one.default is one.empty else NotRequired[hint]
-    arguments = TypedDict(method.__name__, fields)  # type: ignore[operator]  # made at run time
+    make: Any = TypedDict  # as a function: the fields are known at run time only
+    arguments = make("Arguments", fields)
     try:
         # Not strict: a format without quotes has only texts. Unknown names are not dropped in silence.
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(arguments))
