@@ -190,7 +190,7 @@ def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
     }
     if episode.tool_calls:
         faults = Counter(call.error for call in episode.tool_calls if call.error)
-        lines["tool calls"] = ", ".join([str(len(episode.tool_calls)), *(f"{n} {kind}" for kind, n in faults.items())])
+        lines["calls"] = ", ".join([str(len(episode.tool_calls)), *(f"{n} {kind}" for kind, n in faults.items())])
     if episode.retries:
         lines["retries"] = str(episode.retries)
     if episode.error is not None:
