@@ -53,7 +53,11 @@ SEAMS: Mapping[ComponentKind, Seam] = {
     "task_samplers": Seam(
         "task sampler",
         "agentgym.rollout.tasks:TaskSampler",
-        {"shuffled": "agentgym.rollout.tasks:Shuffled", "sequential": "agentgym.rollout.tasks:Sequential"},
+        {
+            "shuffled": "agentgym.rollout.tasks:Shuffled",
+            "sequential": "agentgym.rollout.tasks:Sequential",
+            "learnable": "agentgym.rollout.learnable:Learnable",
+        },
     ),
     "generator_engines": Seam(
         "generator engine",
