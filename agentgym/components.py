@@ -48,6 +48,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "std_normalized": "agentgym.rl.advantages:StdNormalized",
             "mean_only": "agentgym.rl.advantages:MeanOnly",
             "rloo": "agentgym.rl.advantages:Rloo",
+            "per_turn": "agentgym.rl.advantages:PerTurn",
         },
     ),
     "task_samplers": Seam(

@@ -139,8 +139,8 @@ class LearnableStream(TaskStream):
         while self._num_saved < next_group - self._lag:
             self._saved.add(self._played.pop(self._num_saved))
             self._num_saved += 1
-        recent = [list(self._played[group]) for group in range(self._num_saved, next_group)]
-        by_difficulty = [[difficulty, *counts] for difficulty, counts in self._saved.by_difficulty.items()]
+        recent: list[Json] = [list(self._played[group]) for group in range(self._num_saved, next_group)]
+        by_difficulty: list[Json] = [[difficulty, *counts] for difficulty, counts in self._saved.by_difficulty.items()]
         return {
             "num_groups": self._num_saved,
             "by_task": self._saved.by_task,
