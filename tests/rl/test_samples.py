@@ -49,6 +49,12 @@ def test_a_masked_turn_is_context_and_is_not_trained():
     assert group_samples([group]) == [], "nothing is left to train"
 
 
+def test_a_turns_own_advantage_is_on_its_tokens_alone():
+    episode = two_turns()
+    episode.turn_advantages = [0.25, -2.0]
+    assert episode_sample(episode, 0.5).advantages == (0, 0, 0.25, 0.25, 0, -2.0)
+
+
 def test_a_turn_that_rewrites_history_is_caught():
     episode = two_turns()
     episode.turns[1] = turn([1, 2, 3, 7, 9], [8], (6, 0, 1))
