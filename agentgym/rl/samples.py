@@ -33,16 +33,16 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
         logprobs += [0.0] * new
         versions += [-1] * new
         advantages += [0.0] * new
+        count = len(turn.completion_ids)
         token_ids += turn.completion_ids
-        if turn.masked:  # context for later turns, and nothing else
-            loss_mask += [0.0] * len(turn.completion_ids)
-            logprobs += [0.0] * len(turn.completion_ids)
-            versions += [-1] * len(turn.completion_ids)
-            continue
-        loss_mask += [1.0] * len(turn.completion_ids)
-        logprobs += turn.logprobs
-        versions += [span.version for span in turn.versions for _ in range(span.start, span.end)]
-        advantages += [of_turn] * len(turn.completion_ids)
+        loss_mask += [0.0 if turn.masked else 1.0] * count  # a masked one is context for later turns, nothing else
+        logprobs += [0.0] * count if turn.masked else turn.logprobs
+        versions += (
+            [-1] * count
+            if turn.masked
+            else [span.version for span in turn.versions for _ in range(span.start, span.end)]
+        )
+        advantages += [0.0 if turn.masked else of_turn] * count
     sample = Sample(
         sample_id=episode.episode_id,
         token_ids=tuple(token_ids),
