@@ -63,6 +63,7 @@ class Environment(ABC, Generic[State]):
     version: ClassVar[int] = 1
     rewards: ClassVar[Mapping[str, float]] = {}  # default weights by name; methods marked `@reward` add theirs
     max_turns: ClassVar[int] = 1
+    requirements: ClassVar[str] = ""  # what to install or fetch before it can be built, as in `pip install bfcl-eval`
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
