@@ -14,7 +14,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.sandbox import Capabilities
-from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, Turn, VersionSpan
+from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, ToolTrace, Turn, VersionSpan
 
 
 @pytest.fixture
@@ -213,6 +213,36 @@ def test_one_episode_is_shown_turn_by_turn(cli, run_dir: str) -> None:
     assert "reward:exact: Timeout: took 10 s" in end.out
 
 
+def test_the_calls_of_an_episode_are_shown_where_they_were_made(cli, run_dir: str) -> None:
+    asked = {"type": "function", "id": "call00000", "function": {"name": "buy", "arguments": {"item": "apple"}}}
+    calls = [
+        ToolTrace(turn=1, name="buy", arguments={"item": "apple"}, result="none left", error="tool", seconds=0.002),
+        ToolTrace(turn=2, name="", arguments='{"name":', result="Error: no JSON", error="malformed"),
+    ]
+    episode = Episode(
+        episode_id="shop",
+        task=Task(task_id="shop-1", prompt=({"role": "user", "content": "An apple, please."},)),
+        seed=3,
+        messages=[
+            {"role": "user", "content": "An apple, please."},
+            {"role": "assistant", "content": "I buy it.", "tool_calls": [asked]},
+            {"role": "tool", "content": "none left", "name": "buy", "tool_call_id": "call00000"},
+            {"role": "assistant", "content": "", "tool_calls": []},
+        ],
+        tool_calls=calls,
+        stop=Stop.MALFORMED,
+        outcome=Outcome.INVALID,
+    )
+    with RunFolder.open("runs/one", for_writing=True) as folder:
+        folder.save_evaluation(9, [[episode]])
+    end = cli("episodes", run_dir, "--evals", "--step", "9", "--show", "shop")
+    order = ["calls     2, 1 tool, 1 malformed", "[assistant]", "I buy it.", 'calls buy {"item": "apple"}',
+             '[tool]  buy {"item": "apple"}, 2.0 ms, tool', "none left", 'unreadable {"name":, 0.0 ms, malformed',
+             "Error: no JSON"]  # fmt: skip
+    places = [end.out.index(word) for word in order]
+    assert places == sorted(places)
+
+
 def test_every_token_shows_where_it_came_from(cli, run_dir: str) -> None:
     end = cli("episodes", run_dir, "--show", "1", "--tokens")
     rows = [line.split() for line in end.out.splitlines() if line[:8].strip().isdigit()]
@@ -269,8 +299,12 @@ def test_wrong_questions_about_episodes_are_refused(cli, run_dir: str, words, ex
 def test_envs_are_listed_and_shown(cli) -> None:
     end = cli("envs")
     assert end.code == 0 and "counting" in end.out and "Counts up." in end.out
+    assert end.out.endswith("fetched first:\n  counting  a counter\n")
+    [row] = json.loads(cli("envs", "--json").out)
+    assert row["needs"] == "a counter" and row["options"][0]["name"] == "start"
     end = cli("envs", "show", "counting", "--tasks", "2", "--env.options.start", "5")
     assert end.code == 0 and "what follows 6?" in end.out and "exact x 1" in end.out
+    assert "  start: int (default 0)\n      the first number" in end.out and "needs: a counter" in end.out
     assert "[answer]" not in end.out and "[answer]\n6" in cli("envs", "show", "counting", "--answers",
                                                               "--env.options.start=5").out  # fmt: skip
 
