@@ -34,6 +34,12 @@ def test_every_token_appears_once_with_its_own_mask_logprob_and_version():
     assert sample.versions == (-1, -1, 5, 6, -1, 6)
 
 
+def test_a_turns_own_advantage_is_on_its_tokens_alone():
+    episode = two_turns()
+    episode.turn_advantages = [0.25, -2.0]
+    assert episode_sample(episode, 0.5).advantages == (0, 0, 0.25, 0.25, 0, -2.0)
+
+
 def test_a_turn_that_rewrites_history_is_caught():
     episode = two_turns()
     episode.turns[1] = turn([1, 2, 3, 7, 9], [8], (6, 0, 1))
