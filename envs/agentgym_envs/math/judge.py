@@ -27,10 +27,10 @@ def _parsed(latex: str) -> list[Any]:
     """The one expression; nothing where it could be read only as text."""
     from math_verify import LatexExtractionConfig, parse
 
-    found = parse(
+    found: list[Any] = parse(
         f"\\boxed{{{latex}}}",
         extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
-        parsing_timeout=None,  # type: ignore[arg-type]  # no signal: the process is killed instead
+        parsing_timeout=None,  # no signal: the process is killed instead
     )
     return found
 
