@@ -48,6 +48,10 @@ class Judge:
                 raise InfraError(f"math: judging {answer!r:.100} against {gold!r:.100}: {failed}") from failed
             return False
 
+    def close(self) -> None:
+        """End its processes; it may be used again."""
+        self._calls.close()
+
 
 def by_text(gold: str, answer: str, tolerance: float = 0.0) -> bool | None:
     """True or False where that needs no algebra, else None.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentgym.tools import ToolError, tool
-
 from agentgym.sandbox import Limits, RunStatus, Session
+from agentgym.tools import ToolError, tool
 from agentgym_envs.math.calculator import CannotCalculate, calculate
 
 MAX_OUTPUT_CHARS = 2000
