@@ -8,7 +8,7 @@ from agentgym.types import Episode, Group, Sample
 
 
 def group_samples(groups: Iterable[Group]) -> list[Sample]:
-    """One sample for each episode that has an advantage, also one of 0.0, and sampled anything."""
+    """One sample for each episode that has an advantage, also one of 0.0, and a token to train."""
     return [episode_sample(episode, advantage) for group in groups for episode, advantage in group.trained()]
 
 
@@ -33,11 +33,16 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
         logprobs += [0.0] * new
         versions += [-1] * new
         advantages += [0.0] * new
+        count = len(turn.completion_ids)
         token_ids += turn.completion_ids
-        loss_mask += [1.0] * len(turn.completion_ids)
-        logprobs += turn.logprobs
-        versions += [span.version for span in turn.versions for _ in range(span.start, span.end)]
-        advantages += [of_turn] * len(turn.completion_ids)
+        loss_mask += [0.0 if turn.masked else 1.0] * count  # a masked one is context for later turns, nothing else
+        logprobs += [0.0] * count if turn.masked else turn.logprobs
+        versions += (
+            [-1] * count
+            if turn.masked
+            else [span.version for span in turn.versions for _ in range(span.start, span.end)]
+        )
+        advantages += [0.0 if turn.masked else of_turn] * count
     sample = Sample(
         sample_id=episode.episode_id,
         token_ids=tuple(token_ids),
@@ -51,8 +56,8 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
 
 
 def check_provenance(sample: Sample, episode: Episode) -> None:
-    """Assert that sampled tokens, and only they, have a mask, a logprob and a version."""
-    assert sample.num_trained_tokens == episode.num_sampled_tokens, f"{sample.sample_id}: a token was lost"
+    """Assert that the sampled tokens of unmasked turns, and only they, have a mask, a logprob and a version."""
+    assert sample.num_trained_tokens == episode.num_trained_tokens, f"{sample.sample_id}: a token was lost"
     for mask, version, logprob in zip(sample.loss_mask, sample.versions, sample.logprobs, strict=True):
         assert (mask == 1.0) == (version >= 0), f"{sample.sample_id}: a trained token without a version"
         assert mask == 1.0 or logprob == 0.0, f"{sample.sample_id}: a logprob on a token that was not sampled"
