@@ -26,9 +26,9 @@ their order. Nothing is played and nothing in the folder is changed.
 """
 EXAMPLES = """
 agentgym rescore runs/math-1 --reward success --reward format=0.1
-agentgym rescore runs/math-1 --reward my.py:short --step all
-agentgym rescore runs/math-1                             after a change of the environment's own rewards
-agentgym rescore runs/math-1 --evals --reward my.py:judged=1.0 --episodes 50
+agentgym rescore runs/math-1 --reward tests_passed --step all
+agentgym rescore runs/math-1
+agentgym rescore runs/math-1 --evals --reward length_penalty=-0.1 --episodes 50
 agentgym rescore runs/math-1 --reward success --json
 """
 TAKES_OVERRIDES = False
