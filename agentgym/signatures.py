@@ -84,8 +84,10 @@ def _adapter(
 ) -> Any:
     """Checks a dictionary of arguments. A TypedDict, since a model's fields could not be called `json` or `copy`."""
     try:
+        from typing import NotRequired
+
         from pydantic import ConfigDict, Field, TypeAdapter, with_config
-        from typing_extensions import NotRequired, TypedDict
+        from typing_extensions import TypedDict
     except ImportError as error:
         raise UserError("tools need pydantic: pip install 'agentgym[tools]'") from error
     fields: dict[str, Any] = {}

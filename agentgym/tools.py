@@ -175,7 +175,9 @@ class _WorldTools:
     async def call(self, call: ToolCall) -> ToolResult:
         found = self._toolbox.tools.get(call.name)
         if found is None:
-            return ToolResult(f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._toolbox.tools)}", "unknown_tool")
+            return ToolResult(
+                f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._toolbox.tools)}", "unknown_tool"
+            )
         try:
             given = found.signature.take(call.arguments)
         except Refused as refused:
