@@ -96,7 +96,8 @@ def _adapter(
         if one.name in described:
             hint = Annotated[hint, Field(description=described[one.name])]
         fields[one.name] = hint if one.default is one.empty else NotRequired[hint]
-    arguments = TypedDict(method.__name__, fields)  # type: ignore[operator]  # made at run time
+    make: Any = TypedDict  # as a function: the fields are known at run time only
+    arguments = make("Arguments", fields)
     try:
         # Not strict: a format without quotes has only texts. Unknown names are not dropped in silence.
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(arguments))
@@ -133,18 +134,23 @@ def _read_arguments(body: str) -> dict[str, str]:
     return described
 
 
+_VALUES = ("default", "const", "enum", "examples")
+_FIRST = ("type", "description", "properties", "required")  # in the order in which models have seen them
+
+
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
     """Without pydantic's `title`s, which cost tokens and say nothing. names: the keys are names, not keywords."""
     if isinstance(schema, list):
         return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
+    if names:
+        return {name: _without_titles(part) for name, part in schema.items()}
+    keys = [*(key for key in _FIRST if key in schema), *(key for key in schema if key not in _FIRST)]
     return {
-        key: _without_titles(value, names=not names and key in ("properties", "$defs"))
-        if key not in ("default", "const", "enum", "examples") or names
-        else value
-        for key, value in schema.items()
-        if names or key != "title"
+        key: _without_titles(schema[key], names=key in ("properties", "$defs")) if key not in _VALUES else schema[key]
+        for key in keys
+        if key != "title"
     }
 
 

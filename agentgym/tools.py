@@ -7,7 +7,6 @@ the time limit, whose owner is declared.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
@@ -115,11 +114,10 @@ def tool(
 class _Tool:
     name: str
     signature: Signature
-    is_async: bool
     marks: _Marks
 
     def schema(self) -> Schema:
-        described = {
+        described: dict[str, Json] = {
             "name": self.name,
             "description": self.signature.description,
             "parameters": self.signature.parameters,
@@ -184,7 +182,7 @@ class _WorldTools:
             return ToolResult(f"Error: {call.name}: {refused}", "arguments")
         try:
             value = getattr(self._world, call.name)(**given)
-            if found.is_async:
+            if inspect.isawaitable(value):
                 value = await _within(found.marks.timeout_s, value)
         except ToolError as error:
             return ToolResult(f"Error: {error}", "tool")
@@ -202,6 +200,8 @@ class _LimitOver(Exception):
 async def _within(limit_s: float | None, value: Awaitable[Any]) -> Any:
     if limit_s is None:
         return await value
+    import asyncio  # only here: to import the library needs no event loop
+
     try:
         async with asyncio.timeout(limit_s) as limit:
             return await value
@@ -237,15 +237,14 @@ def _public_methods(world: type) -> dict[str, Any]:
 
 
 def _read_tool(world: type, name: str, defined: Any) -> _Tool:
-    function = inspect.unwrap(defined) if isinstance(defined, (staticmethod, classmethod)) else defined
+    function = defined.__func__ if isinstance(defined, (staticmethod, classmethod)) else defined
     marks: _Marks = getattr(defined, _MARKS, None) or getattr(function, _MARKS, None) or _Marks()
-    is_async = inspect.iscoroutinefunction(function)
     try:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise UserError("it is a generator; return the whole result")
-        if marks.timeout_s is not None and not is_async:
+        if marks.timeout_s is not None and not inspect.iscoroutinefunction(function):
             raise UserError("it has a time limit, which can only end an `async def`")
         signature = read_signature(function, skip=0 if isinstance(defined, staticmethod) else 1)
     except UserError as error:
         raise UserError(f"{world.__qualname__}.{name} cannot be a tool: {error}") from error
-    return _Tool(name, signature, is_async, marks)
+    return _Tool(name, signature, marks)

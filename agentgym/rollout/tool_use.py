@@ -171,7 +171,8 @@ def _is_same(read: ToolCall | MalformedCall, call: ToolCall) -> bool:
     """Formats without quotes give texts for numbers; the schema's types turn them into numbers later."""
     if not isinstance(read, ToolCall) or read.name != call.name or read.arguments.keys() != call.arguments.keys():
         return False
-    return all(read.arguments[name] == value or read.arguments[name] == _text(value) for name, value in call.arguments.items())
+    pairs = [(read.arguments[name], value) for name, value in call.arguments.items()]
+    return all(found == value or found == _text(value) for found, value in pairs)
 
 
 def _text(value: object) -> str:
@@ -180,11 +181,11 @@ def _text(value: object) -> str:
 
 def _results(tokenizer: Tokenizer, use: ToolUse) -> tuple[Literal["tool", "user"], str]:
     """The role in which the template takes results, and what it writes around them."""
-    texts = ("zqresult0", "zqresult1")
     called = call_message(_PROBES[:1], "", use)
-    result: Message = {"role": "tool", "content": texts[0], "name": _PROBES[0].name, "tool_call_id": "call00001"}
+    result: Message = {"role": "tool", "content": "zqresult0", "name": _PROBES[0].name, "tool_call_id": "call00001"}
     before = _rendered(tokenizer, [_USER, called]) or ""
-    for results in ([result, {**result, "content": texts[1]}], [result]):
+    second: Message = {**result, "content": "zqresult1"}
+    for results in ([result, second], [result]):
         whole = _rendered(tokenizer, [_USER, called, *results], generation_prompt=True)
         if whole and all(message["content"] in whole for message in results):
             return "tool", whole[len(before) :] if whole.startswith(before) else whole.rpartition(_PROBES[0].name)[2]
