@@ -60,7 +60,8 @@ def read_signature(method: Callable[..., Any], *, skip: int) -> Signature:
     parameters = list(inspect.signature(method).parameters.values())[skip:]
     for one in parameters:
         if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            raise UserError(f"the parameter {str(one)!r} cannot be given by name; give each parameter a name")
+            stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+            raise UserError(f"the parameter '{stars}{one.name}' cannot be given by name; give each parameter a name")
         if one.name not in hints:
             raise UserError(f"the parameter {one.name!r} has no type; annotate it, for example `{one.name}: str`")
     if unknown := described.keys() - {one.name for one in parameters}:

@@ -44,9 +44,16 @@ def test_a_masked_turn_is_context_and_is_not_trained():
     assert sample.loss_mask == (0, 0, 0, 0, 0, 1)
     assert sample.logprobs == (0, 0, 0, 0, 0, -0.1)
     assert sample.versions == (-1, -1, -1, -1, -1, 6)
+    assert sample.advantages == (0, 0, 0, 0, 0, 0.5)
     episode.turns[1] = replace(episode.turns[1], masked=True)
     group = Group(group_id=0, task=TASK, start_version=0, episodes=[episode], advantages=[1.0])
     assert group_samples([group]) == [], "nothing is left to train"
+
+
+def test_a_turns_own_advantage_is_on_its_tokens_alone():
+    episode = two_turns()
+    episode.turn_advantages = [0.25, -2.0]
+    assert episode_sample(episode, 0.5).advantages == (0, 0, 0.25, 0.25, 0, -2.0)
 
 
 def test_a_turn_that_rewrites_history_is_caught():
