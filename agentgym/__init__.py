@@ -22,7 +22,8 @@ from agentgym.sandbox import (
     StdioCase,
     Verdict,
 )
-from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task
+from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResult, Tools, tool
+from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
 
 if TYPE_CHECKING:
     from agentgym.cli.script import evaluate, train
@@ -41,6 +42,7 @@ __all__ = [
     "Json",
     "LimitHit",
     "Limits",
+    "MalformedCall",
     "Message",
     "MetricSink",
     "Outcome",
@@ -55,11 +57,18 @@ __all__ = [
     "StdioCase",
     "Stop",
     "Task",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
+    "ToolTrace",
+    "Toolbox",
+    "Tools",
     "UserError",
     "Verdict",
     "evaluate",
     "hookimpl",
     "reward",
+    "tool",
     "train",
 ]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from agentgym.rewards import marked_rewards
 from agentgym.sandbox import Sandbox, Session
+from agentgym.tools import Toolbox, Tools
 from agentgym.types import Json, Message, Split, Task
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class EpisodeContext(Generic[State]):
     with the episode, and rewards read it. `info["success"] = True` means that the goal was reached.
     sandbox: None unless the task asks for one. session: a sandbox of the episode's own, where files, names and
     processes last from turn to turn; None unless the task's spec says `session`. It is closed for you.
-    state: what `start` returned.
+    state: what `start` returned. tools: what the agent can call; None without.
     """
 
     task: Task
@@ -41,6 +42,7 @@ class EpisodeContext(Generic[State]):
     session: Session | None = None
     info: dict[str, Json] = field(default_factory=dict)
     state: State = None  # type: ignore[assignment]  # set when `start` returns
+    tools: Tools | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class Environment(ABC, Generic[State]):
     version: ClassVar[int] = 1
     rewards: ClassVar[Mapping[str, float]] = {}  # default weights by name; methods marked `@reward` add theirs
     max_turns: ClassVar[int] = 1
+    tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools
+    dynamic_tools: ClassVar[bool] = False  # whether `toolbox` is asked again before each later turn
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -80,12 +84,31 @@ class Environment(ABC, Generic[State]):
         """Prepare one episode; returns its state."""
         return context.state
 
+    async def toolbox(self, context: EpisodeContext[State]) -> Tools | None:
+        """The agent's tools, once the episode has started: by default the methods of the state."""
+        return None if self.tools is None else Toolbox.of(self.tools).bind(context.state)
+
     async def reply(self, context: EpisodeContext[State]) -> Reply:
-        """Answer the agent's last message, `context.messages[-1]`. Single-turn by default."""
+        """Answer the agent's last message, `context.messages[-1]`. Single-turn by default.
+
+        Not asked for a turn that calls tools: its answers are what the tools return.
+        """
         return Reply(done=True)
+
+    async def after_calls(self, context: EpisodeContext[State]) -> Reply:
+        """Say more, or end the episode, after the calls of a turn were answered. By default the agent goes on."""
+        return Reply()
 
     async def finish(self, context: EpisodeContext[State]) -> None:
         """Release what `start` took. Called whenever `start` was, also when that raised or timed out."""
+
+    def solve(self, task: Task) -> Iterator[Message] | None:
+        """How to do the task: the right assistant messages one by one, with `content`, `tool_calls` or both.
+
+        In a generator, `yield` returns the tuple of messages that answered. None: there is no known way. Used to
+        check an environment without a model, and to make demonstrations.
+        """
+        return None
 
 
 def default_weights(environment: object) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Iterable
 
@@ -20,3 +21,11 @@ def nearest(given: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     return f"{guess} Available: {', '.join(names) or 'none'}."
+
+
+def waited_for(error: BaseException) -> InfraError | None:
+    """The infrastructure that a call out of time was waiting for, where the cancelled wait says so by its cause."""
+    cause = error.__cause__
+    while isinstance(cause, asyncio.CancelledError):
+        cause = cause.__cause__
+    return cause if isinstance(cause, InfraError) else None

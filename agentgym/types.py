@@ -22,13 +22,16 @@ class Message(TypedDict):
     role: Role
     content: str
     name: NotRequired[str]
-    tool_calls: NotRequired[list[Json]]
+    tool_calls: NotRequired[list[Json]]  # [{"type": "function", "id", "function": {"name", "arguments": {...}}}]
+    tool_call_id: NotRequired[str]  # of a tool message: the call that it answers
 
 
 class Stop(StrEnum):
     """Why an episode ended."""
 
     DONE = "done"  # the environment said so
+    MALFORMED = "malformed"  # a tool call could not be read, and the recipe ends the episode for it
+    ABANDONED = "abandoned"  # a script, not a model, played it and ended first
     MAX_TURNS = "max_turns"
     TURN_TOKENS = "turn_tokens"  # one turn reached its token limit before its end token
     EPISODE_TOKENS = "episode_tokens"  # the whole episode reached its token limit
@@ -165,7 +168,7 @@ class Turn:
     """One completion and the exact tokens that it was sampled after.
 
     prompt_ids: [P], the whole context: it begins with the turn before, ids and completion, unchanged.
-    completion_ids, logprobs: [C].
+    completion_ids, logprobs: [C]. masked: it stays in the context of later turns, and is not trained on.
     """
 
     prompt_ids: tuple[int, ...]
@@ -173,9 +176,26 @@ class Turn:
     logprobs: tuple[float, ...]
     versions: tuple[VersionSpan, ...]
     finish_reason: FinishReason
+    masked: bool = False
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTrace:
+    """One tool call and its answer.
+
+    turn: the agent's turn that made it, from 1. arguments: by name; the text as sampled where it could not be read.
+    result: what the agent was told. error: "" or the kind of the agent's mistake, see `agentgym.tools.ToolResult`.
+    """
+
+    turn: int
+    name: str
+    arguments: Json
+    result: str
+    error: str = ""
+    seconds: float = 0.0
 
 
 COUNTED_APART = ("unsupported", "prompt_too_long")
@@ -201,6 +221,7 @@ class Episode:
     seed: int
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    tool_calls: list[ToolTrace] = field(default_factory=list)
     info: dict[str, Json] = field(default_factory=dict)  # what the environment recorded
     stop: Stop | None = None
     rewards: dict[str, float | None] = field(default_factory=dict)  # None: not scored
@@ -218,6 +239,11 @@ class Episode:
     @property
     def num_sampled_tokens(self) -> int:
         return sum(len(turn.completion_ids) for turn in self.turns)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """Of an advantage: the sampled tokens of turns that are not masked."""
+        return sum(len(turn.completion_ids) for turn in self.turns if not turn.masked)
 
     @property
     def min_version(self) -> int:
@@ -240,9 +266,9 @@ class Group:
         return any(advantage for advantage in self.advantages)
 
     def trained(self) -> list[tuple[Episode, float]]:
-        """The episodes that enter a loss, with their advantages: all that count and sampled a token."""
+        """The episodes that enter a loss, with their advantages: all that count and have a token to train."""
         pairs = zip(self.episodes, self.advantages, strict=True)
-        return [(e, advantage) for e, advantage in pairs if advantage is not None and e.num_sampled_tokens]
+        return [(e, advantage) for e, advantage in pairs if advantage is not None and e.num_trained_tokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

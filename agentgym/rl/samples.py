@@ -8,7 +8,7 @@ from agentgym.types import Episode, Group, Sample
 
 
 def group_samples(groups: Iterable[Group]) -> list[Sample]:
-    """One sample for each episode that has an advantage, also one of 0.0, and sampled anything."""
+    """One sample for each episode that has an advantage, also one of 0.0, and a token to train."""
     return [episode_sample(episode, advantage) for group in groups for episode, advantage in group.trained()]
 
 
@@ -28,6 +28,11 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
         logprobs += [0.0] * new
         versions += [-1] * new
         token_ids += turn.completion_ids
+        if turn.masked:  # context for later turns, and nothing else
+            loss_mask += [0.0] * len(turn.completion_ids)
+            logprobs += [0.0] * len(turn.completion_ids)
+            versions += [-1] * len(turn.completion_ids)
+            continue
         loss_mask += [1.0] * len(turn.completion_ids)
         logprobs += turn.logprobs
         versions += [span.version for span in turn.versions for _ in range(span.start, span.end)]
@@ -44,8 +49,8 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
 
 
 def check_provenance(sample: Sample, episode: Episode) -> None:
-    """Assert that sampled tokens, and only they, have a mask, a logprob and a version."""
-    assert sample.num_trained_tokens == episode.num_sampled_tokens, f"{sample.sample_id}: a token was lost"
+    """Assert that the sampled tokens of unmasked turns, and only they, have a mask, a logprob and a version."""
+    assert sample.num_trained_tokens == episode.num_trained_tokens, f"{sample.sample_id}: a token was lost"
     for mask, version, logprob in zip(sample.loss_mask, sample.versions, sample.logprobs, strict=True):
         assert (mask == 1.0) == (version >= 0), f"{sample.sample_id}: a trained token without a version"
         assert mask == 1.0 or logprob == 0.0, f"{sample.sample_id}: a logprob on a token that was not sampled"

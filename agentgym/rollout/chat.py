@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from agentgym.errors import UserError
+from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
+from agentgym.tools import Schema
 from agentgym.types import Message
 
 AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
@@ -25,10 +27,14 @@ class ChatRenderer:
         self.turn_end, self.stop = _turn_end(tokenizer)
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def prompt(self, messages: Sequence[Message], *, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
         """The ids of an opening conversation, up to the start of the agent's turn."""
         text = self.tokenizer.render(self._harmless(messages), generation_prompt=True)
         return self.tokenizer.encode(text)
+
+    def parse(self, completion_ids: Sequence[int]) -> AgentTurn:
+        """What the agent said, with its tool calls."""
+        return AgentTurn(self.text(completion_ids))
 
     def reply(self, messages: Sequence[Message], said: Sequence[int] = ()) -> tuple[int, ...]:
         """The ids after the agent's turn: the new messages, up to the start of its next turn.

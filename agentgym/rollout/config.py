@@ -17,6 +17,9 @@ class RolloutConfig:
     is over in a wait for a sandbox, that one failed.
     generate_timeout_s: of one completion from its first token on; then the turn is cut. queue_timeout_s: of the wait
     before that; more is an engine that does not answer.
+    malformed_calls: what a turn with a tool call that cannot be read leads to. tell: the agent is told what is wrong,
+    and goes on. mask: the same, and the turn is not trained on. end: the episode ends and earns the least that the
+    rewards can give. max_tool_chars: a longer result of a tool is cut, and says so.
     """
 
     max_turns: int | None = None
@@ -30,6 +33,8 @@ class RolloutConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    malformed_calls: Literal["tell", "mask", "end"] = "tell"
+    max_tool_chars: int = 8000
     max_retries: int = 2
     max_infra_error_share: float = 0.25  # of the last 200 episodes; more ends the run
 
@@ -41,5 +46,7 @@ class RolloutConfig:
             )
         if self.temperature <= 0:
             raise ValueError(f"rollout.temperature is {self.temperature}; RL needs a sampled policy, give more than 0")
+        if self.max_tool_chars < 1:
+            raise ValueError(f"rollout.max_tool_chars is {self.max_tool_chars}; give at least 1")
         if not 0 <= self.max_infra_error_share <= 1:
             raise ValueError(f"rollout.max_infra_error_share is {self.max_infra_error_share}; give a share in [0, 1]")

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 from agentgym.env import Environment
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, waited_for
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed, waited_for
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.types import (
@@ -97,7 +98,8 @@ class EpisodePlayer:
     async def _turns(self, runner: EpisodeRunner, clock: asyncio.Timeout) -> None:
         episode, config, until_s = runner.episode, self.config, clock.when()
         assert until_s is not None
-        ids = self.renderer.prompt(episode.messages)
+        tools = runner.context.tools
+        ids = self.renderer.prompt(episode.messages, tools=() if tools is None else tools.schemas())
         while True:
             room = config.max_episode_tokens - len(ids)
             left_s = until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
@@ -123,10 +125,15 @@ class EpisodePlayer:
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
             else:
                 clock.reschedule(until_s + episode.timing_s["queue_s"])
-            reply = await runner.reply(self.renderer.text(turn.completion_ids), cut)
+            reply = await runner.reply(self._read(turn, runner), cut)
             if episode.stop is not None:
                 return
             ids = ids + turn.completion_ids + self.renderer.reply(reply.messages, turn.completion_ids)
+
+    def _read(self, turn: Turn, runner: EpisodeRunner) -> AgentTurn:
+        if runner.context.tools is None:
+            return AgentTurn(self.renderer.text(turn.completion_ids))
+        return self.renderer.parse(turn.completion_ids)
 
     def _end_for_time(self, episode: Episode) -> None:
         """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""

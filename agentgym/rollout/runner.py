@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, waited_for
+from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, tool_message
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
-from agentgym.types import Episode, ErrorRecord, Outcome, Stop
+from agentgym.tools import MalformedCall, ToolCall, ToolResult
+from agentgym.types import Episode, ErrorRecord, Message, Outcome, Stop
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class EpisodeRunner:
         """The environment has started; on the way out it finishes, whatever happened, in `start` too."""
         try:
             self.context.state = await self._call("start", self.environment.start)
+            self.context.tools = await self._call("toolbox", self.environment.toolbox)
             yield
         except BaseException:
             try:
@@ -87,18 +90,27 @@ class EpisodeRunner:
             raise
         await self._call("finish", self.environment.finish)
 
-    async def reply(self, text: str, cut: Stop | None = None) -> Reply:
-        """Give the environment the agent's turn. cut: the limit that the turn reached before its end."""
+    async def reply(self, said: AgentTurn, cut: Stop | None = None) -> Reply:
+        """Give the environment the agent's turn: its calls are made, or else it is asked for its reply.
+
+        cut: the limit that the turn reached before its end. Returns all that the agent is told.
+        """
         episode, context = self.episode, self.context
         context.turn += 1
-        context.messages.append({"role": "assistant", "content": text})
+        calls = () if context.tools is None else said.calls
+        if cut is not None and calls and isinstance(calls[-1], MalformedCall):
+            calls = calls[:-1]  # it was cut, which is not a fault of form
+        if calls is not said.calls:
+            said = replace(said, calls=calls)
+        ids = [f"call{len(episode.tool_calls) + n:05d}" for n in range(len(calls))]  # templates ask for 9 characters
+        context.messages.append(assistant_message(said, ids))
         if cut is not None and self.config.cut_turns == "floor":
             episode.outcome, episode.stop = Outcome.INVALID, cut
             return Reply()
-        reply = await self._call("reply", self.environment.reply)
-        if not isinstance(reply, Reply):
-            error = TypeError(f"it returned {reply!r:.80}; return a Reply")
-            raise EpisodeBroken.by(self._source("reply"), error, retry=False)
+        told = await self._answer(calls, ids)
+        if episode.stop is not None:
+            return Reply()
+        reply = await self._ask("after_calls" if calls else "reply")
         context.messages.extend(reply.messages)
         if reply.invalid:
             episode.outcome = Outcome.INVALID
@@ -108,6 +120,44 @@ class EpisodeRunner:
             episode.stop = Stop.DONE
         elif context.turn >= context.max_turns:
             episode.stop = Stop.MAX_TURNS
+        elif self.environment.dynamic_tools:
+            context.tools = await self._call("toolbox", self.environment.toolbox)
+        return Reply(messages=(*told, *reply.messages), done=reply.done, invalid=reply.invalid) if told else reply
+
+    async def _answer(self, calls: Sequence[Call], ids: Sequence[str]) -> list[Message]:
+        """Make a turn's calls; returns the messages that answer them, which are in the conversation already."""
+        episode, config, tools = self.episode, self.config, self.context.tools
+        if not calls or tools is None:
+            return []
+        if config.malformed_calls != "tell" and any(isinstance(call, MalformedCall) for call in calls):
+            if config.malformed_calls == "end":
+                episode.outcome, episode.stop = Outcome.INVALID, Stop.MALFORMED
+                calls = [call for call in calls if isinstance(call, MalformedCall)]  # the others are not made
+            elif episode.turns:  # none where a text or a script played it
+                episode.turns[-1] = replace(episode.turns[-1], masked=True)
+        known = len(episode.tool_calls)
+        await answer_calls(
+            calls, tools, self._call_tool, episode.tool_calls, turn=self.context.turn, max_chars=config.max_tool_chars
+        )
+        if episode.stop is not None:
+            return []
+        told = [tool_message(*one) for one in zip(calls, ids, episode.tool_calls[known:], strict=True)]
+        self.context.messages.extend(told)
+        return told
+
+    async def _call_tool(self, call: ToolCall) -> ToolResult:
+        async def make(context: EpisodeContext[Any]) -> ToolResult:
+            assert context.tools is not None
+            return await context.tools.call(call)
+
+        return await self._call(call.name, make)
+
+    async def _ask(self, what: Literal["reply", "after_calls"]) -> Reply:
+        environment = self.environment
+        reply = await self._call(what, environment.reply if what == "reply" else environment.after_calls)
+        if not isinstance(reply, Reply):
+            error = TypeError(f"it returned {reply!r:.80}; return a Reply")
+            raise EpisodeBroken.by(self._source(what), error, retry=False)
         return reply
 
     async def score(self) -> None:
@@ -140,14 +190,6 @@ class EpisodeRunner:
 
     def _source(self, what: str) -> str:
         return f"environment:{self.environment.name}.{what}"
-
-
-def waited_for(error: BaseException) -> InfraError | None:
-    """The infrastructure that a call out of time was waiting for, where the cancelled wait says so by its cause."""
-    cause = error.__cause__
-    while isinstance(cause, asyncio.CancelledError):
-        cause = cause.__cause__
-    return cause if isinstance(cause, InfraError) else None
 
 
 async def timed(episode: Episode, key: str, call: Callable[[], Awaitable[Answer]], limit_s: float) -> Answer:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hooks import PluginRegistry
+from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
@@ -201,7 +202,7 @@ class TextEpisode:
     async def _say(self, runner: EpisodeRunner, action: str) -> str:
         limit = self._game.config.max_turn_chars
         cut = Stop.TURN_TOKENS if 0 < limit < len(action) else None
-        reply = await runner.reply(action[:limit] if cut else action, cut)
+        reply = await runner.reply(AgentTurn(action[:limit] if cut else action), cut)
         return _text(reply.messages)
 
     async def _scored(self, runner: EpisodeRunner, text: str) -> TextStep:

@@ -1,0 +1,96 @@
+"""Answers the tool calls of one turn: in order or together, each on the episode's record."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym.tools import MalformedCall, ToolCall, ToolResult, Tools
+from agentgym.types import Json, Message, ToolTrace
+
+Call = ToolCall | MalformedCall
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTurn:
+    """What an agent said. text: as it was sampled. content: what is outside of its calls, which are in order."""
+
+    text: str
+    content: str = ""
+    calls: tuple[Call, ...] = ()
+
+
+def assistant_message(said: AgentTurn, ids: Sequence[str]) -> Message:
+    """The turn as a chat message. ids: one for each call; a malformed one is in no message."""
+    if not said.calls:
+        return {"role": "assistant", "content": said.text}
+    calls: list[Json] = [
+        {"type": "function", "id": call_id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        for call, call_id in zip(said.calls, ids, strict=True)
+        if isinstance(call, ToolCall)
+    ]
+    return {"role": "assistant", "content": said.content, "tool_calls": calls}
+
+
+def tool_message(call: Call, call_id: str, trace: ToolTrace) -> Message:
+    """The answer to a call as a chat message."""
+    name = call.name if isinstance(call, ToolCall) else "unknown"
+    return {"role": "tool", "content": trace.result, "name": name, "tool_call_id": call_id}
+
+
+async def answer_calls(
+    calls: Sequence[Call],
+    tools: Tools,
+    ask: Callable[[ToolCall], Awaitable[ToolResult]],
+    traces: list[ToolTrace],
+    *,
+    turn: int,
+    max_chars: int,
+) -> None:
+    """Make the calls of one turn: together where all of its tools are safe for that, else one after another.
+
+    ask: makes one call, and raises what ends the episode. traces: is given a trace of each, in the calls' order.
+    """
+
+    async def answer(call: Call) -> ToolTrace:
+        if isinstance(call, MalformedCall):
+            told = cut_text(f"Error: {call.fault}", max_chars)
+            return ToolTrace(turn=turn, name="", arguments=call.text, result=told, error="malformed")
+        began = time.perf_counter()
+        result = await ask(call)
+        return ToolTrace(
+            turn=turn,
+            name=call.name,
+            arguments=call.arguments,
+            result=cut_text(result.text, max_chars),
+            error=result.error,
+            seconds=time.perf_counter() - began,
+        )
+
+    if len(calls) > 1 and all(isinstance(c, MalformedCall) or tools.is_parallel_safe(c.name) for c in calls):
+        traces += await _together([answer(call) for call in calls])
+        return
+    for call in calls:
+        traces.append(await answer(call))
+
+
+async def _together(answers: Sequence[Coroutine[Any, Any, ToolTrace]]) -> list[ToolTrace]:
+    """All traces, or the first error when nothing is running any more."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(answer) for answer in answers]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def cut_text(text: str, max_chars: int) -> str:
+    """A tool's result as the agent is told it: cut with a word, and without what no tokenizer takes."""
+    if len(text) > max_chars:
+        text = f"{text[:max_chars]}\n[cut: these are the first {max_chars} of {len(text)} characters]"
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate, which JSON's \\u can write
