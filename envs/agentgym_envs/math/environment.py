@@ -95,7 +95,7 @@ class MathEnvironment(Environment):
         for index, problem in enumerate(problems(split, seed, self._levels, limit)):
             yield Task(
                 task_id=f"math/procedural/{split}/{seed}/{index}",
-                prompt=(_prompt(problem.question),),
+                prompt=(question_prompt(problem.question),),
                 answer=str(problem.answer),
                 split=split,
                 difficulty=problem.level,
@@ -108,7 +108,7 @@ class MathEnvironment(Environment):
         for row in gsm8k.in_order(rows, split, seed):
             yield Task(
                 task_id=f"math/{self._source}/{row.key[:16]}",
-                prompt=(_prompt(row.question),),
+                prompt=(question_prompt(row.question),),
                 answer=str(row.answer),
                 split=split,
             )
@@ -130,7 +130,7 @@ class MathEnvironment(Environment):
         return gsm8k.read_jsonl(Path(path)) if self._source == "jsonl" else gsm8k.read_parquet(Path(path))
 
 
-def _prompt(question: str) -> Message:
+def question_prompt(question: str) -> Message:
     return {"role": "user", "content": question + INSTRUCTION}
 
 
