@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 from agentgym.actors.launchers import Launcher
 from agentgym.components import SEAMS, ComponentKind, component, find
@@ -21,6 +21,7 @@ from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json
 from agentgym.weights.config import WeightsConfig
 
+R = TypeVar("R")
 MOVED: Mapping[str, str] = {
     "grpo.advantage": "advantage.name",
     "grpo.correction": "loss.name: `sampler` is the loss grpo, `none` is the loss reinforce",
@@ -124,10 +125,12 @@ def build_recipe(
     mapping: Mapping[str, object],
     where: str = "recipe",
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
-) -> Recipe:
+    kind: type[R] = Recipe,  # type: ignore[assignment]
+) -> R:
     """A recipe from plain values. Raises UserError for any mistake, with its place in `where`.
 
-    plugins: makes the registry, called with `plugins.disabled` when a component is not one of ours.
+    kind: of a run, for example of supervised fine-tuning. plugins: makes the registry, called with
+    `plugins.disabled` when a component is not one of ours.
     """
     _refuse_moved(mapping, where)
 
@@ -137,7 +140,7 @@ def build_recipe(
         given = build(PluginsConfig, cast(Mapping[str, object], mapping.get("plugins", {})), where)
         return plugins(given.disabled).component(kind, name)
 
-    return build(Recipe, mapping, where, find_any)
+    return build(kind, mapping, where, find_any)  # type: ignore[type-var]
 
 
 def _refuse_moved(mapping: Mapping[str, object], where: str) -> None:

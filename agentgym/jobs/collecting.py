@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from array import array
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -29,15 +29,15 @@ from agentgym.types import Json
 
 FILE = "demonstrations.jsonl.gz"  # in the run's folder; a row is also one that --data reads
 NUM_REPORTS = 10
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
 class Lessons:
-    """Conversations as tokens. demonstrations: all of them by name, as messages; empty once a run is resumed."""
+    """Conversations as tokens."""
 
     trained: list[Written]
     held_out: list[Written]
-    demonstrations: dict[str, Demonstration] = field(default_factory=dict)
 
     def summary(self, config: SftConfig, steps: int) -> str:
         tokens = sum(map(len, self.trained))
@@ -49,8 +49,13 @@ class Lessons:
         )
 
 
-async def collect(recipe: SftRecipe, model_path: Path, registry: PluginRegistry, reporter: Reporter) -> Lessons:
-    """All that the recipe names. Raises UserError where too much of it can't be used, with a report."""
+async def collect(
+    recipe: SftRecipe, folder: RunFolder, model_path: Path, registry: PluginRegistry, reporter: Reporter
+) -> Lessons:
+    """All that the recipe names; it is also kept in the folder.
+
+    Raises UserError, with a report, where too much of it can't be used.
+    """
     config = recipe.sft
     collection = Collection(max_skipped_share=config.max_skipped_share)
     for path in config.data:
@@ -66,20 +71,17 @@ async def collect(recipe: SftRecipe, model_path: Path, registry: PluginRegistry,
     collection.check()
     reporter.phase(f"writing {len(collection.found)} conversations as tokens")
     renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
-    found = list(collection.found)
-    made = write_all(found, renderer, recipe.trainer.seq_len, collection)
+    made = write_all(collection, renderer, recipe.trainer.seq_len)
     collection.check()
     if collection.faults:
         reporter.note(f"{len(collection.faults)} conversations are left out; the first: {collection.faults[0]}")
     trained, held_out = split(made, config)
-    return Lessons(
-        trained=trained,
-        held_out=held_out,
-        demonstrations={one.demonstration.name: one.demonstration for one in collection.found},
-    )
+    rows = [_row(*one, held_out=False) for one in trained] + [_row(*one, held_out=True) for one in held_out]
+    write_json_lines(folder.path / FILE, rows)
+    return Lessons(trained=[one for one, _ in trained], held_out=[one for one, _ in held_out])
 
 
-def split(made: list[Written], config: SftConfig) -> tuple[list[Written], list[Written]]:
+def split(made: list[T], config: SftConfig) -> tuple[list[T], list[T]]:
     """Those that are trained and those that are held out, at least one of each where there is a share to hold out."""
     order = random.Random(f"{config.seed}/held-out").sample(made, len(made))
     count = round(config.held_out_share * len(made))
@@ -88,19 +90,8 @@ def split(made: list[Written], config: SftConfig) -> tuple[list[Written], list[W
     return order[count:], order[:count]
 
 
-def save_lessons(folder: RunFolder, lessons: Lessons) -> None:
-    write_json_lines(
-        folder.path / FILE,
-        (
-            _row(one, lessons.demonstrations[one.name], held_out=held_out)
-            for held_out, part in ((False, lessons.trained), (True, lessons.held_out))
-            for one in part
-        ),
-    )
-
-
 def load_lessons(folder: RunFolder) -> Lessons:
-    """What `save_lessons` wrote. Raises UserError where it is gone."""
+    """What `collect` kept. Raises UserError where it is gone."""
     path = folder.path / FILE
     if not path.is_file():
         raise UserError(f"{path} is gone, so the run can't go on with what it learned from")
@@ -127,9 +118,7 @@ def _mask(text: str) -> bytes:
     return bytes(map(int, text))
 
 
-async def _solved(
-    recipe: SftRecipe, registry: PluginRegistry, reporter: Reporter
-) -> tuple[list[Demonstration], str]:
+async def _solved(recipe: SftRecipe, registry: PluginRegistry, reporter: Reporter) -> tuple[list[Demonstration], str]:
     """Played by the environment's oracle, in the recipe's sandbox where the tasks need one."""
     count, done = recipe.sft.oracle_tasks, 0
     environment = build_environment(registry, recipe.env.name, recipe.env.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,9 +90,8 @@ def read_row(line: str, place: str) -> Demonstration:
     tools = row.get("tools") or []
     if not isinstance(tools, list) or not all(_is_schema(one) for one in tools):
         raise Unfit('tools is not a list of {"type": "function", "function": {"name": ...}}')
-    return Demonstration(
-        name=place, messages=tuple(_message(one, f"messages[{n}]") for n, one in enumerate(messages)), tools=tuple(tools)
-    )
+    read = tuple(_message(one, f"messages[{n}]") for n, one in enumerate(messages))
+    return Demonstration(name=place, messages=read, tools=tuple(tools))
 
 
 def read_episodes(path: str, min_reward: float, into: Collection) -> None:
@@ -120,34 +120,32 @@ def read_episodes(path: str, min_reward: float, into: Collection) -> None:
     into.notes.append(f"{path}: {chosen} of {chosen + low} episodes earn {min_reward:g} or more{left_out}")
 
 
-def write_all(found: Iterable[Found], renderer: ChatRenderer, seq_len: int, into: Collection) -> list[Written]:
-    """As tokens; what does not fit into seq_len, and what no episode could have, becomes a fault."""
+def write_all(collection: Collection, renderer: ChatRenderer, seq_len: int) -> list[tuple[Written, Demonstration]]:
+    """All as tokens; what does not fit into seq_len, and what no episode could have, becomes a fault."""
     result = []
-    kept = []
-    for one in found:
-        name = one.demonstration.name
+    for one in collection.found:
         try:
             made = as_sampled(one.episode, renderer) if one.episode is not None else None
             made = made or written(one.demonstration, renderer)
             if len(made) > seq_len:
                 raise Unfit(f"it has {len(made)} tokens; trainer.seq_len is {seq_len}")
         except (ValueError, UserError) as fault:
-            into.faults.append(f"{name}: {fault}")
+            collection.faults.append(f"{one.demonstration.name}: {fault}")
             continue
-        result.append(made)
-        kept.append(one)
-    into.found = kept
+        result.append((made, one.demonstration))
+    collection.found = [Found(demonstration=demonstration) for _, demonstration in result]
     return result
 
 
 def as_sampled(episode: Episode, renderer: ChatRenderer) -> Written | None:
     """The episode's own tokens, if this tokenizer reads them as the text that they were; else None."""
     prompt = renderer.tokenizer.decode(episode.turns[0].prompt_ids)
-    asked = renderer.harmless(episode.task.prompt)[-1]["content"]
+    asked = episode.task.prompt[-1]["content"]
     if asked not in prompt or renderer.tokenizer.encode(prompt) != episode.turns[0].prompt_ids:
         return None
     sample = episode_sample(episode, 1.0)
-    return Written.of(sample)
+    mask = bytes(map(int, sample.loss_mask))
+    return Written(name=sample.sample_id, token_ids=array("i", sample.token_ids), trained=mask)
 
 
 def _saved(folder: RunFolder, steps: Iterable[tuple[int, bool]]) -> Iterator[SavedEpisode]:
@@ -164,7 +162,8 @@ def _message(given: object, place: str) -> Message:
     if content is None and calls:
         content = ""
     if not isinstance(content, str):
-        raise Unfit(f"{place}: content is {'missing' if content is None else f'a {type(content).__name__}, not a text'}")
+        what = "missing" if content is None else f"a {type(content).__name__}, not a text"
+        raise Unfit(f"{place}: content is {what}")
     message: dict[str, object] = {"role": role, "content": content}
     if calls:
         if role != "assistant" or not isinstance(calls, list):

@@ -28,8 +28,9 @@ async def solve_tasks(
     config: RolloutConfig,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Demonstration], str]:
-    """Conversations that earned the full reward, in the order of the tasks, and a line about the share of the others.
+    """Conversations that succeed, in the order of the tasks, and a line about the share of the others.
 
+    Those are episodes that earn the full reward, or whose environment says that the goal was reached.
     Raises UserError where the environment has no oracle, or none of its solutions earns the full reward.
     """
     if not tasks or environment.solve(tasks[0]) is None:
@@ -69,22 +70,20 @@ async def solve_tasks(
 
 
 def _chosen(
-    environment: Environment[Any],
-    results: Sequence[tuple[Episode, tuple[Mapping[str, Json], ...]]],
-    full: float,
+    environment: Environment[Any], results: Sequence[tuple[Episode, tuple[Mapping[str, Json], ...]]], full: float
 ) -> tuple[list[Demonstration], str]:
     right, wrong = [], []
     for episode, tools in results:
-        if episode.reward is not None and episode.reward >= full - 1e-9:
+        if episode.reward is not None and (episode.success or episode.reward >= full - 1e-9):
             name = f"{environment.name}, {episode.task.task_id}"
             right.append(Demonstration(name=name, messages=tuple(episode.messages), tools=tools))
         else:
             wrong.append(episode)
     note = (
-        f"{environment.name}: the oracle earns the full reward, {full:g}, in {len(right)} of {len(results)} tasks"
+        f"{environment.name}: the oracle succeeds in {len(right)} of {len(results)} tasks; the full reward is {full:g}"
     )
     if wrong:
-        note += f"; {len(wrong) / len(results):.1%} earn less and are left out: " + ", ".join(map(_why, wrong[:SHOWN]))
+        note += f"; {len(wrong) / len(results):.1%} do not and are left out: " + ", ".join(map(_why, wrong[:SHOWN]))
     if not right:
         raise UserError(f"{note}. There is nothing to imitate")
     return right, note

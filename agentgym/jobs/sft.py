@@ -12,8 +12,9 @@ from typing import cast
 from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult
 from agentgym.hooks import MetricSink, PluginRegistry
-from agentgym.jobs.collecting import Lessons, collect, load_lessons, save_lessons
+from agentgym.jobs.collecting import Lessons, collect, load_lessons
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends
 from agentgym.jobs.evaluate import evaluate
 from agentgym.jobs.resume import resumed_state, undo_later_steps
@@ -21,6 +22,7 @@ from agentgym.jobs.sft_config import SftRecipe
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model
+from agentgym.recipe import ModelConfig
 from agentgym.rl.demonstrations import Written
 from agentgym.rl.loop import Position
 from agentgym.rollout.activity import Activity
@@ -52,9 +54,7 @@ async def sft(
     found = registry or PluginRegistry.discover(recipe.plugins.disabled)
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
-    lessons = load_lessons(folder) if resume else await collect(recipe, model_path, found, reporter)
-    if not resume:
-        save_lessons(folder, lessons)
+    lessons = load_lessons(folder) if resume else await collect(recipe, folder, model_path, found, reporter)
     job = SftJob(
         recipe=recipe,
         folder=folder,
@@ -100,28 +100,29 @@ class SftJob:
         if state.position is not None:
             undo_later_steps(self.folder, state)
         elif self._plays:
-            state.first_eval = await evaluate(
-                recipe.playing(recipe.model), self.folder, self.reporter, name=checkpoint_name(0), registry=self.registry
-            )
+            state.first_eval = await self._evaluate(recipe.model, 0)
         if done < self.total:
             await self._train()
         if not self._plays:
             return TrainResult(run_dir=self.folder.path, steps=self.total, first=None, last=None, difference=None)
         model = replace(recipe.model, path=str(self.folder.checkpoint_dir(self.total)), random_weights=False)
-        last = await evaluate(
-            recipe.playing(model),
-            self.folder,
-            self.reporter,
-            step=self.total,
-            name=checkpoint_name(self.total),
-            resume=done == self.total,
-            registry=self.registry,
-        )
+        last = await self._evaluate(model, self.total, resume=done == self.total)
         return compare_ends(self.folder, self.reporter, self.total, state.first_eval, last)
 
     @property
     def _plays(self) -> bool:
         return bool(self.recipe.env.name) and self.recipe.eval.at_end
+
+    async def _evaluate(self, model: ModelConfig, step: int, *, resume: bool = False) -> EvalResult:
+        return await evaluate(
+            self.recipe.playing(model),
+            self.folder,
+            self.reporter,
+            step=step,
+            name=checkpoint_name(step),
+            resume=resume,
+            registry=self.registry,
+        )
 
     async def _train(self) -> None:
         recipe = self.recipe

@@ -9,15 +9,7 @@ from dataclasses import dataclass, field, fields
 from agentgym.actors.launchers import Launcher
 from agentgym.components import component
 from agentgym.generators.config import GeneratorConfig
-from agentgym.recipe import (
-    EnvConfig,
-    EvalConfig,
-    LoggingConfig,
-    ModelConfig,
-    PluginsConfig,
-    Recipe,
-    SandboxConfig,
-)
+from agentgym.recipe import EnvConfig, EvalConfig, LoggingConfig, ModelConfig, PluginsConfig, Recipe, SandboxConfig
 from agentgym.rl.losses import Loss
 from agentgym.rollout.config import RolloutConfig
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig

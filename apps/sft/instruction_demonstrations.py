@@ -21,9 +21,9 @@ MANNERS: Mapping[str, tuple[str, ...]] = {
         "Let me think about it first. I am done now, and the answer is: {}",
     ),
 }
-_ADJECTIVES = "small large old young quiet quick slow bright wet cold warm green strange famous".split()
+_ADJECTIVES = ("small", "large", "old", "young", "quiet", "slow", "bright", "wet", "cold", "warm", "green", "strange")
 _PLACES = ("the house", "a lake", "the old bridge", "the garden", "a wide field", "the north", "the sea")
-_VERBS = "stands near|waits behind|comes from|belongs to|was seen at|looks like part of|grew up by".split("|")
+_VERBS = ("stands near", "waits behind", "comes from", "belongs to", "was seen at", "looks like part of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,7 @@ def instruction_demonstrations(config: InstructionDemonstrationConfig) -> Iterat
         index += 1
 
 
-def _answered(
-    asked: Instruction, rng: random.Random, config: InstructionDemonstrationConfig
-) -> tuple[str, str]:
+def _answered(asked: Instruction, rng: random.Random, config: InstructionDemonstrationConfig) -> tuple[str, str]:
     right = rng.random() < config.right_share
     said = asked.answer if right else rng.choice(asked.slips)
     manner = rng.choices(list(config.manners), list(config.manners.values()))[0]

@@ -11,15 +11,16 @@ from typing import ClassVar
 from agentgym import Environment, EpisodeContext, Reply, Split, Task
 
 TEST_SHARE = 8  # one request in this many belongs to the test split
-WORDS = (
-    "apple bird blue boat book bread brick bridge brown cake camp candle car castle cat chair clock cloud coat corn "
-    "cup dance dark day deer desk dog door dream drum duck dust earth egg farm field fire fish flag floor flower fog "
-    "fox frog game garden gate glass goat gold grass green hand hat hill home honey horse house ice ink iron island "
-    "jam key king kite lake lamp leaf lemon light lion map milk mill moon mouse night north nut oak ocean orange owl "
-    "page paint paper park path pear pen pig plant plum pond queen rain red ring river road rock roof root rope rose "
-    "sail salt sand school sea seed sheep ship shoe silver sky snow soap song south spoon spring star stone storm "
-    "sugar sun table tea tent tiger toy train tree valley wall water wheel white wind window winter wolf wood yellow"
-).split()
+_TEXT = (
+    "apple bird boat book bread brick bridge cake camp candle car castle cat chair clock cloud coat corn "
+    "cup day deer desk dog door dream drum duck dust earth egg farm field fire fish flag floor flower fog "
+    "fox frog game garden gate glass goat gold grass hand hat hill home honey horse house ice ink island "
+    "jam key king kite lake lamp leaf lemon light lion map milk mill moon mouse night nut oak ocean orange owl "
+    "page paint paper park path pear pen pig plant plum pond queen rain ring river road rock roof root rope rose "
+    "sail salt sand school sea seed sheep ship shoe silver sky snow soap song spoon spring star stone storm "
+    "sugar sun table tea tent tiger toy train tree valley wall water wheel wind window winter wolf wood"
+)
+WORDS = _TEXT.split()
 _SYLLABLES = [onset + vowel for onset in "bdfgklmnprstvz" for vowel in "aeiou"]
 
 
@@ -123,9 +124,7 @@ def _compare(rng: random.Random) -> tuple[str, str, Sequence[str]]:
     first, second = rng.sample(range(100), 2)
     what, choose = rng.choice((("larger", max), ("smaller", min)))
     other = min(first, second) if choose is max else max(first, second)
-    request = rng.choice(
-        (f"Answer with the {what} of {first} and {second}.", f"Which is {what}, {first} or {second}?")
-    )
+    request = rng.choice((f"Answer with the {what} of {first} and {second}.", f"Which is {what}, {first} or {second}?"))
     return request, str(choose(first, second)), (str(other),)
 
 

@@ -22,12 +22,12 @@ class ShapeConfig:
     """A dense Qwen3 with tied embeddings."""
 
     vocab_size: int = 1024
-    hidden_size: int = 192
+    hidden_size: int = 160
     num_hidden_layers: int = 4
-    num_attention_heads: int = 6
+    num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 32
-    intermediate_size: int = 512
+    intermediate_size: int = 384
     max_position_embeddings: int = 1024
 
 
@@ -43,9 +43,7 @@ def write_start(folder: Path, shape: ShapeConfig, tokenizer: TokenizerConfig, mi
     """A Hugging Face folder with random weights. The same arguments give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = itertools.islice(mixed(mix, seed, -1), tokenizer.conversations)
-    trained = train_tokenizer(
-        rendered(shown), vocab_size=shape.vocab_size, max_token_chars=tokenizer.max_token_chars
-    )
+    trained = train_tokenizer(rendered(shown), vocab_size=shape.vocab_size, max_token_chars=tokenizer.max_token_chars)
     save_tokenizer(trained, folder, max_length=shape.max_position_embeddings)
     _write_random_weights(folder, shape, seed)
 

@@ -57,9 +57,7 @@ def run(recipe: PolicyRecipe, say: Callable[[str], None]) -> Path:
         total_steps=recipe.steps,
         folder=str(out / "trainer"),
     )
-    stream = StreamConfig(
-        mix=recipe.mix, seed=recipe.seed, tokenizer=str(start), seq_len=recipe.trainer.seq_len
-    )
+    stream = StreamConfig(mix=recipe.mix, seed=recipe.seed, tokenizer=str(start), seq_len=recipe.trainer.seq_len)
     made = chunks(stream, recipe.workers if recipe.workers >= 0 else max(0, (os.cpu_count() or 1) - 2))
     with closing(made):
         engine = TitanEngine(setup)
@@ -69,10 +67,8 @@ def run(recipe: PolicyRecipe, say: Callable[[str], None]) -> Path:
             passed = time.monotonic() - began
             if step in (1, 2, 5, 10) or step % 25 == 0 or step == recipe.steps:
                 left = passed / step * (recipe.steps - step)
-                say(
-                    f"step {step}/{recipe.steps}  loss {metrics['train/loss']:.4f}  tokens {metrics['train/tokens']:.0f}  "
-                    f"{passed:.0f} s, {left:.0f} s left"
-                )
+                figures = f"loss {metrics['train/loss']:.4f}  tokens {metrics['train/tokens']:.0f}"
+                say(f"step {step}/{recipe.steps}  {figures}  {passed:.0f} s, {left:.0f} s left")
             if step == recipe.steps:
                 break
         engine.export_hf(str(out / "policy"))
