@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import MetricSink, hookimpl
-from agentgym.rewards import Reward, reward
+from agentgym.rewards import Reward, metric, reward
 from agentgym.sandbox import (
     AssertCase,
     CallCase,
@@ -67,6 +67,7 @@ __all__ = [
     "Verdict",
     "evaluate",
     "hookimpl",
+    "metric",
     "reward",
     "tool",
     "train",

@@ -48,12 +48,17 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "std_normalized": "agentgym.rl.advantages:StdNormalized",
             "mean_only": "agentgym.rl.advantages:MeanOnly",
             "rloo": "agentgym.rl.advantages:Rloo",
+            "per_turn": "agentgym.rl.advantages:PerTurn",
         },
     ),
     "task_samplers": Seam(
         "task sampler",
         "agentgym.rollout.tasks:TaskSampler",
-        {"shuffled": "agentgym.rollout.tasks:Shuffled", "sequential": "agentgym.rollout.tasks:Sequential"},
+        {
+            "shuffled": "agentgym.rollout.tasks:Shuffled",
+            "sequential": "agentgym.rollout.tasks:Sequential",
+            "learnable": "agentgym.rollout.learnable:Learnable",
+        },
     ),
     "generator_engines": Seam(
         "generator engine",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from collections.abc import Iterable
 
@@ -25,6 +24,8 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 def waited_for(error: BaseException) -> InfraError | None:
     """The infrastructure that a call out of time was waiting for, where the cancelled wait says so by its cause."""
+    import asyncio  # only here: to import the library needs no event loop
+
     cause = error.__cause__
     while isinstance(cause, asyncio.CancelledError):
         cause = cause.__cause__

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
 from agentgym.types import Episode
 
 Score: TypeAlias = float | None
-RewardFunction: TypeAlias = Callable[[Episode], Score] | Callable[[Episode], Awaitable[Score]]
+Scope: TypeAlias = Literal["episode", "turn", "group"]
+RewardFunction: TypeAlias = Callable[[Episode], Score] | Callable[[Episode], Awaitable[Score]] | Callable[..., Any]
 """Scores one finished episode; None means that it cannot be scored, 0.0 that it scored zero.
+
+With the scope `turn` it gives a sequence, one number for each turn of the agent; with the scope `group` it takes the
+episodes of a group, and gives one Score for each.
 
 An `async def` runs on the event loop. A plain `def` runs in a process of its own, which is killed when it
 takes too long, so it must be importable by name; it sees the episode without its turns' tokens. What raises,
 hangs or is not finite makes the episode an infrastructure error that carries the reward's name.
 """
-Function = TypeVar("Function", bound=Callable[..., Score | Awaitable[Score]])
+Function = TypeVar("Function", bound=Callable[..., Score | Sequence[Score] | Awaitable[Score | Sequence[Score]]])
+UNBOUNDED: Final = sys.float_info.max
 _MARK: Final = "__agentgym_reward__"
 
 
@@ -28,6 +34,8 @@ class Reward:
 
     inline: a plain function that runs on the event loop, not in a process. It costs microseconds instead of
     hundreds of them, and nothing can stop it: only for look-ups that cannot hang.
+    scope: what it scores. The scores of the turns count with their mean, and an advantage may tell them apart. A group
+    is scored where one is played, which is in training; such a reward must be inline or `async def`.
     """
 
     name: str
@@ -37,8 +45,11 @@ class Reward:
     high: float = 1.0
     timeout_s: float = 10.0
     inline: bool = False
+    scope: Scope = "episode"
 
     def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"reward {self.name!r} has the scope {self.scope!r}; give one of {get_args(Scope)}")
         if not -math.inf < self.low < self.high < math.inf:
             raise ValueError(
                 f"reward {self.name!r} has the range {self.low} to {self.high}; give two finite numbers, low below high"
@@ -60,6 +71,7 @@ def reward(
     high: float = 1.0,
     timeout_s: float = 10.0,
     inline: bool = False,
+    scope: Scope = "episode",
 ) -> Callable[[Function], Function]: ...
 def reward(
     function: Function | None = None, /, *, name: str = "", **settings: Any
@@ -76,6 +88,11 @@ def reward(
         return function
 
     return mark if function is None else mark(function)
+
+
+def metric(function: Function) -> Function:
+    """Record a number beside the rewards: a reward of weight 0 without a range, `reward/NAME_mean` in the metrics."""
+    return reward(weight=0.0, low=-UNBOUNDED, high=UNBOUNDED)(function)
 
 
 def marked_reward(function: object) -> Reward | None:

@@ -60,7 +60,8 @@ def read_signature(method: Callable[..., Any], *, skip: int) -> Signature:
     parameters = list(inspect.signature(method).parameters.values())[skip:]
     for one in parameters:
         if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            raise UserError(f"the parameter {str(one)!r} cannot be given by name; give each parameter a name")
+            stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+            raise UserError(f"the parameter '{stars}{one.name}' cannot be given by name; give each parameter a name")
         if one.name not in hints:
             raise UserError(f"the parameter {one.name!r} has no type; annotate it, for example `{one.name}: str`")
     if unknown := described.keys() - {one.name for one in parameters}:
@@ -134,18 +135,23 @@ def _read_arguments(body: str) -> dict[str, str]:
     return described
 
 
+_VALUES = ("default", "const", "enum", "examples")
+_FIRST = ("type", "description", "properties", "required")  # in the order in which models have seen them
+
+
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
     """Without pydantic's `title`s, which cost tokens and say nothing. names: the keys are names, not keywords."""
     if isinstance(schema, list):
         return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
+    if names:
+        return {name: _without_titles(part) for name, part in schema.items()}
+    keys = [*(key for key in _FIRST if key in schema), *(key for key in schema if key not in _FIRST)]
     return {
-        key: _without_titles(value, names=not names and key in ("properties", "$defs"))
-        if key not in ("default", "const", "enum", "examples") or names
-        else value
-        for key, value in schema.items()
-        if names or key != "title"
+        key: _without_titles(schema[key], names=key in ("properties", "$defs")) if key not in _VALUES else schema[key]
+        for key in keys
+        if key != "title"
     }
 
 

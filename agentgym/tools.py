@@ -7,7 +7,6 @@ the time limit, whose owner is declared.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
@@ -201,6 +200,8 @@ class _LimitOver(Exception):
 async def _within(limit_s: float | None, value: Awaitable[Any]) -> Any:
     if limit_s is None:
         return await value
+    import asyncio  # only here: to import the library needs no event loop
+
     try:
         async with asyncio.timeout(limit_s) as limit:
             return await value

@@ -225,11 +225,13 @@ class Episode:
     info: dict[str, Json] = field(default_factory=dict)  # what the environment recorded
     stop: Stop | None = None
     rewards: dict[str, float | None] = field(default_factory=dict)  # None: not scored
+    turn_rewards: list[float] = field(default_factory=list)  # what each turn contributed to the reward; often empty
     reward: float | None = None  # the weighted sum; None: not scored
     outcome: Outcome | None = None
     error: ErrorRecord | None = None
     retries: int = 0
     timing_s: dict[str, float] = field(default_factory=dict)
+    turn_advantages: list[float] = field(default_factory=list)  # empty: all turns share the episode's
 
     @property
     def success(self) -> bool:
@@ -263,7 +265,7 @@ class Group:
 
     @property
     def has_signal(self) -> bool:
-        return any(advantage for advantage in self.advantages)
+        return any(self.advantages) or any(any(episode.turn_advantages) for episode in self.episodes)
 
     def trained(self) -> list[tuple[Episode, float]]:
         """The episodes that enter a loss, with their advantages: all that count and have a token to train."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,3 +20,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several processes may share the tests: a file is one's, and so are all that look at the engine's containers."""
+    for item in items:
+        group = "sandboxes" if _looks_at_containers(item) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _looks_at_containers(item: pytest.Item) -> bool:
+    sandboxes = Path(__file__).parent / "sandboxes"
+    return sandboxes in item.path.parents or item.get_closest_marker("docker") is not None

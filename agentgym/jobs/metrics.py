@@ -70,18 +70,25 @@ def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over the episodes of a step; rewards and successes over those without infrastructure errors.
 
-    reward/<name>_missing: how many of those have no such score, where any has none.
+    rollout/tool_calls: how many those made, tool_malformed of them could not be read, and tool_errors were answered
+    with another mistake of the agent. reward/<name>_missing: how many have no such score, where any has none.
     """
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
     broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
     kinds = [e.error.kind for e in broken if e.error is not None]
     apart = {kind: kinds.count(kind) for kind in COUNTED_APART}
+    errors = [call.error for e in counted for call in e.tool_calls]
+    malformed = errors.count("malformed")
     metrics = {
         "rollout/episodes": len(episodes),
         "rollout/reward_mean": _mean([e.reward for e in counted if e.reward is not None]),
         "rollout/success_mean": _mean([float(e.success) for e in counted]),
         "rollout/turns_mean": _mean([len(e.turns) for e in counted]),
         "rollout/completion_tokens_mean": _mean([e.num_sampled_tokens for e in counted]),
+        "rollout/tool_calls": len(errors),
+        "rollout/tool_malformed": malformed,
+        "rollout/tool_errors": sum(map(bool, errors)) - malformed,
+        "rollout/masked_turns": sum(turn.masked for e in counted for turn in e.turns),
         "rollout/invalid_share": _mean([float(e.outcome is Outcome.INVALID) for e in counted]),
         "rollout/infra_errors": len(broken) - sum(apart.values()),
         **{f"rollout/{kind}": count for kind, count in apart.items()},

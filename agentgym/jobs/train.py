@@ -28,7 +28,7 @@ from agentgym.rl.ending import nothing_left
 from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
-from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tasks import TaskStream, held_out_tasks
 from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.checkpoints import prune, save_position
 from agentgym.runs.folder import RunFolder
@@ -96,6 +96,7 @@ class TrainJob:
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
+    tasks: TaskStream = field(init=False)
     done: int = 0  # steps
 
     async def run(self) -> TrainResult:
@@ -185,9 +186,16 @@ class TrainJob:
         position = self.state.position or Position()
         self.done = position.step
         learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
+        self.tasks = recipe.task_sampler.stream(
+            self.gym.environment,
+            recipe.loop.seed,
+            position.next_group,
+            in_flight=recipe.loop.num_slots,
+            state=position.tasks,
+        )
         loop = TrainingLoop(
             config=recipe.loop,
-            tasks=recipe.task_sampler.tasks(self.gym.environment, recipe.loop.seed, position.next_group),
+            tasks=self.tasks,
             rollout=self._rollout,
             learner=learner,
             generator=self.generator,
@@ -214,7 +222,7 @@ class TrainJob:
         reason = nothing_left(groups)
         self.reporter.note(f"step {self.done + 1}: {reason}")
         self.folder.event(reason)
-        await self._save(Position(step=self.done, next_group=max(group.group_id for group in groups) + 1))
+        await self._save_after(self.done, max(group.group_id for group in groups) + 1)
         return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
@@ -229,6 +237,7 @@ class TrainJob:
         loop, step = self.recipe.loop, record.step
         self.done = step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
+        metrics.update(self.tasks.metrics())
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
             metrics.update(await self._check_sync(step))
@@ -242,7 +251,7 @@ class TrainJob:
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, record.groups, record.skipped)
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
-            await self._save(Position(step=step, next_group=record.next_group))
+            await self._save_after(step, record.next_group)
 
     async def _evaluate(self, step: int, num_tasks: int) -> EvalResult:
         """Of the weights that the generators hold, which are those after `step`."""
@@ -276,6 +285,9 @@ class TrainJob:
         [trainer] = await self.trainer.call(TitanTrainer.logprobs, [sample])
         distances = [abs(a - b) for a, b in zip(trainer[known:], completion.logprobs, strict=True)]
         return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
+
+    async def _save_after(self, step: int, next_group: int) -> None:
+        await self._save(Position(step=step, next_group=next_group, tasks=self.tasks.state(next_group)))
 
     async def _save(self, position: Position) -> None:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""

@@ -27,6 +27,10 @@ class Advantage(ABC):
         counts as any other in the means and in the KL term.
         """
 
+    def of_turns(self, episodes_G: Sequence[Episode]) -> list[list[float]] | None:
+        """One number for each turn of each episode; None where all turns of an episode share its advantage."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOnly(Advantage):
@@ -54,6 +58,47 @@ class Rloo(Advantage):
         return [value * count / max(1, count - 1) for value in centred_rewards(episodes_G)[0]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerTurn(StdNormalized):
+    """Each turn gets what the episode earned from it on, compared with the group's mean at that turn.
+
+    A_it = (G_it - mean_j G_jt) / std_j R_j, with the reward to go G_it = R_i - sum_{s<t} r_is, where r_is is what turn
+    s contributed to the reward R_i (rewards of the scope `turn`). Where all R are equal, the deviations' root mean
+    square divides. An episode that ended before turn t enters the mean with what was left at its end. Without rewards
+    of turns it equals `std_normalized`.
+    Source: policy gradients with reward to go and a baseline that depends on the time step (Williams 1992; Sutton &
+    Barto, Reinforcement Learning, 2018, sec. 13.4); for turns of language-model agents, arXiv:2505.11821, sec. 4.
+    """
+
+    def of_turns(self, episodes_G: Sequence[Episode]) -> list[list[float]] | None:
+        if not any(episode.turn_rewards for episode in episodes_G):
+            return None
+        to_go_GT = [_rewards_to_go(episode) for episode in episodes_G]
+        num_turns = max(map(len, to_go_GT))
+        baseline_T = [
+            math.fsum(to_go[min(t, len(to_go) - 1)] for to_go in to_go_GT) / len(to_go_GT) for t in range(num_turns)
+        ]
+        centred_GT = _centred(to_go_GT, baseline_T)
+        flat = [value for row in centred_GT for value in row]
+        scale = centred_rewards(episodes_G)[1] or math.sqrt(math.fsum(value * value for value in flat) / len(flat))
+        return [
+            [value / (scale + _EPSILON) for value in row[: len(episode.turns)]]
+            for row, episode in zip(centred_GT, episodes_G, strict=True)
+        ]
+
+
+def _rewards_to_go(episode: Episode) -> list[float]:
+    """Before each turn, and at the end: [T + 1]."""
+    assert episode.reward is not None, "a scored episode has a reward"
+    contributed = episode.turn_rewards or [0.0] * len(episode.turns)
+    return [episode.reward - math.fsum(contributed[:turn]) for turn in range(len(contributed) + 1)]
+
+
+def _centred(to_go_GT: list[list[float]], baseline_T: list[float]) -> list[list[float]]:
+    nothing = _ROUNDING * max((abs(g) for row in to_go_GT for g in row), default=0.0)
+    return [[g - b if abs(g - b) > nothing else 0.0 for g, b in zip(row, baseline_T, strict=False)] for row in to_go_GT]
+
+
 def centred_rewards(episodes_G: Sequence[Episode]) -> tuple[list[float], float]:
     """Rewards minus their mean, and their standard deviation.
 
@@ -79,5 +124,7 @@ def assign_advantages(group: Group, advantage: Advantage) -> None:
             f"{type(advantage).__name__} gave the advantages {values} for {len(counted)} episodes; "
             "give one finite number for each"
         )
+    for episode, of_turns in zip(counted, advantage.of_turns(counted) or [[] for _ in counted], strict=True):
+        episode.turn_advantages = of_turns
     remaining = iter(values)
     group.advantages = [next(remaining) if counts else None for counts in counts_G]

@@ -21,6 +21,11 @@ class LoopConfig:
     eval_tasks: int = 64
     seed: int = 0
 
+    @property
+    def num_slots(self) -> int:
+        """How many groups are played or wait for their step, at most."""
+        return (self.max_staleness + 1) * self.groups_per_step
+
     def __post_init__(self) -> None:
         if min(self.steps, self.groups_per_step) < 1 or self.group_size < 2:
             raise ValueError(

@@ -8,13 +8,15 @@ steps are queued before a group that begins. `max_staleness = 0` is synchronous 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+import itertools
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from agentgym.rl.config import LoopConfig
 from agentgym.rollout.generator import Generator
-from agentgym.types import Group, Task
+from agentgym.rollout.tasks import TaskStream
+from agentgym.types import Group, Json, Task
 
 
 class Learner(Protocol):
@@ -45,15 +47,19 @@ AfterStep: TypeAlias = Callable[[StepRecord], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Progress of a run: steps done (which is the version of the weights), and the next group to train."""
+    """Progress of a run: steps done (which is the version of the weights), and the next group to train.
+
+    tasks: what the task stream had learned; see `TaskStream.state`.
+    """
 
     step: int = 0
     next_group: int = 0
+    tasks: Json = None
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingLoop:
-    """`tasks` yields the task of group `position.next_group` first. `after_step` runs when the generators
+    """`tasks` gives the task of group `position.next_group` first. `after_step` runs when the generators
     hold the step's weights; it may save and evaluate.
 
     generator: gets each step's weights. staleness_bound: no trained group may be older, which is asserted;
@@ -61,7 +67,7 @@ class TrainingLoop:
     """
 
     config: LoopConfig
-    tasks: Iterator[Task]
+    tasks: TaskStream
     rollout: Rollout
     learner: Learner
     generator: Generator
@@ -78,7 +84,7 @@ class TrainingLoop:
         """
         without_signal: list[Group] = []
         config = self.config
-        self._slots = asyncio.Semaphore((config.max_staleness + 1) * config.groups_per_step)
+        self._slots = asyncio.Semaphore(config.num_slots)
         self._pending = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             sampler = tasks.create_task(self._sample(tasks))
@@ -94,15 +100,14 @@ class TrainingLoop:
         return without_signal
 
     async def _sample(self, tasks: asyncio.TaskGroup) -> None:
-        group_id = self.position.next_group
-        for task in self.tasks:
+        for group_id in itertools.count(self.position.next_group):
             await self._slots.acquire()
+            task = await self.tasks.draw()
             self._pending.put_nowait(tasks.create_task(self._play(task, group_id)))
-            group_id += 1
-        raise RuntimeError("the training tasks ran out; an environment's train split must be endless")
 
     async def _play(self, task: Task, group_id: int) -> Group:
         group = await self.rollout(task, group_id)
+        self.tasks.observe(group)
         if not group.has_signal:
             self._slots.release()  # it will never be trained, so no later group waits for it
         return group

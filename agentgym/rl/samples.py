@@ -13,12 +13,17 @@ def group_samples(groups: Iterable[Group]) -> list[Sample]:
 
 
 def episode_sample(episode: Episode, advantage: float) -> Sample:
-    """The tokens of all turns, each exactly once. Raises AssertionError when a turn rewrote history."""
+    """The tokens of all turns, each exactly once. Raises AssertionError when a turn rewrote history.
+
+    advantage: of all its turns, unless the episode has some for each.
+    """
+    of_turns = episode.turn_advantages or [advantage] * len(episode.turns)
+    advantages: list[float] = []
     token_ids: list[int] = []
     loss_mask: list[float] = []
     logprobs: list[float] = []
     versions: list[int] = []
-    for turn in episode.turns:
+    for turn, of_turn in zip(episode.turns, of_turns, strict=True):
         known = len(token_ids)
         assert list(turn.prompt_ids[:known]) == token_ids, f"{episode.episode_id}: a turn rewrote its history"
         new = len(turn.prompt_ids) - known
@@ -27,21 +32,23 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
         loss_mask += [0.0] * new
         logprobs += [0.0] * new
         versions += [-1] * new
+        advantages += [0.0] * new
+        count = len(turn.completion_ids)
         token_ids += turn.completion_ids
-        if turn.masked:  # context for later turns, and nothing else
-            loss_mask += [0.0] * len(turn.completion_ids)
-            logprobs += [0.0] * len(turn.completion_ids)
-            versions += [-1] * len(turn.completion_ids)
-            continue
-        loss_mask += [1.0] * len(turn.completion_ids)
-        logprobs += turn.logprobs
-        versions += [span.version for span in turn.versions for _ in range(span.start, span.end)]
+        loss_mask += [0.0 if turn.masked else 1.0] * count  # a masked one is context for later turns, nothing else
+        logprobs += [0.0] * count if turn.masked else turn.logprobs
+        versions += (
+            [-1] * count
+            if turn.masked
+            else [span.version for span in turn.versions for _ in range(span.start, span.end)]
+        )
+        advantages += [0.0 if turn.masked else of_turn] * count
     sample = Sample(
         sample_id=episode.episode_id,
         token_ids=tuple(token_ids),
         loss_mask=tuple(loss_mask),
         logprobs=tuple(logprobs),
-        advantages=tuple(advantage * mask for mask in loss_mask),
+        advantages=tuple(advantages),
         versions=tuple(versions),
     )
     check_provenance(sample, episode)

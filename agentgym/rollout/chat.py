@@ -27,14 +27,15 @@ class ChatRenderer:
         self.turn_end, self.stop = _turn_end(tokenizer)
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
 
-    def prompt(self, messages: Sequence[Message], *, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Schema] | None = None) -> tuple[int, ...]:
         """The ids of an opening conversation, up to the start of the agent's turn."""
         text = self.tokenizer.render(self._harmless(messages), generation_prompt=True)
         return self.tokenizer.encode(text)
 
     def parse(self, completion_ids: Sequence[int]) -> AgentTurn:
         """What the agent said, with its tool calls."""
-        return AgentTurn(self.text(completion_ids))
+        text = self.text(completion_ids)
+        return AgentTurn(text, text)
 
     def reply(self, messages: Sequence[Message], said: Sequence[int] = ()) -> tuple[int, ...]:
         """The ids after the agent's turn: the new messages, up to the start of its next turn.

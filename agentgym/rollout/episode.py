@@ -99,7 +99,7 @@ class EpisodePlayer:
         episode, config, until_s = runner.episode, self.config, clock.when()
         assert until_s is not None
         tools = runner.context.tools
-        ids = self.renderer.prompt(episode.messages, tools=() if tools is None else tools.schemas())
+        ids = self.renderer.prompt(episode.messages, None if tools is None else tools.schemas())
         while True:
             room = config.max_episode_tokens - len(ids)
             left_s = until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
@@ -133,7 +133,9 @@ class EpisodePlayer:
     def _read(self, turn: Turn, runner: EpisodeRunner) -> AgentTurn:
         if runner.context.tools is None:
             return AgentTurn(self.renderer.text(turn.completion_ids))
-        return self.renderer.parse(turn.completion_ids)
+        parsed = self.renderer.parse(turn.completion_ids)
+        text = self.renderer.text(turn.completion_ids) if parsed.calls else parsed.content
+        return AgentTurn(text, parsed.content, parsed.calls)
 
     def _end_for_time(self, episode: Episode) -> None:
         """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""

@@ -23,6 +23,7 @@ async def play_group(player: EpisodePlayer, task: Task, *, group_id: int, size: 
             for index in range(size)
         ]
     group.episodes = [play.result() for play in playing]
+    await player.scorer.score_group(group.episodes)
     return group
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import pickle
 import sys
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -17,7 +17,7 @@ from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hooks import PluginRegistry
 from agentgym.rewards import Reward, RewardFunction, Score, marked_rewards
-from agentgym.rollout.worker import Answer, as_score, failure
+from agentgym.rollout.worker import Answer, as_score, as_scores, failure
 from agentgym.rollout.worker_pool import WorkerPool
 from agentgym.types import Episode, ErrorRecord, Outcome
 
@@ -49,6 +49,8 @@ class Scorer:
             )
         self._weights = dict(weights)
         chosen = [by_name[name] for name in weights]
+        self._group = [_on_the_loop(r) for r in chosen if r.scope == "group"]
+        chosen = [r for r in chosen if r.scope != "group"]
         self._async = [r for r in chosen if _is_async(r.function)]
         plain = [r for r in chosen if not _is_async(r.function)]
         self._inline = [r for r in plain if r.inline or _is_only_here(r)]
@@ -83,7 +85,7 @@ class Scorer:
         The outcome of an episode that was scored is its player's to set.
         """
         episode.rewards = dict.fromkeys(self._weights)
-        episode.reward = None
+        episode.turn_rewards, episode.reward = [], None
         for reward in self._inline:
             if not self._record(episode, reward, _call(reward, episode)):
                 return
@@ -92,9 +94,29 @@ class Scorer:
         for reward in self._async:
             if not self._record(episode, reward, await _await(reward, episode)):
                 return
-        weighted = [(weight, episode.rewards[name]) for name, weight in self._weights.items() if weight]
+        of_group = {reward.name for reward in self._group}  # they come when all have been played
+        weighted = [
+            (weight, episode.rewards[name]) for name, weight in self._weights.items() if weight and name not in of_group
+        ]
         if all(score is not None for _, score in weighted):
             episode.reward = sum((weight * cast(float, score) for weight, score in weighted), 0.0)
+
+    async def score_group(self, episodes: Sequence[Episode]) -> None:
+        """Add the rewards that compare the scored episodes of a group; one that fails costs all of them."""
+        scored = [episode for episode in episodes if episode.outcome is Outcome.SCORED]
+        for reward in self._group if scored else ():
+            answers = await _compare(reward, scored)
+            for episode, answer in zip(scored, answers, strict=True):
+                if not self._record(episode, reward, answer):
+                    continue
+                score, weight = episode.rewards[reward.name], self._weights[reward.name]
+                if not weight or episode.reward is None:
+                    continue
+                episode.reward = None if score is None else episode.reward + weight * score
+                if score is None:
+                    message = f"the reward {reward.name!r} of the group gave this episode no score"
+                    episode.outcome = Outcome.INFRA_ERROR
+                    episode.error = ErrorRecord(source="rewards", kind="unscored", message=message)
 
     async def close(self) -> None:
         """End the worker processes; safe to call twice."""
@@ -120,11 +142,11 @@ class Scorer:
 
     def _record(self, episode: Episode, reward: Reward, answer: Answer) -> bool:
         """Put an answer on the episode; False when it made the episode an infrastructure error."""
-        name, score, kind, message = reward.name, answer.score, answer.error_kind, answer.error
-        if score is not None and not reward.low - RANGE_SLACK <= score <= reward.high + RANGE_SLACK:  # nan too
-            kind, message = "ValueError", f"it gave {score}; its range is {reward.low:g} to {reward.high:g}"
+        name, kind, message = reward.name, answer.error_kind, answer.error
+        if not kind and (wrong := _wrong(reward, answer.score, episode)):
+            kind, message = "ValueError", wrong
         if not kind:
-            episode.rewards[name] = score
+            self._keep(episode, reward, answer.score)
         elif self._weights[name]:
             episode.outcome = Outcome.INFRA_ERROR
             episode.error = ErrorRecord(source=f"reward:{name}", kind=kind, message=message)
@@ -140,6 +162,51 @@ class Scorer:
                 name,
             )
         return True
+
+    def _keep(self, episode: Episode, reward: Reward, score: float | list[float] | None) -> None:
+        if not isinstance(score, list):
+            episode.rewards[reward.name] = score
+            return
+        episode.rewards[reward.name] = math.fsum(score) / len(score) if score else None
+        weight = self._weights[reward.name]
+        if weight and score:
+            before = episode.turn_rewards or [0.0] * len(score)
+            episode.turn_rewards = [old + weight * one / len(score) for old, one in zip(before, score, strict=True)]
+
+
+def _wrong(reward: Reward, score: float | list[float] | None, episode: Episode) -> str:
+    """What is wrong with a score; "" for nothing."""
+    if isinstance(score, list) != (reward.scope == "turn") and score is not None:
+        return f"it gave {score!r:.80}; with the scope `turn` a reward gives a list, otherwise a number"
+    if isinstance(score, list) and len(score) != len(episode.turns):
+        return f"it gave {len(score)} scores for {len(episode.turns)} turns; give one for each"
+    for one in score if isinstance(score, list) else [] if score is None else [score]:
+        if not reward.low - RANGE_SLACK <= one <= reward.high + RANGE_SLACK:  # nan too
+            return f"it gave {one}; its range is {reward.low:g} to {reward.high:g}"
+    return ""
+
+
+def _on_the_loop(reward: Reward) -> Reward:
+    """Raises UserError for a reward of a group that would have to run in a process."""
+    if not (reward.inline or _is_async(reward.function)):
+        raise UserError(
+            f"the reward {reward.name!r} compares the episodes of a group, on the event loop; make it `async def`, or "
+            'inline where it is quick: @reward(scope="group", inline=True)'
+        )
+    return reward
+
+
+async def _compare(reward: Reward, episodes: Sequence[Episode]) -> list[Answer]:
+    """One answer for each episode. A failure is every episode's."""
+    try:
+        async with asyncio.timeout(reward.timeout_s):
+            scores: Any = cast(Any, reward.function)(episodes)
+            scores = list(await scores if inspect.isawaitable(scores) else scores)
+        if len(scores) != len(episodes):
+            raise ValueError(f"it gave {len(scores)} scores for {len(episodes)} episodes; give one for each")
+        return [Answer(score=as_score(score)) for score in scores]
+    except Exception as error:  # plugin code: anything may come
+        return [failure(error)] * len(episodes)
 
 
 def find_reward(name: str, environment: object, registry: PluginRegistry) -> Reward:
@@ -192,7 +259,7 @@ def _pickled(reward: Reward) -> bytes:
 
 def _call(reward: Reward, episode: Episode) -> Answer:
     try:
-        return Answer(score=as_score(reward.function(episode)))
+        return Answer(score=as_scores(reward.function(episode)))
     except Exception as error:  # plugin code: anything may come
         return failure(error)
 
@@ -200,7 +267,7 @@ def _call(reward: Reward, episode: Episode) -> Answer:
 async def _await(reward: Reward, episode: Episode) -> Answer:
     try:
         async with asyncio.timeout(reward.timeout_s) as limit:
-            return Answer(score=as_score(await cast(Awaitable[Score], reward.function(episode))))
+            return Answer(score=as_scores(await cast(Awaitable[Score], reward.function(episode))))
     except TimeoutError as error:
         if not limit.expired():
             return failure(error)

@@ -9,7 +9,32 @@ from dataclasses import dataclass
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.types import Task
+from agentgym.types import Group, Json, Task
+
+
+class TaskStream:
+    """The tasks of one run, group after group. This one takes them as they come; others learn from what was played."""
+
+    def __init__(self, tasks: Iterator[Task]) -> None:
+        self._tasks = tasks
+
+    async def draw(self) -> Task:
+        """The task of the next group. Raises UserError when the training tasks ran out."""
+        try:
+            return next(self._tasks)
+        except StopIteration:
+            raise UserError("the training tasks ran out: a task sampler must be endless") from None
+
+    def observe(self, group: Group) -> None:
+        """A group was played and scored. Called once for each, in any order."""
+
+    def metrics(self) -> dict[str, float]:
+        """For the run's metrics, as `tasks/...`."""
+        return {}
+
+    def state(self, next_group: int) -> Json:
+        """What a stream that begins at `next_group` needs to draw as this one would."""
+        return None
 
 
 class TaskSampler(ABC):
@@ -23,6 +48,15 @@ class TaskSampler(ABC):
 
         So a resumed run continues with the tasks that it would have had.
         """
+
+    def stream(
+        self, environment: Environment, seed: int, start: int, *, in_flight: int = 1, state: Json = None
+    ) -> TaskStream:
+        """The run's tasks from group `start` on; a sampler that learns from the groups gives a stream of its own.
+
+        in_flight: how many groups are played at a time, at most. state: what an earlier stream gave for `start`.
+        """
+        return TaskStream(self.tasks(environment, seed, start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

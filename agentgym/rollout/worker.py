@@ -43,9 +43,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one function gave: a score, or how it failed."""
+    """What one function gave: a score, or one for each turn, or how it failed."""
 
-    score: float | None = None
+    score: float | list[float] | None = None
     error_kind: str = ""
     error: str = ""
 
@@ -56,6 +56,11 @@ class Answer:
     def from_json(cls, body: bytes) -> Answer:
         score, error_kind, error = json.loads(body)
         return cls(score=score, error_kind=error_kind, error=error)
+
+
+def as_scores(value: object) -> Score | list[float]:
+    """What a reward function returned: `as_score`, or of a sequence the scores of the turns."""
+    return [*map(float, value)] if isinstance(value, list | tuple) else as_score(value)
 
 
 def as_score(value: object) -> Score:
@@ -109,7 +114,7 @@ def _import(pickled: bytes, files: dict[str, str]) -> RewardFunction | Answer:
 
 def _call(function: RewardFunction, episode: Episode) -> Answer:
     try:
-        return Answer(score=as_score(function(episode)))
+        return Answer(score=as_scores(function(episode)))
     except (Exception, SystemExit) as error:  # plugin code: anything may come
         return failure(error)
 

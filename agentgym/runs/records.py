@@ -22,6 +22,7 @@ from agentgym.types import (
     SandboxSpec,
     Stop,
     Task,
+    ToolTrace,
     Turn,
     VersionSpan,
 )
@@ -95,6 +96,7 @@ def encode_episode(episode: Episode) -> dict[str, Json]:
             {**_fields(turn), "versions": [(span.version, span.start, span.end) for span in turn.versions]}
             for turn in episode.turns
         ],
+        "tool_calls": [{**_fields(call), "arguments": pack(call.arguments)} for call in episode.tool_calls],
         "info": pack(episode.info),
         "error": _fields(episode.error) if episode.error else None,
     }
@@ -111,6 +113,9 @@ def decode_episode(record: Mapping[str, Any]) -> Episode:
         "task": Task(**{**task, **of_task}),
         "messages": unpack(record["messages"]),
         "turns": [_decode_turn(turn) for turn in record["turns"]],
+        "tool_calls": [
+            ToolTrace(**{**call, "arguments": unpack(call["arguments"])}) for call in record.get("tool_calls", ())
+        ],
         "info": unpack(record["info"]),
         "stop": Stop(record["stop"]) if record["stop"] else None,
         "outcome": Outcome(record["outcome"]) if record["outcome"] else None,

@@ -14,7 +14,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.sandbox import Capabilities
-from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, Turn, VersionSpan
+from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, ToolTrace, Turn, VersionSpan
 
 
 @pytest.fixture
@@ -211,6 +211,36 @@ def test_one_episode_is_shown_turn_by_turn(cli, run_dir: str) -> None:
     assert "reward    1.000 = exact 1.000" in end.out and "advantage 0.700" in end.out
     end = cli("episodes", run_dir, "--show", "g1-1")
     assert "reward:exact: Timeout: took 10 s" in end.out
+
+
+def test_the_calls_of_an_episode_are_shown_where_they_were_made(cli, run_dir: str) -> None:
+    asked = {"type": "function", "id": "call00000", "function": {"name": "buy", "arguments": {"item": "apple"}}}
+    calls = [
+        ToolTrace(turn=1, name="buy", arguments={"item": "apple"}, result="none left", error="tool", seconds=0.002),
+        ToolTrace(turn=2, name="", arguments='{"name":', result="Error: no JSON", error="malformed"),
+    ]
+    episode = Episode(
+        episode_id="shop",
+        task=Task(task_id="shop-1", prompt=({"role": "user", "content": "An apple, please."},)),
+        seed=3,
+        messages=[
+            {"role": "user", "content": "An apple, please."},
+            {"role": "assistant", "content": "I buy it.", "tool_calls": [asked]},
+            {"role": "tool", "content": "none left", "name": "buy", "tool_call_id": "call00000"},
+            {"role": "assistant", "content": "", "tool_calls": []},
+        ],
+        tool_calls=calls,
+        stop=Stop.MALFORMED,
+        outcome=Outcome.INVALID,
+    )
+    with RunFolder.open("runs/one", for_writing=True) as folder:
+        folder.save_evaluation(9, [[episode]])
+    end = cli("episodes", run_dir, "--evals", "--step", "9", "--show", "shop")
+    order = ["calls     2, 1 tool, 1 malformed", "[assistant]", "I buy it.", 'calls buy {"item": "apple"}',
+             '[tool]  buy {"item": "apple"}, 2.0 ms, tool', "none left", 'unreadable {"name":, 0.0 ms, malformed',
+             "Error: no JSON"]  # fmt: skip
+    places = [end.out.index(word) for word in order]
+    assert places == sorted(places)
 
 
 def test_every_token_shows_where_it_came_from(cli, run_dir: str) -> None:

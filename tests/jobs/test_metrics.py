@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentgym.jobs.metrics import StepMeter, rollout_metrics
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity
-from agentgym.types import Episode, ErrorRecord, Outcome, Task
+from agentgym.types import Episode, ErrorRecord, Outcome, Task, ToolTrace
 
 
 def record(step: int) -> StepRecord:
@@ -43,3 +43,19 @@ def test_prompts_that_are_too_long_and_scores_that_are_missing_are_counted_apart
     counts = ("prompt_too_long", "unsupported", "infra_errors")
     assert [found[f"rollout/{count}"] for count in counts] == [1, 1, 1]
     assert found["reward/style_mean"] == 0.5 and found["reward/style_missing"] == 2
+
+
+def test_tool_calls_are_counted_by_what_came_of_them() -> None:
+    def episode(*errors: str, outcome: Outcome = Outcome.SCORED) -> Episode:
+        calls = [ToolTrace(turn=1, name="f", arguments={}, result="", error=error) for error in errors]
+        return Episode(
+            episode_id="e", task=Task(task_id="t", prompt=()), seed=0, outcome=outcome, reward=0.0, tool_calls=calls
+        )
+
+    played = [
+        episode("", "malformed", "arguments"),
+        episode("time_limit", ""),
+        episode("", outcome=Outcome.INFRA_ERROR),
+    ]
+    found = rollout_metrics(played)
+    assert [found[f"rollout/tool_{name}"] for name in ("calls", "malformed", "errors")] == [5, 1, 2]

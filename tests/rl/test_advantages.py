@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from agentgym.rl.advantages import Advantage, MeanOnly, Rloo, StdNormalized, assign_advantages
-from agentgym.types import Episode, Group, Outcome, Task
+from agentgym.rl.advantages import Advantage, MeanOnly, PerTurn, Rloo, StdNormalized, assign_advantages
+from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
 
 TASK = Task(task_id="t", prompt=())
 
@@ -73,3 +73,54 @@ def test_an_advantage_that_misses_an_episode_or_is_not_finite_is_refused(values)
 
     with pytest.raises(ValueError, match=r"Broken gave the advantages .* for 2 episodes"):
         assign_advantages(group_of(*rewarded(0.0, 1.0)), Broken())
+
+
+def with_turns(reward, *turn_rewards):
+    turn = Turn(
+        prompt_ids=(1,),
+        completion_ids=(2,),
+        logprobs=(-1.0,),
+        versions=(VersionSpan(version=0, start=0, end=1),),
+        finish_reason=FinishReason.STOP,
+    )
+    played = episode(Outcome.SCORED, reward)
+    played.turns, played.turn_rewards = [turn] * len(turn_rewards), list(turn_rewards)
+    return played
+
+
+def test_a_turn_gets_what_was_earned_from_it_on_against_the_group_at_that_turn():
+    # rewards to go, with what is left at the end: [1.0, 0.5, 0.5] and [0.5, 0.5, 0.0]; the means are 0.75, 0.5, 0.25
+    group = group_of(with_turns(1.0, 0.5, 0.0), with_turns(0.5, 0.0, 0.5))
+    assign_advantages(group, PerTurn())
+    std = 0.25  # of the rewards 1.0 and 0.5
+    assert group.episodes[0].turn_advantages == pytest.approx([0.25 / std, 0.0], abs=1e-4)
+    assert group.episodes[1].turn_advantages == pytest.approx([-0.25 / std, 0.0], abs=1e-4)
+    assert group.advantages == pytest.approx([1, -1], abs=1e-4)
+
+
+def test_turns_that_differ_have_signal_where_the_rewards_are_equal():
+    early, late = with_turns(0.5, 0.5, 0.0), with_turns(0.5, 0.0, 0.5)
+    group = group_of(early, late)
+    assign_advantages(group, PerTurn())
+    assert group.advantages == [0.0, 0.0] and group.has_signal
+    assert early.turn_advantages[0] == late.turn_advantages[0] == 0.0
+    assert early.turn_advantages[1] == -late.turn_advantages[1] < 0  # it had earned all before
+    assign_advantages(group, StdNormalized())
+    assert not group.has_signal
+
+
+def test_an_episode_that_ended_earlier_enters_a_later_turns_mean_with_what_was_left():
+    group = group_of(with_turns(1.0, 1.0), with_turns(1.0, 0.0, 1.0), episode(Outcome.INVALID, 0.0))
+    assign_advantages(group, PerTurn())
+    std = (2 / 9) ** 0.5
+    assert group.episodes[0].turn_advantages == pytest.approx([1 / 3 / std], abs=1e-4)
+    # at the second turn: what was left is 0.0, 1.0 and 0.0
+    assert group.episodes[1].turn_advantages == pytest.approx([1 / 3 / std, 2 / 3 / std], abs=1e-4)
+    assert group.episodes[2].turn_advantages == []
+
+
+def test_without_rewards_of_turns_they_share_the_episodes_advantage():
+    group = group_of(*rewarded(1.0, 0.0))
+    assign_advantages(group, PerTurn())
+    assert group.advantages == StdNormalized()(group.episodes)
+    assert not any(played.turn_advantages for played in group.episodes)

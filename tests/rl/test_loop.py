@@ -9,6 +9,7 @@ import pytest
 
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.loop import Position, TrainingLoop
+from agentgym.rollout.tasks import TaskStream
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -41,7 +42,7 @@ class FakeLearner:
 
 
 def endless_tasks(start: int = 0):
-    return (Task(task_id=str(n), prompt=()) for n in itertools.count(start))
+    return TaskStream(Task(task_id=str(n), prompt=()) for n in itertools.count(start))
 
 
 def run(

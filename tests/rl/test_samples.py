@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from agentgym.rl.samples import episode_sample, group_samples
@@ -32,6 +34,26 @@ def test_every_token_appears_once_with_its_own_mask_logprob_and_version():
     assert sample.logprobs == (0, 0, -0.1, -0.2, 0, -0.1)
     assert sample.advantages == (0, 0, 0.5, 0.5, 0, 0.5)
     assert sample.versions == (-1, -1, 5, 6, -1, 6)
+
+
+def test_a_masked_turn_is_context_and_is_not_trained():
+    episode = two_turns()
+    episode.turns[0] = replace(episode.turns[0], masked=True)
+    sample = episode_sample(episode, 0.5)
+    assert sample.token_ids == (1, 2, 3, 4, 9, 8)
+    assert sample.loss_mask == (0, 0, 0, 0, 0, 1)
+    assert sample.logprobs == (0, 0, 0, 0, 0, -0.1)
+    assert sample.versions == (-1, -1, -1, -1, -1, 6)
+    assert sample.advantages == (0, 0, 0, 0, 0, 0.5)
+    episode.turns[1] = replace(episode.turns[1], masked=True)
+    group = Group(group_id=0, task=TASK, start_version=0, episodes=[episode], advantages=[1.0])
+    assert group_samples([group]) == [], "nothing is left to train"
+
+
+def test_a_turns_own_advantage_is_on_its_tokens_alone():
+    episode = two_turns()
+    episode.turn_advantages = [0.25, -2.0]
+    assert episode_sample(episode, 0.5).advantages == (0, 0, 0.25, 0.25, 0, -2.0)
 
 
 def test_a_turn_that_rewrites_history_is_caught():

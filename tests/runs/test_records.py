@@ -8,7 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_saved, pack, unpack
-from agentgym.types import Episode, ErrorRecord, FinishReason, Outcome, SandboxSpec, Stop, Task, Turn, VersionSpan
+from agentgym.types import (
+    Episode,
+    ErrorRecord,
+    FinishReason,
+    Outcome,
+    SandboxSpec,
+    Stop,
+    Task,
+    ToolTrace,
+    Turn,
+    VersionSpan,
+)
 
 number = st.floats(allow_nan=False, allow_infinity=False)
 text = st.text(alphabet=st.characters(exclude_categories=[]), max_size=8)  # half characters too
@@ -42,6 +53,7 @@ def turns(draw: st.DrawFn) -> Turn:
             for end, length in zip(ends, lengths, strict=True)
         ),
         finish_reason=draw(st.sampled_from(FinishReason)),
+        masked=draw(st.booleans()),
     )
 
 
@@ -62,6 +74,10 @@ episodes = st.builds(
     seed=st.integers(),
     messages=messages,
     turns=st.lists(turns(), max_size=3),
+    tool_calls=st.lists(
+        st.builds(ToolTrace, turn=st.integers(1, 9), name=text, arguments=value, result=text, seconds=number),
+        max_size=2,
+    ),
     info=st.dictionaries(text, value, max_size=3),
     stop=st.none() | st.sampled_from(Stop),
     rewards=st.dictionaries(text, st.none() | number, max_size=2),
@@ -82,6 +98,14 @@ def test_an_episode_comes_back_equal(episode: Episode, advantage: float | None, 
     back = decode_saved(json.loads(json.dumps(encode_saved(saved))))
     assert back == saved
     assert repr(back) == repr(saved)  # equal types too: (1,) is not [1], True is not 1
+
+
+def test_an_episode_that_was_saved_before_there_were_tools_is_read() -> None:
+    episode = Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0)
+    saved = SavedEpisode(step=1, group_id=1, index=0, start_version=0, advantage=None, trained=False, episode=episode)
+    record = encode_saved(saved)
+    del record["episode"]["tool_calls"]
+    assert decode_saved(record) == saved
 
 
 @given(value)

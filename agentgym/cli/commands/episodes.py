@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from agentgym.cli.tokens import coloured, find_decoder, token_origins, token_rows, version_text
 from agentgym.commands.parser import Parser
@@ -12,7 +14,7 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import SavedEpisode, encode_saved
-from agentgym.types import Episode, Outcome, Stop
+from agentgym.types import Episode, Outcome, Stop, ToolTrace
 
 DESCRIPTION = """
 List the episodes of a step, or read one: its messages turn by turn, rewards, why it stopped, and which version
@@ -186,6 +188,9 @@ def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
         "seed": str(episode.seed),
         "times": ", ".join(f"{name} {value:.3f} s" for name, value in episode.timing_s.items()) or "-",
     }
+    if episode.tool_calls:
+        faults = Counter(call.error for call in episode.tool_calls if call.error)
+        lines["calls"] = ", ".join([str(len(episode.tool_calls)), *(f"{n} {kind}" for kind, n in faults.items())])
     if episode.retries:
         lines["retries"] = str(episode.retries)
     if episode.error is not None:
@@ -197,8 +202,9 @@ def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
 
 
 def _show_turns(episode: Episode, shell: Shell) -> None:
-    """The messages; behind each of the policy's own, what is known of its turn."""
+    """The messages; behind each of the policy's own what is known of its turn, behind a tool's, of its call."""
     turns = iter(enumerate(episode.turns, start=1))
+    traces = iter(episode.tool_calls)
     for place, message in enumerate(episode.messages):
         note = ""
         played = place >= len(episode.task.prompt) and message["role"] == "assistant"
@@ -208,12 +214,30 @@ def _show_turns(episode: Episode, shell: Shell) -> None:
             mean = sum(one.logprobs) / len(one.logprobs) if one.logprobs else 0.0
             note = (
                 f"  turn {number}: {len(one.completion_ids)} tokens by {version_text(one)}, "
-                f"mean logprob {mean:.3f}, {one.finish_reason.value}"
+                f"mean logprob {mean:.3f}, {one.finish_reason.value}{', not trained on' if one.masked else ''}"
             )
+        if place >= len(episode.task.prompt) and message["role"] == "tool" and (trace := next(traces, None)):
+            note = f"  {_call_text(trace)}"
         paint = shell.paint
         colour = paint.green if played else paint.cyan
         shell.say(f"\n{paint.bold(colour('[' + message['role'] + ']'))}{paint.dim(note)}")
         shell.say(message["content"])
+        for call in message.get("tool_calls", []):
+            shell.say(f"{shell.paint.dim('calls')} {_asked_text(call)}")
+    for trace in traces:  # no message answered them: they ended the episode
+        shell.say(f"\n{shell.paint.dim(_call_text(trace))}\n{trace.result}")
+
+
+def _asked_text(call: Any) -> str:
+    """One call of an assistant message."""
+    function = call["function"]
+    return f"{function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}"
+
+
+def _call_text(trace: ToolTrace) -> str:
+    arguments = trace.arguments if isinstance(trace.arguments, str) else json.dumps(trace.arguments, ensure_ascii=False)
+    fault = f", {trace.error}" if trace.error else ""
+    return f"{trace.name or 'unreadable'} {arguments}, {trace.seconds * 1000:.1f} ms{fault}"
 
 
 def _figure(value: float | None) -> str:
