@@ -13,7 +13,8 @@ from agentgym.types import Message
 from apps.sft.demonstrations import DemonstrationConfig, demonstrations
 from apps.sft.instruction_demonstrations import InstructionDemonstrationConfig, instruction_demonstrations
 from apps.sft.math_demonstrations import MathDemonstrationConfig, math_demonstrations
-from apps.sft.tool_demonstrations import ToolDemonstrationConfig, tool_demonstrations
+from apps.sft.tool_demonstrations import ToolDemonstrationConfig
+from apps.sft.tool_demonstrations import demonstrations as tool_demonstrations
 
 FAMILIES = {
     "code": demonstrations,
