@@ -15,7 +15,7 @@ from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
-from agentgym.rollout.tool_formats.base import Parsed, replaced
+from agentgym.rollout.tool_formats.base import Parsed, ToolFormat, replaced
 from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
 from agentgym.rollout.tool_use import ToolUse, call_message, calling_message, find_tool_use, render, result_messages
 from agentgym.tools import ToolCall
@@ -40,15 +40,15 @@ class _Told:
 class ChatRenderer:
     """Renders with a tokenizer's own template. Whether it can be continued, `continuation.check_template` says."""
 
-    def __init__(self, tokenizer: Tokenizer, tool_format: str = "auto", tool_instruction: str = INSTRUCTION) -> None:
-        """tool_format: its name or import path; auto is the one that the template is proved to write.
+    def __init__(self, tokenizer: Tokenizer, tool_format: ToolFormat | None = None, tool_instruction: str = "") -> None:
+        """tool_format: None takes the one that the template is proved to write.
 
-        tool_instruction: how tools are told to a policy whose template drops them; see `tool_text.INSTRUCTION`.
+        tool_instruction: how tools are told to a policy whose template drops them; empty is `tool_text.INSTRUCTION`.
         """
         self.tokenizer = tokenizer
         self.turn_end, self.stop = _turn_end(tokenizer)
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
-        self._tool_format, self._tool_instruction = tool_format, tool_instruction
+        self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
         self._marks: tuple[str, ...] = ()  # what no message may contain since there are tools
         self._told: dict[int, _Told] = {}
 

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from agentgym.components import SEAMS, find
 from agentgym.errors import UserError
 from agentgym.rollout.tokenizer import Tokenizer
 from agentgym.rollout.tool_formats.base import ToolFormat
+from agentgym.rollout.tool_formats.hermes import Hermes
 from agentgym.rollout.tool_formats.json_calls import dumps
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json, Message
@@ -36,7 +38,6 @@ _SCHEMAS = tuple(
     for call in _PROBES
 )
 _TAG = re.compile(r"</?[A-Za-z_]{3,40}>|\[/?[A-Z_]{3,40}\]")
-DEFAULT = "hermes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +55,25 @@ class ToolUse:
     marks: tuple[str, ...]
 
 
-def find_tool_use(tokenizer: Tokenizer, name: str = "auto") -> ToolUse:
+def find_tool_use(tokenizer: Tokenizer, given: ToolFormat | None = None) -> ToolUse:
     """Choose the format by proof: the template writes a known call, and the format reads the same call.
 
-    name: of a format, or its import path. One that the template does not write is taught in the system message.
+    given: a format chosen by the user. One that the template does not write is taught in the system message.
     Raises UserError where the template takes tools and writes calls in no known format.
     """
     takes_tools = _takes_tools(tokenizer)
     calls_as, written = _written_call(tokenizer, takes_tools=takes_tools)
-    names = list(SEAMS["tool_formats"].builtin) if name == "auto" else [name]
-    proved = next((found for found in map(_format, names) if _is_proved(tokenizer, found, written)), None)
-    if proved is None and name == "auto" and takes_tools:
+    known = [given] if given is not None else known_formats()
+    proved = next((one for one in known if _is_proved(tokenizer, one, written)), None)
+    if proved is None and given is None and takes_tools:
+        names = ", ".join(SEAMS["tool_formats"].builtin)
         raise UserError(
             "the chat template takes tools, but no known format reads back the call that it writes: asked for "
-            f"{_PROBES[0].name} with {json.dumps(_PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
-            f"model.tool_format to one of {', '.join(SEAMS['tool_formats'].builtin)}, which is then taught in the "
-            "system message, or to the import path of a ToolFormat of your own."
+            f"{_PROBES[0].name} with {dumps(_PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
+            f"model.tool_format to one of {names}, or to the import path of a ToolFormat; it is then taught in the "
+            "system message"
         )
-    chosen = proved or _format(DEFAULT if name == "auto" else name)
+    chosen = proved or given or Hermes()
     use = ToolUse(
         format=chosen,
         native=takes_tools and proved is not None,
@@ -116,9 +118,10 @@ def result_messages(messages: Sequence[Message], results_as: Literal["tool", "us
     return [*([Message(role="user", content="\n".join(texts))] if texts else []), *rest]
 
 
-def _format(name: str) -> ToolFormat:
-    found: ToolFormat = find("tool_formats", name)()
-    return found
+@cache
+def known_formats() -> tuple[ToolFormat, ...]:
+    """Ours, in the order in which they are tried."""
+    return tuple(find("tool_formats", name)() for name in SEAMS["tool_formats"].builtin)
 
 
 def _takes_tools(tokenizer: Tokenizer) -> bool:
