@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--variant", action="append", default=[], metavar="'NAME KEY=VALUE ...'", help="a recipe that differs by these"
     )
+    parser.add_argument("--measure", metavar="POLICY", help="only measure the policy in this folder")
     parser.add_argument("--no-measure", action="store_true", help="end when the policy is written")
     parser.add_argument("--dry-run", action="store_true", help="show the finished recipe, then end")
     arguments = parser.parse_args()
@@ -45,7 +46,12 @@ def main() -> int:
             for recipe in recipes.values():
                 print(dump_yaml(to_mapping(recipe)))
             return 0
-        measured = []
+        measured: list[tuple[str, ...]] = []
+        if arguments.measure:
+            [recipe] = recipes.values()
+            results = measure(Path(arguments.measure), recipe.measure, _say)
+            measured = [(arguments.measure, *row(env, result)) for env, result in results.items()]
+            recipes = {}
         for name, recipe in recipes.items():
             measured += _make(name, recipe, measured_too=not arguments.no_measure)
     except UserError as error:

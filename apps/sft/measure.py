@@ -41,7 +41,6 @@ def measure(policy: Path, config: MeasureConfig, say: Callable[[str], None]) -> 
         results[short] = evaluate(
             str(policy),
             {"name": name, "options": dict(options)},
-            name=short,
             reporter=_Quiet(),
             sandbox=config.sandbox,
             rollout={"max_turn_tokens": config.max_turn_tokens, "max_episode_tokens": 1024},
@@ -50,7 +49,7 @@ def measure(policy: Path, config: MeasureConfig, say: Callable[[str], None]) -> 
             eval={"tasks": config.tasks, "samples_per_task": config.samples},
             logging={"evals_dir": str(policy.parent / "evals"), "sinks": []},
         )
-        say("\n".join(table_lines(HEADER, [row(short, results[short])])[1:]))
+        say("\n".join(table_lines(HEADER, [row(short, results[short])])[2:]))
     saved = {name: result.to_mapping() for name, result in results.items()}
     (policy.parent / "measured.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
     return results

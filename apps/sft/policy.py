@@ -21,7 +21,7 @@ from apps.sft.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 class ShapeConfig:
     """A dense Qwen3 with tied embeddings."""
 
-    vocab_size: int = 1024
+    vocab_size: int = 1536
     hidden_size: int = 160
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
@@ -36,7 +36,7 @@ class TokenizerConfig:
     """conversations: that it is trained on. max_token_chars: the longest token."""
 
     conversations: int = 6000
-    max_token_chars: int = 32
+    max_token_chars: int = 24
 
 
 def write_start(folder: Path, shape: ShapeConfig, tokenizer: TokenizerConfig, mix: MixConfig, seed: int) -> None:
