@@ -119,7 +119,11 @@ def saved_run(folder: Path, renderer: ChatRenderer, *, other_tokenizer: bool = F
     def episode(number: int, reward: float, split: Any) -> Episode:
         task = Task(task_id=f"t{number}", prompt=(TALK[0],), split=split)
         prompt = renderer.prompt(task.prompt)
-        said = (*renderer.tokenizer.encode("return"), *renderer.tokenizer.encode(" xs"), *renderer.end_ids)  # as sampled
+        said = (
+            *renderer.tokenizer.encode("return"),
+            *renderer.tokenizer.encode(" xs"),
+            *renderer.end_ids,
+        )  # as sampled
         turn = Turn(
             prompt_ids=tuple(i + 7 for i in prompt) if other_tokenizer else prompt,
             completion_ids=said,
