@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from agentgym.actors.launchers import Launcher
 from agentgym.components import SEAMS, ComponentKind, component, find
@@ -21,7 +21,10 @@ from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json
 from agentgym.weights.config import WeightsConfig
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
 MOVED: Mapping[str, str] = {
     "grpo.advantage": "advantage.name",
     "grpo.correction": "loss.name: `sampler` is the loss grpo, `none` is the loss reinforce",
@@ -131,13 +134,18 @@ def build_recipe(
     mapping: Mapping[str, object],
     where: str = "recipe",
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
-    kind: type[R] = Recipe,  # type: ignore[assignment]
-) -> R:
+) -> Recipe:
     """A recipe from plain values. Raises UserError for any mistake, with its place in `where`.
 
-    kind: of a run, for example of supervised fine-tuning. plugins: makes the registry, called with
-    `plugins.disabled` when a component is not one of ours.
+    plugins: makes the registry, called with `plugins.disabled` when a component is not one of ours.
     """
+    return build_kind(Recipe, mapping, where, plugins)
+
+
+def build_kind(
+    kind: type[R], mapping: Mapping[str, object], where: str, plugins: Callable[[Sequence[str]], PluginRegistry]
+) -> R:
+    """As `build_recipe`. kind: of recipe, for example that of supervised fine-tuning."""
     _refuse_moved(mapping, where)
 
     def find_any(kind: ComponentKind, name: str) -> type:
@@ -146,7 +154,7 @@ def build_recipe(
         given = build(PluginsConfig, cast(Mapping[str, object], mapping.get("plugins", {})), where)
         return plugins(given.disabled).component(kind, name)
 
-    return build(kind, mapping, where, find_any)  # type: ignore[type-var]
+    return build(kind, mapping, where, find_any)
 
 
 def _refuse_moved(mapping: Mapping[str, object], where: str) -> None:

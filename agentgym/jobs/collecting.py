@@ -13,14 +13,13 @@ from typing import Any, TypeVar, cast
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.demonstrations import Collection, Found, read_episodes, read_file, write_all
+from agentgym.jobs.gym import open_renderer
 from agentgym.jobs.oracle import solve_tasks
 from agentgym.jobs.sft_config import SftConfig, SftRecipe
 from agentgym.rl.demonstrations import Demonstration, Written
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import pack
@@ -70,7 +69,7 @@ async def collect(
         reporter.note(note)
     collection.check()
     reporter.phase(f"writing {len(collection.found)} conversations as tokens")
-    renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
+    renderer = open_renderer(recipe.model, model_path, registry)
     made = write_all(collection, renderer, recipe.trainer.seq_len)
     collection.check()
     if collection.faults:

@@ -8,7 +8,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import LEARNING_RATES, SftRecipe
 from agentgym.models.defaults import LearningRates, model_defaults
 from agentgym.models.resolve import TINY
-from agentgym.recipe import Recipe, build_recipe
+from agentgym.recipe import Recipe, build_kind, build_recipe
 
 COMMAND_LINE = "command line"
 
@@ -34,7 +34,7 @@ def finish_sft(
 ) -> tuple[SftRecipe, dict[str, str]]:
     """As `finish_recipe`, of supervised fine-tuning, which has learning rates of its own."""
     mapping, sources = layered(given, base=base or {}, where=where, rates=LEARNING_RATES)
-    return build_recipe(mapping, where, plugins, SftRecipe), sources
+    return build_kind(SftRecipe, mapping, where, plugins), sources
 
 
 def layered(

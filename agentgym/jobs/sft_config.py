@@ -79,7 +79,7 @@ class SftRecipe:
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()
     loss: Loss = component("losses", "cross_entropy")
-    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4, warmup_steps=10, decay_ratio=0.8)
+    optimizer: OptimizerConfig = OptimizerConfig()
     trainer: TrainerConfig = TrainerConfig()
     generator: GeneratorConfig = GeneratorConfig()
     weights: WeightsConfig = WeightsConfig()
