@@ -152,7 +152,7 @@ def check_sampled(token_ids: Sequence[int], logprobs: Sequence[float], versions:
     """Refuse sampled tokens without exactly one finite log-probability and one version each."""
     if len(token_ids) != len(logprobs):
         raise ValueError(f"{len(token_ids)} sampled tokens but {len(logprobs)} logprobs")
-    if any(not math.isfinite(p) or p > 1e-4 for p in logprobs):
+    if logprobs and not (all(map(math.isfinite, logprobs)) and max(logprobs) <= 1e-4):
         raise ValueError(f"logprobs must be finite and at most 0; got {[*logprobs][:8]}")
     end = 0
     for span in versions:
@@ -180,6 +180,16 @@ class Turn:
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
+
+    @classmethod
+    def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> Turn:
+        return cls(
+            prompt_ids=prompt_ids,
+            completion_ids=completion.completion_ids,
+            logprobs=completion.logprobs,
+            versions=completion.versions,
+            finish_reason=completion.finish_reason,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
