@@ -108,6 +108,10 @@ class Specs:
     def launchers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Launchers by name: they inherit `agentgym.actors.launchers.Launcher`."""
 
+    @hookspec
+    def tool_formats(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Formats of tool calls by name: they inherit `agentgym.rollout.tool_formats.base.ToolFormat`."""
+
 
 class PluginStatus(StrEnum):
     FOUND = "found"  # not imported yet

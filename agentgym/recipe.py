@@ -39,10 +39,15 @@ class ModelConfig:
     random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
     chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,
     mistral, mistral_tekken (Nemo and later) or plain. It is exported with the checkpoints.
+    tool_format: how tool calls are written; `auto` is the format that the chat template is proved to write. Another
+    one, by name or import path, is taught in the system message. tool_instruction: with which words that is done,
+    also for templates that drop tools; `{tools}` and `{call}` stand for the tools and for a call.
     """
 
     path: str = "builtin:tiny"
     chat_template: str = ""
+    tool_format: str = "auto"
+    tool_instruction: str = ""
     random_weights: bool = False
 
 
