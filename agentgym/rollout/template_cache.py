@@ -98,7 +98,7 @@ class Frames:
 
 def _shape(messages: Sequence[Message]) -> Shape | None:
     """All of the messages but their texts; None for those that have to be rendered."""
-    if not 0 < len(messages) <= _MAX_MESSAGES:
+    if len(messages) > _MAX_MESSAGES:
         return None
     shape: list[tuple[str | None, ...]] = []
     for message in messages:
