@@ -84,8 +84,7 @@ class Specs:
     def losses(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Losses by name: frozen dataclasses that inherit `agentgym.rl.losses.Loss`.
 
-        This hook and those below return import paths, "package.module:Class", which are imported when a recipe
-        chooses them: so plugins are listed without importing torch.
+        This hook and those below return import paths, "package.module:Class", imported when a recipe chooses them.
         """
 
     @hookspec
