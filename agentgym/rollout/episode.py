@@ -20,6 +20,7 @@ from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.types import (
+    Completion,
     Episode,
     ErrorRecord,
     FinishReason,
@@ -28,6 +29,7 @@ from agentgym.types import (
     SamplingParams,
     Stop,
     Task,
+    TokenPrefix,
     Turn,
 )
 
@@ -102,7 +104,7 @@ class EpisodePlayer:
     async def _turns(self, runner: EpisodeRunner) -> None:
         episode, config = runner.episode, self.config
         tools = runner.context.tools
-        ids = self.renderer.prompt(episode.messages, None if tools is None else tools.schemas())
+        ids = list(self.renderer.prompt(episode.messages, None if tools is None else tools.schemas()))
         while True:
             room = config.max_episode_tokens - len(ids)
             left_s = runner.until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
@@ -117,8 +119,9 @@ class EpisodePlayer:
                 self._end_for_time(episode)
                 return
             time_s = min(left_s, config.generate_timeout_s)
-            request = self._request(episode, ids, min(room, config.max_turn_tokens), time_s)
-            turn = await self._turn(episode, request)
+            request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
+            turn = Turn.of(request.prompt_ids, await self._sample(episode, request))
+            episode.turns.append(turn)
             cut = None
             if turn.finish_reason is FinishReason.TIME:
                 cut = Stop.TIME
@@ -128,16 +131,17 @@ class EpisodePlayer:
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
             if cut is not None:
                 runner.clock = None  # the episode ends here, and the time was the policy's
-            reply = await runner.reply(self._read(turn, runner), cut)
+            reply = await runner.reply(self._read(turn, runner, cut), cut)
             if episode.stop is not None:
                 return
-            ids = ids + turn.completion_ids + self.renderer.reply(reply.messages, turn.completion_ids)
+            ids += turn.completion_ids
+            ids += self.renderer.reply(reply.messages, turn.completion_ids)
 
-    def _read(self, turn: Turn, runner: EpisodeRunner) -> AgentTurn:
+    def _read(self, turn: Turn, runner: EpisodeRunner, cut: Stop | None) -> AgentTurn:
         if runner.context.tools is None:
             return AgentTurn(self.renderer.text(turn.completion_ids))
         parsed = self.renderer.parse(turn.completion_ids)
-        text = self.renderer.text(turn.completion_ids) if parsed.calls else parsed.content
+        text = self.renderer.text(turn.completion_ids) if cut is not None else parsed.content
         return AgentTurn(text, parsed.content, parsed.calls)
 
     def _end_for_time(self, episode: Episode) -> None:
@@ -152,7 +156,7 @@ class EpisodePlayer:
             )
             raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
 
-    def _request(self, episode: Episode, ids: tuple[int, ...], max_tokens: int, time_s: float) -> GenerateRequest:
+    def _request(self, episode: Episode, ids: TokenPrefix, max_tokens: int, time_s: float) -> GenerateRequest:
         """time_s: the generator ends the completion then, and hands over what it has."""
         sampling = SamplingParams(
             max_tokens=max_tokens,
@@ -164,7 +168,7 @@ class EpisodePlayer:
         )
         return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
 
-    async def _turn(self, episode: Episode, request: GenerateRequest) -> Turn:
+    async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
         wait_s, times_s = self.config.queue_timeout_s, episode.timing_s
         clock_s = asyncio.get_running_loop().time
         began = clock_s()
@@ -186,6 +190,4 @@ class EpisodePlayer:
             self.activity.end("generate", call)
             times_s["generate_s"] = times_s.get("generate_s", 0.0) + clock_s() - began
         times_s["queue_s"] = times_s.get("queue_s", 0.0) + completion.queued_s
-        turn = Turn.of(request.prompt_ids, completion)
-        episode.turns.append(turn)
-        return turn
+        return completion
