@@ -67,6 +67,7 @@ class Environment(ABC, Generic[State]):
     max_turns: ClassVar[int] = 1
     tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools
     dynamic_tools: ClassVar[bool] = False  # whether `toolbox` is asked again before each later turn
+    requirements: ClassVar[str] = ""  # what to install or fetch before it can be built, as in `pip install bfcl-eval`
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

@@ -141,8 +141,10 @@ class Counting(Environment):
     name = "counting"
     rewards = {"exact": 1.0}
     max_turns = 3
+    requirements = "a counter"
 
     def __init__(self, *, start: int = 0) -> None:
+        """start: the first number."""
         self._start = start
 
     def tasks(self, split, seed=0) -> Iterable[Task]:

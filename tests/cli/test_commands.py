@@ -299,8 +299,12 @@ def test_wrong_questions_about_episodes_are_refused(cli, run_dir: str, words, ex
 def test_envs_are_listed_and_shown(cli) -> None:
     end = cli("envs")
     assert end.code == 0 and "counting" in end.out and "Counts up." in end.out
+    assert end.out.endswith("fetched first:\n  counting  a counter\n")
+    [row] = json.loads(cli("envs", "--json").out)
+    assert row["needs"] == "a counter" and row["options"][0]["name"] == "start"
     end = cli("envs", "show", "counting", "--tasks", "2", "--env.options.start", "5")
     assert end.code == 0 and "what follows 6?" in end.out and "exact x 1" in end.out
+    assert "  start: int (default 0)\n      the first number" in end.out and "needs: a counter" in end.out
     assert "[answer]" not in end.out and "[answer]\n6" in cli("envs", "show", "counting", "--answers",
                                                               "--env.options.start=5").out  # fmt: skip
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import itertools
 import json
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from agentgym.cli import environment_checks
+from agentgym.cli.option_docs import OptionDoc, option_docs
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
 from agentgym.env import default_weights
 from agentgym.errors import UserError
-from agentgym.hooks import EnvironmentFactory, PluginRegistry
+from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
 from agentgym.types import Json, Split, Task
 
 DESCRIPTION = """
-`agentgym envs` lists the environments; `agentgym envs show ENV` prints the options and some tasks of one, as the agent
-gets them; `agentgym envs check ENV` plays one without any model and looks for faults. ENV may be an import path, as in
+`agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show ENV` prints the
+options of one and some of its tasks, as the agent gets them; `agentgym envs check ENV` plays one without any model and
+looks for faults. ENV may be an import path, as in
 my_env.py:GuessNumber. Options of the environment are given as --env.options.NAME VALUE.
 """
 EXAMPLES = """
@@ -89,34 +91,20 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
         for task in tasks:
             shell.say(json.dumps(_task_json(task, arguments.answers), default=repr))
         return 0
-    shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(environment)}")
+    factory = registry.environment(arguments.name)
+    shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(factory) or _first_line(environment)}")
     rewards = ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
     shell.say(f"at most {environment.max_turns} turn(s); rewards: {rewards}")
-    _show_options(registry.environment(arguments.name), shell)
+    if environment.requirements:
+        shell.say(f"needs: {environment.requirements}")
+    _show_options(option_docs(factory), shell)
     for task in tasks:
         _show_task(task, arguments.answers, shell)
     return 0
 
 
-def _show_options(factory: EnvironmentFactory, shell: Shell) -> None:
-    """The options with their types and defaults, and what the environment says of them."""
-    options = inspect.signature(factory).parameters.values()
-    if not options:
-        return
-    rows = []
-    for option in options:
-        kind = "" if option.annotation is option.empty else inspect.formatannotation(option.annotation).strip("'")
-        default = "" if option.default is option.empty else repr(option.default)
-        rows.append((f"--env.options.{option.name}", kind, default))
-    shell.say()
-    shell.say_table(("option", "type", "default"), rows)
-    made = vars(factory).get("__init__") if isinstance(factory, type) else factory
-    if text := inspect.getdoc(made) if made is not None else None:
-        shell.say(f"\n{text}")
-
-
 def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
-    rows = []
+    rows, needs = [], {}
     for name in registry.names("environments"):
         factory, record = registry.environment(name), registry.provider("environments", name)
         turns = getattr(factory, "max_turns", None)  # known of a class; of a function only when it is called
@@ -130,11 +118,25 @@ def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
                 _first_line(factory),
             )
         )
+        needs[name] = getattr(factory, "requirements", "")
     header = ("environment", "from", "turns", "rewards", "what it is")
     if as_json:
-        shell.say_json([dict(zip(header, row, strict=True)) for row in rows])
+        shell.say_json(
+            [
+                {
+                    **dict(zip(header, row, strict=True)),
+                    "needs": needs[row[0]],
+                    "options": [option.as_json() for option in option_docs(registry.environment(row[0]))],
+                }
+                for row in rows
+            ]
+        )
         return 0
     shell.say_table(header, rows)
+    if any(needs.values()):
+        shell.say(shell.paint.bold("\nTo be installed or fetched first:"))
+        width = max(len(name) for name, needed in needs.items() if needed)
+        shell.say("\n".join(f"  {name:<{width}}  {needed}" for name, needed in needs.items() if needed))
     failed = [record for record in registry.records if record.error]
     if failed:
         shell.say(f"\n{len(failed)} plugin(s) did not load: agentgym plugins --check")
@@ -148,6 +150,16 @@ def _options(overrides: list[str]) -> Mapping[str, Json]:
     if len(given) > 1 or not isinstance(options, Mapping):
         raise UserError("only --env.options.NAME VALUE can be set here")
     return options
+
+
+def _show_options(options: Sequence[OptionDoc], shell: Shell) -> None:
+    if options:
+        shell.say(shell.paint.bold("\noptions, given as --env.options.NAME VALUE:"))
+    for option in options:
+        default = f" (default {option.default})" if option.default else " (required)"
+        shell.say(f"  {shell.paint.cyan(option.name)}: {option.values}{default}")
+        if option.text:
+            shell.say(textwrap.fill(option.text, 100, initial_indent="      ", subsequent_indent="      "))
 
 
 def _show_task(task: Task, with_answer: bool, shell: Shell) -> None:

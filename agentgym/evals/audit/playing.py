@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgym.evals.audit.judge import Judge
 from agentgym.evals.audit.oracle import Solution, has_oracle, solving, written
-from agentgym.evals.audit.probes import PROBES
+from agentgym.evals.audit.probes import PROBES, huge
 from agentgym.evals.audit.probes.attempt import Attempt, always, replayed
 from agentgym.evals.audit.stage import Played, Says, Stage
 from agentgym.evals.audit.watched import head
@@ -106,12 +106,14 @@ def make_attempts(solutions: Sequence[Solution], *, has_tools: bool) -> list[Att
 async def play_probe(stage: Stage, name: str, attempts: Sequence[Attempt], judge: Judge) -> None:
     """All variants of a probe in all tasks, or in the first few where it is costly."""
     probe = PROBES[name]
+    slow = await _slow_variants(stage, attempts[0], judge) if name == "huge" else set[str]()
     labels: list[str] = []
     parts: list[tuple[Task, Says]] = []
     for attempt in attempts[: probe.MAX_TASKS]:
         for label, says in probe.variants(attempt):
-            labels.append(label)
-            parts.append((attempt.task, says))
+            if label not in slow:
+                labels.append(label)
+                parts.append((attempt.task, says))
     if not parts:
         return
     played, seconds = await stage.play_all(parts)
@@ -120,6 +122,20 @@ async def play_probe(stage: Stage, name: str, attempts: Sequence[Attempt], judge
         by_variant.setdefault(label, []).append(one)
     judge.probe(name, probe.WHAT, by_variant, probe.FIGURE_ONLY, seconds)
     await _look_for_held(stage, name, parts, played, HELD_HUGE_S if name == "huge" else HELD_S, judge)
+
+
+async def _slow_variants(stage: Stage, attempt: Attempt, judge: Judge) -> set[str]:
+    """What already takes long when it is shorter: it is a finding, and is not played at its whole size."""
+    slow: set[str] = set()
+    for size in huge.STEPS:
+        for label, says in huge.variants(attempt, size):
+            if label in slow:
+                continue
+            held_s = (await stage.play(attempt.task, says)).held_s
+            if held_s > HELD_S and (held_s := min(held_s, (await stage.play(attempt.task, says)).held_s)) > HELD_S:
+                judge.held("huge", held_s, HELD_S, f"{size} characters of {label}, {attempt.task.task_id}")
+                slow.add(label)
+    return slow
 
 
 async def _look_for_held(

@@ -23,6 +23,9 @@ KINDS = {
 }
 
 
-def variants(attempt: Attempt) -> Iterator[Script]:
+STEPS = (SIZE // 100, SIZE // 10)  # what is slow here would take minutes at the whole size
+
+
+def variants(attempt: Attempt, size: int = SIZE) -> Iterator[Script]:
     for name, unit in KINDS.items():
-        yield name, first(unit * (SIZE // len(unit)), "")
+        yield name, first(unit * (size // len(unit)), "")
