@@ -87,7 +87,7 @@ class CodeExec(Environment[Problem]):
     def solve(self, task: Task) -> Iterator[Message] | None:
         """The task's own solution; data sets may come without."""
         solution = Problem.from_json(task.answer).solution
-        return iter(({"role": "assistant", "content": solution},)) if solution else None
+        return iter([Message(role="assistant", content=solution)]) if solution else None
 
     async def _check_tests(self, context: EpisodeContext[Problem], problem: Problem) -> None:
         """When a task is solved for the first time: warn if a function that does nothing passes its tests, too."""

@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(
 )
 _MARK: Final = re.compile(r"####|\\boxed\s*\{|\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE)
 _LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*(?:\{\s*([0-9.,]+)\s*\}\s*\{\s*([0-9.,]+)\s*\}|([0-9])\s*([0-9]))")
-_LATEX_POWER: Final = re.compile(r"\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))")
+_LATEX_POWER: Final = re.compile(r"(?<!\s)\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))")
 _PLAIN: Final = str.maketrans({"−": "-", "–": "-", "\u00a0": "", "\u2009": "", "\u202f": "", "％": "%"})
 
 
