@@ -47,7 +47,7 @@ $(VENV)/.torch: | $(VENV)/bin/python
 
 $(TRAIN_STAMP): pyproject.toml $(VENV)/.torch
 	@echo "setup: installing agentgym with what training needs (torchtitan, monarch, transformers, ...) into $(VENV)"
-	@$(PIP) install -e '.[train,docker,monty,bubblewrap,data,gym,tools]'
+	@$(PIP) install -e '.[train,docker,monty,bubblewrap,data,gym,tools,math]'
 	@touch $@
 
 $(TEST_STAMP): $(TRAIN_STAMP)

@@ -18,7 +18,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_class, import_object
 
 ComponentKind: TypeAlias = Literal[
-    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores", "launchers"
+    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores", "launchers", "tool_formats"
 ]
 
 
@@ -67,6 +67,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "auto": "agentgym.generators.select:AutoEngine",
             "native": "agentgym.generators.select:NativeEngineConfig",
             "vllm": "agentgym.generators.select:VllmEngineConfig",
+            "transformers": "agentgym.generators.select:TransformersEngineConfig",
         },
     ),
     "weight_stores": Seam(
@@ -82,6 +83,14 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         "launcher",
         "agentgym.actors.launchers:Launcher",
         {"local": "agentgym.actors.launchers:LocalLauncher", "process": "agentgym.actors.launchers:ProcessLauncher"},
+    ),
+    "tool_formats": Seam(
+        "tool format",
+        "agentgym.rollout.tool_formats.base:ToolFormat",
+        {
+            "hermes": "agentgym.rollout.tool_formats.hermes:Hermes",
+            "smollm2": "agentgym.rollout.tool_formats.hermes:SmolLM2",
+        },
     ),
 }
 

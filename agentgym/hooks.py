@@ -84,8 +84,7 @@ class Specs:
     def losses(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Losses by name: frozen dataclasses that inherit `agentgym.rl.losses.Loss`.
 
-        This hook and those below return import paths, "package.module:Class", which are imported when a recipe
-        chooses them: so plugins are listed without importing torch.
+        This hook and those below return import paths, "package.module:Class", imported when a recipe chooses them.
         """
 
     @hookspec
@@ -107,6 +106,10 @@ class Specs:
     @hookspec
     def launchers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Launchers by name: they inherit `agentgym.actors.launchers.Launcher`."""
+
+    @hookspec
+    def tool_formats(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Formats of tool calls by name: they inherit `agentgym.rollout.tool_formats.base.ToolFormat`."""
 
 
 class PluginStatus(StrEnum):

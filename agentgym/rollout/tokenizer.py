@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentgym.errors import UserError, nearest
-from agentgym.types import Message
+from agentgym.types import Json, Message
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -54,7 +54,9 @@ class Tokenizer(Protocol):
         """All tokens as text, special ones included."""
         ...
 
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+    def render(
+        self, messages: Sequence[Message], *, generation_prompt: bool, tools: Sequence[Mapping[str, Json]] | None = None
+    ) -> str:
         """The chat template's text. Raises UserError when it does not take the messages."""
         ...
 
@@ -86,10 +88,17 @@ class HuggingFaceTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._inner.decode(list(token_ids), skip_special_tokens=False))
 
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+    def render(
+        self, messages: Sequence[Message], *, generation_prompt: bool, tools: Sequence[Mapping[str, Json]] | None = None
+    ) -> str:
         try:
             return str(
-                self._inner.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
+                self._inner.apply_chat_template(
+                    list(messages),
+                    tools=None if tools is None else list(tools),
+                    tokenize=False,
+                    add_generation_prompt=generation_prompt,
+                )
             )
         except Exception as error:  # a template is a program of somebody else's
             roles = ", ".join(message["role"] for message in messages)

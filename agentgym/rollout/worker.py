@@ -7,27 +7,22 @@ a reward made is unpickled there.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import numbers
 import os
 import pickle
-import signal
 import socket
-import struct
-import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agentgym.import_path import load_file
+from agentgym.killable_child import die_with_parent, receive_frame, send_frame
 from agentgym.rewards import RewardFunction, Score
 from agentgym.types import Episode
 
-LENGTH: Final = struct.Struct(">I")
 READY: Final = b"ready"
-PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +76,14 @@ def failure(error: BaseException) -> Answer:
 
 def serve(channel: socket.socket) -> None:
     """Answer until the parent closes its end."""
-    setup: Setup = pickle.loads(_receive(channel))
+    setup: Setup = pickle.loads(receive_frame(channel))
     functions = [_import(function, setup.files) for function in setup.functions]
-    _send(channel, READY)
+    send_frame(channel, READY)
     while True:
-        episode: Episode = pickle.loads(_receive(channel))
+        episode: Episode = pickle.loads(receive_frame(channel))
         for function in functions:
             answer = function if isinstance(function, Answer) else _call(function, episode)
-            _send(channel, answer.to_json())
+            send_frame(channel, answer.to_json())
 
 
 class _Unpickler(pickle.Unpickler):
@@ -119,37 +114,9 @@ def _call(function: RewardFunction, episode: Episode) -> Answer:
         return failure(error)
 
 
-def _send(channel: socket.socket, body: bytes) -> None:
-    channel.sendall(LENGTH.pack(len(body)) + body)
-
-
-def _receive(channel: socket.socket) -> bytes:
-    (size,) = LENGTH.unpack(_receive_exactly(channel, LENGTH.size))
-    return _receive_exactly(channel, size)
-
-
-def _receive_exactly(channel: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = channel.recv(min(size, 1 << 20))
-        if not part:
-            raise EOFError("the parent closed the channel")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _die_with(parent_pid: int) -> None:
-    """A reward that hangs would outlive a killed parent, because it never sees the closed channel."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the line above
-        os._exit(1)
-
-
 def main(fd: int, parent_pid: int) -> None:
     """Serve on the inherited socket `fd` as long as the parent lives."""
-    _die_with(parent_pid)
+    die_with_parent(parent_pid)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)  # what a reward prints goes where errors go

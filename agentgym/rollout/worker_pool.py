@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from agentgym.errors import InfraError
 from agentgym.import_path import loaded_files
-from agentgym.rollout.worker import LENGTH, READY, Answer, Setup
+from agentgym.killable_child import LENGTH
+from agentgym.rollout.worker import READY, Answer, Setup
 from agentgym.types import Episode
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from agentgym.env import EpisodeContext, Reply
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.types import Task
-from agentgym_envs.math import gsm8k
 from agentgym_envs.math.environment import MathEnvironment
-from agentgym_envs.math.procedural import _MAKERS, LEVELS, Draws, make_problem, problems
+from agentgym_envs.math.procedural import _MAKERS, LEVELS, Draws, make_problem, problems, working
+from agentgym_envs.math.rows import in_order, read_rows
 
 DATA = Path(__file__).parent.parent / "data" / "gsm8k_shaped.jsonl"
 ANSWERS = {"25", "1350", "36", "-7", "5/8", "75", "360", "100/3", "106"}
@@ -69,6 +69,12 @@ def test_word_problems_have_the_answer_of_their_numbers() -> None:
         else:
             expected = Fraction(n[0] * n[1]) + Fraction(n[2] * n[3], 60)
         assert problem.answer == expected, problem.question
+
+
+def test_every_question_can_be_worked_out_from_its_text() -> None:
+    for problem in islice(problems("train", 11, LEVELS), 500):
+        exact = re.sub(r"[0-9.]+", lambda m: f"Fraction('{m[0]}')", working(problem.question))
+        assert eval(exact, {"Fraction": Fraction}) == problem.answer, problem.question
 
 
 def test_the_same_seed_gives_the_same_tasks_in_another_process() -> None:
@@ -203,11 +209,11 @@ def test_training_rows_come_again_in_another_order() -> None:
     tasks = MathEnvironment(source="jsonl", path=str(DATA), test_path=str(DATA)).tasks("train")
     with pytest.raises(UserError, match="no row for the train split"):  # every row is held out
         next(tasks)
-    rows = gsm8k.read_jsonl(DATA)
-    order = [row.key for row in islice(gsm8k.in_order(rows, "train", 1), 20)]
+    rows = read_rows("jsonl", str(DATA), "", "train", 0)
+    order = [row.key for row in islice(in_order(rows, "train", 1), 20)]
     assert sorted(order[:10]) == sorted(order[10:]) == sorted(row.key for row in rows)
     assert order[:10] != order[10:]
-    assert order == [row.key for row in islice(gsm8k.in_order(rows, "train", 1), 20)]
+    assert order == [row.key for row in islice(in_order(rows, "train", 1), 20)]
 
 
 def test_a_test_file_is_taken_whole_and_left_out_of_training(tmp_path: Path) -> None:
@@ -223,10 +229,12 @@ def test_parquet_rows_are_the_rows_of_the_same_jsonl(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [json.loads(line) for line in DATA.read_text().splitlines()]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
-    assert gsm8k.read_parquet(tmp_path / "rows.parquet") == gsm8k.read_jsonl(DATA)
+    assert read_rows("parquet", str(tmp_path / "rows.parquet"), "", "train", 0) == read_rows(
+        "jsonl", str(DATA), "", "train", 0
+    )
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(UserError, match=r"broken\.parquet is not a parquet file"):
-        gsm8k.read_parquet(tmp_path / "broken.parquet")
+        read_rows("parquet", str(tmp_path / "broken.parquet"), "", "train", 0)
 
 
 @pytest.mark.slow
@@ -249,11 +257,12 @@ def test_a_hub_data_set_keeps_its_own_splits(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"rows\.jsonl is not a JSONL file"),
-        ("[1]", r"row 1 of .*rows\.jsonl is \[1\]"),
-        ('{"answer": "#### 1"}', "row 1 of .* has no question"),
-        ('{"question": "a", "answer": "#### 1"}\n{"question": "b", "answer": "#### x"}', "row 2 of .* '#### x'"),
-        ('{"question": "a", "answer": null}', "row 1 of .* has the answer None"),
+        ("{", r"1 of 1 rows of .*rows\.jsonl can't be used: row 1 is not JSON"),
+        ("[1]", r"rows\.jsonl can't be used: row 1 is \[1\]"),
+        ('{"answer": "#### 1"}', "row 1 has no question"),
+        ('{"question": "a", "answer": "#### 1"}\n{"question": "b", "answer": "#### x"}', "1 of 2 .*row 2 .* '#### x'"),
+        ('{"question": "a", "answer": null}', "row 1 has the answer None"),
+        ('{"problem": "a", "solution": "It is 5."}', "row 1 has a solution without .*boxed"),
         ("", "holds no row"),
     ],
 )
@@ -273,6 +282,10 @@ def test_bad_data_is_the_users_mistake_and_named_by_its_row(tmp_path: Path, cont
         ({"levels": ()}, "levels is"),
         ({"tries": 3}, "tries 3"),
         ({"test_share": 1.0}, r"test_share 1\.0"),
+        ({"answer_format": "hash"}, "Did you mean 'hashes'"),
+        ({"units": "yes"}, "no units 'yes'"),
+        ({"tools": "calculater"}, "Did you mean 'calculator'"),
+        ({"tolerance": -1}, "tolerance -1"),
     ],
 )
 def test_options_that_are_not_allowed_are_refused(options: dict[str, object], message: str) -> None:

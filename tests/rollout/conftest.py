@@ -40,8 +40,8 @@ class CharacterTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(SPECIAL[i - 1] if i in (1, 2) else chr(i) for i in token_ids)
 
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
-        return self._template.render(messages=messages, add_generation_prompt=generation_prompt)
+    def render(self, messages: Sequence[Message], *, generation_prompt: bool, tools: object = None) -> str:
+        return self._template.render(messages=messages, tools=tools, add_generation_prompt=generation_prompt)
 
 
 @dataclass

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal, TypeAlias
+
+AnswerFormat: TypeAlias = Literal["auto", "boxed", "hashes"]
+"""auto: any mark, or else the last number. boxed, hashes: nothing but what `\\boxed{}` holds, or follows `####`."""
 
 MAX_NUMBER_CHARS: Final = 60  # longer numbers are not answers, and slow to compare
 MAX_EXPONENT: Final = 30
@@ -23,8 +26,17 @@ _NUMBER: Final = re.compile(
     (?P<percent>[ ]?%)?""",
     re.VERBOSE,
 )
-_MARK: Final = re.compile(r"####|\\boxed\s*\{|\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE)
-_LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*(?:\{\s*([0-9.,]+)\s*\}\s*\{\s*([0-9.,]+)\s*\}|([0-9])\s*([0-9]))")
+_BOX: Final = r"\\(?:boxed|fbox)\s*\{"
+_MARKS: Final[dict[AnswerFormat, re.Pattern[str]]] = {
+    "auto": re.compile(rf"####|{_BOX}|\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE),
+    "boxed": re.compile(_BOX),
+    "hashes": re.compile("####"),
+}
+_LATEX_FRACTION: Final = re.compile(
+    r"\\[dt]?frac\s*(?:\{\s*([-+]?[0-9.,]+)\s*\}\s*\{\s*([0-9.,]+)\s*\}|([0-9])\s*([0-9]))"
+)
+_BARE_BOX: Final = re.compile(r"\\boxed\s+([^\s$.]+)")  # \boxed 5, as some solutions have it
+_UNIT: Final = re.compile(r"\\(?:text|mbox|mathrm|textrm)\s*\{[^{}]*\}|\^\s*\{?\\circ\}?|\\(?:degree|ldots)\b")
 _LATEX_POWER: Final = re.compile(r"(?<!\s)\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))")
 _PLAIN: Final = str.maketrans({"−": "-", "–": "-", "\u00a0": "", "\u2009": "", "\u202f": "", "％": "%"})
 
@@ -39,36 +51,58 @@ class Number:
     def __str__(self) -> str:
         return f"{self.value}%" if self.percent else str(self.value)
 
-    def equals(self, other: Number) -> bool:
+    def equals(self, right: Number, tolerance: float = 0.0) -> bool:
         """Equal as numbers. A percent sign that only one has is read both ways: 50% is 50 and 1/2.
 
-        Data sets ask `what percent …?` and give 50, or ask for a share and give 0.5.
+        Data sets ask `what percent …?` and give 50, or ask for a share and give 0.5. tolerance: a share of `right`.
         """
-        if self.percent == other.percent:
-            return self.value == other.value
-        ours, theirs = (self, other) if self.percent else (other, self)
-        return ours.value in (theirs.value, theirs.value * 100)
+        if self.percent == right.percent:
+            ways = [(self.value, right.value)]
+        elif self.percent:
+            ways = [(self.value, right.value), (self.value, right.value * 100)]
+        else:
+            ways = [(self.value, right.value), (self.value * 100, right.value)]
+        return any(abs(ours - theirs) <= Fraction(tolerance) * abs(theirs) for ours, theirs in ways)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the agent gave as its answer. marked: after `####` or `answer:`, or in `\\boxed{}`."""
+    """What the agent gave as its answer. marked: after `####` or `answer:`, or in `\\boxed{}`.
+
+    text: what the mark names, without white space around it.
+    """
 
     number: Number | None
     marked: bool
+    text: str = ""
 
 
-def find_answer(text: str) -> Found:
+def find_answer(text: str, form: AnswerFormat = "auto") -> Found:
     """The last marked answer, and only that one, so that naming many numbers wins nothing.
 
-    Without a mark it is the last number of the text.
+    Without a mark it is the last number of the text where the form allows that.
     """
-    marks = list(_MARK.finditer(text))
+    marks = list(_MARKS[form].finditer(text))
     if not marks:
-        return Found(_pick(text, last=True), marked=False)
+        return Found(_pick(text, last=True) if form == "auto" else None, marked=False)
     mark = marks[-1]
     payload = _braced(text, mark.end()) if mark.group().endswith("{") else _line(text[mark.end() :])
-    return Found(_pick(payload.rpartition("=")[2], last=False), marked=True)
+    return Found(_pick(payload.rpartition("=")[2], last=False), marked=True, text=payload.strip())
+
+
+def boxed(text: str) -> str | None:
+    """What the last `\\boxed{}` of a solution holds."""
+    boxes = list(_MARKS["boxed"].finditer(text))
+    if boxes:
+        return _braced(text, boxes[-1].end())
+    bare = _BARE_BOX.findall(text)
+    return bare[-1] if bare else None
+
+
+def plain_number(text: str) -> Number | None:
+    """The number that the whole text is, but for units in `\\text{}` and signs of degrees; else None."""
+    found = _NUMBER.fullmatch(_UNIT.sub("", _simplified(text)).strip().rstrip("."))
+    return _number(found) if found else None
 
 
 def parse_number(text: str) -> Number | None:

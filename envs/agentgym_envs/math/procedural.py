@@ -182,6 +182,20 @@ def _journey(draws: Draws) -> tuple[str, Fraction]:
     return question, hours * speed + Fraction(slow * minutes, 60)
 
 
+def working(question: str) -> str:
+    """The expression whose value is the answer of a question that was made here."""
+    asked = re.fullmatch(r"What is (.+?)\?(?: Give a fraction\.)?", question)
+    if asked:
+        return re.sub(r"(\d+)% of (\d+)", r"\1 / 100 * \2", asked[1].replace(",", ""))
+    n = re.findall(r"\d+", question)
+    if "buys" in question:
+        return f"{n[3]} - {n[0]} * {n[1]} * {n[2]}"
+    if "finds" in question:
+        return f"({n[0]} + {n[1]} - {n[2]}) / {n[3]}"
+    assert "cycles" in question, question
+    return f"{n[0]} * {n[1]} + {n[2]} * {n[3]} / 60"
+
+
 _MAKERS: Final[dict[int, tuple[Maker, ...]]] = {
     1: (_sum, _difference),
     2: (_product, _quotient, _big_sum),

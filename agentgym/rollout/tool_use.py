@@ -1,0 +1,212 @@
+"""What a chat template does with tools, found out by rendering a known tool, a known call and known results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+from agentgym.components import SEAMS, find
+from agentgym.errors import UserError
+from agentgym.rollout.tokenizer import Tokenizer
+from agentgym.rollout.tool_formats.base import ToolFormat
+from agentgym.rollout.tool_formats.hermes import Hermes
+from agentgym.rollout.tool_formats.json_calls import dumps
+from agentgym.tools import MalformedCall, ToolCall
+from agentgym.types import Json, Message
+
+Written = Literal["object", "text", "content"]
+"""How a template takes the calls of a turn: arguments as an object, as JSON text, or only as part of the content."""
+
+_USER: Message = {"role": "user", "content": "."}
+_PROBES = (
+    ToolCall("zq_look_up", {"word": 'a "b" é', "count": 3}, "call00001"),
+    ToolCall("zq_find", {"place": "[north]", "deep": {"list": [1, {"x": "y"}]}}, "call00002"),
+)
+_SCHEMAS = tuple(
+    {
+        "type": "function",
+        "function": {
+            "name": call.name,
+            "description": "Looks up.",
+            "parameters": {"type": "object", "properties": {name: {"type": "string"} for name in call.arguments}},
+        },
+    }
+    for call in _PROBES
+)
+_TAG = re.compile(r"</?[A-Za-z_]{3,40}>|\[/?[A-Z_]{3,40}\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """How tools are used with one template.
+
+    native: the template writes the tools; else they are told in the system message. results_as: role of a result.
+    marks: texts that no message may contain, because they stand around calls or results.
+    """
+
+    format: ToolFormat
+    native: bool
+    calls_as: Written
+    results_as: Literal["tool", "user"]
+    marks: tuple[str, ...]
+
+
+def find_tool_use(tokenizer: Tokenizer, given: ToolFormat | None = None) -> ToolUse:
+    """Choose the format by proof: the template writes a known call, and the format reads the same call.
+
+    given: a format chosen by the user. One that the template does not write is taught in the system message.
+    Raises UserError where the template takes tools and writes calls in no known format.
+    """
+    takes_tools = _takes_tools(tokenizer)
+    calls_as, written = _written_call(tokenizer, takes_tools=takes_tools)
+    known = [given] if given is not None else known_formats()
+    proved = next((one for one in known if _is_proved(tokenizer, one, written)), None)
+    if proved is None and given is None and takes_tools:
+        names = ", ".join(SEAMS["tool_formats"].builtin)
+        raise UserError(
+            "the chat template takes tools, but no known format reads back the call that it writes: asked for "
+            f"{_PROBES[0].name} with {dumps(_PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
+            f"model.tool_format to one of {names}, or to the import path of a ToolFormat; it is then taught in the "
+            "system message"
+        )
+    chosen = proved or given or Hermes()
+    use = ToolUse(
+        format=chosen,
+        native=takes_tools and proved is not None,
+        calls_as=calls_as if proved else "content",
+        results_as="tool",
+        marks=chosen.markers,
+    )
+    results_as, around = _results(tokenizer, use)
+    return replace(use, results_as=results_as, marks=tuple(sorted({*chosen.markers, *_TAG.findall(around)})))
+
+
+def call_message(calls: Sequence[ToolCall], content: str, use: ToolUse) -> Message:
+    """A turn that calls, as this template takes it."""
+    if use.calls_as == "content":
+        return {"role": "assistant", "content": use.format.write(calls, content)}
+    return calling_message(calls, content, use.calls_as)
+
+
+def calling_message(calls: Sequence[ToolCall], content: str, calls_as: Literal["object", "text"]) -> Message:
+    written: list[Json] = [
+        {
+            "type": "function",
+            "id": call.call_id,
+            "function": {
+                "name": call.name,
+                "arguments": dict(call.arguments) if calls_as == "object" else dumps(call.arguments),
+            },
+        }
+        for call in calls
+    ]
+    return {"role": "assistant", "content": content, "tool_calls": written}
+
+
+def result_messages(messages: Sequence[Message], results_as: Literal["tool", "user"]) -> list[Message]:
+    """The results of a turn's calls as this template takes them; as a user's, they are one message."""
+    if results_as == "tool":
+        return list(messages)
+    texts = [f"<tool_response>\n{m['content']}\n</tool_response>" for m in messages if m["role"] == "tool"]
+    rest = [message for message in messages if message["role"] != "tool"]
+    if texts and rest and rest[0]["role"] == "user":  # many of these templates take no two messages of a user
+        texts.append(f"\n{rest.pop(0)['content']}")
+    return [*([Message(role="user", content="\n".join(texts))] if texts else []), *rest]
+
+
+@cache
+def known_formats() -> tuple[ToolFormat, ...]:
+    """Ours, in the order in which they are tried."""
+    return tuple(find("tool_formats", name)() for name in SEAMS["tool_formats"].builtin)
+
+
+def _takes_tools(tokenizer: Tokenizer) -> bool:
+    """Many templates drop tools without a word."""
+    return _PROBES[0].name in (_rendered(tokenizer, [_USER], tools=_SCHEMAS) or "")
+
+
+def _written_call(tokenizer: Tokenizer, *, takes_tools: bool) -> tuple[Written, list[str]]:
+    """How the template writes one call, and two if it takes two; nothing where it drops them."""
+    tools = _SCHEMAS if takes_tools else None
+    before = _rendered(tokenizer, [_USER], tools=tools, generation_prompt=True) or ""
+    ways: tuple[Literal["object", "text"], ...] = ("object", "text")
+    texts: list[str] = []
+    for calls_as in ways:
+        texts = []
+        for calls in (_PROBES[:1], _PROBES):
+            talk = [_USER, calling_message(calls, "", calls_as)]
+            if whole := _rendered(tokenizer, talk, tools=tools):
+                texts.append(_agents_part(tokenizer, before, whole))
+        if texts and _PROBES[0].name in texts[0]:
+            return calls_as, texts
+    return "content", texts or [""]
+
+
+def _agents_part(tokenizer: Tokenizer, before: str, whole: str) -> str:
+    """What follows the prompt, without the token that ends the turn; a tag is not cut in its middle."""
+    same = next(
+        (n for n, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), min(len(before), len(whole))
+    )
+    for begin, end in ("<>", "[]"):
+        if whole.rfind(begin, 0, same) > whole.rfind(end, 0, same):
+            same = whole.rfind(begin, 0, same)
+    text = whole[same:].rstrip()
+    ends = [token for token in tokenizer.special_tokens if text.endswith(token)]
+    return text.removesuffix(max(ends, key=len, default=""))
+
+
+def _is_proved(tokenizer: Tokenizer, tool_format: ToolFormat, written: Sequence[str]) -> bool:
+    """Whether the format reads what the template wrote, in the order of the calls."""
+    if not written[0]:
+        return False
+    for text, calls in zip(written, (_PROBES[:1], _PROBES), strict=False):
+        read = tool_format.parse_ids(tokenizer.encode(text), tokenizer).calls
+        if len(read) != len(calls) or not all(map(_is_same, read, calls)):
+            return False
+    return True
+
+
+def _is_same(read: ToolCall | MalformedCall, call: ToolCall) -> bool:
+    """Formats without quotes give texts for numbers; the schema's types turn them into numbers later."""
+    if not isinstance(read, ToolCall) or read.name != call.name or read.arguments.keys() != call.arguments.keys():
+        return False
+    pairs = [(read.arguments[name], value) for name, value in call.arguments.items()]
+    return all(found == value or found == _text(value) for found, value in pairs)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _results(tokenizer: Tokenizer, use: ToolUse) -> tuple[Literal["tool", "user"], str]:
+    """The role in which the template takes results, and what it writes around them."""
+    called = call_message(_PROBES[:1], "", use)
+    result: Message = {"role": "tool", "content": "zqresult0", "name": _PROBES[0].name, "tool_call_id": "call00001"}
+    before = _rendered(tokenizer, [_USER, called]) or ""
+    second: Message = {**result, "content": "zqresult1"}
+    for results in ([result, second], [result]):
+        whole = _rendered(tokenizer, [_USER, called, *results], generation_prompt=True)
+        if whole and all(message["content"] in whole for message in results):
+            return "tool", whole[len(before) :] if whole.startswith(before) else whole.rpartition(_PROBES[0].name)[2]
+    return "user", "<tool_response></tool_response>"
+
+
+def _rendered(
+    tokenizer: Tokenizer, messages: Sequence[Message], *, tools: Any = None, generation_prompt: bool = False
+) -> str | None:
+    """None where the template does not take the messages."""
+    try:
+        return render(tokenizer, messages, tools, generation_prompt=generation_prompt)
+    except UserError:
+        return None
+
+
+def render(tokenizer: Tokenizer, messages: Sequence[Message], tools: Any, *, generation_prompt: bool) -> str:
+    """With tools where there are any."""
+    if tools is None:
+        return tokenizer.render(messages, generation_prompt=generation_prompt)
+    return tokenizer.render(messages, generation_prompt=generation_prompt, tools=tools)
