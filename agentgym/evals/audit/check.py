@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import agentgym
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError, nearest
 from agentgym.evals.audit.findings import KINDS, Report
@@ -80,7 +80,7 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
     report = Report(
         environment=config.name,
         version=environment.version,
-        agentgym=agentgym.__version__,
+        agentgym=importlib.metadata.version("agentgym"),
         options=dict(config.options),
         weights=weights,
     )

@@ -89,7 +89,7 @@ class Judge:
         self.report.add("blocks", name, message)
 
     def _raise_floor(self, result: ProbeResult) -> None:
-        if result.reward is not None:
+        if result.reward is not None and result.episodes >= WON_TASKS:
             floor = self.report.floor
             self.report.floor = result.reward if floor is None else max(floor, result.reward)
 
@@ -102,7 +102,7 @@ class Judge:
             self.report.add("gamed", result.probe, message, _said(won[0]))
             return True
         best = self.report.oracle
-        if best is None or result.reward is None or best <= self.least:
+        if best is None or result.reward is None or best <= self.least or len(judged) < WON_TASKS:
             return False
         share = (result.reward - self.least) / (best - self.least)
         if share <= EARNED_SHARE + chance / 2:

@@ -12,5 +12,5 @@ MAX_TASKS: int | None = None
 
 
 def variants(attempt: Attempt) -> Iterator[Script]:
-    if attempt.usual and not attempt.right.has_calls:
+    if attempt.usual:
         yield "usual", always(attempt.usual)
