@@ -23,8 +23,9 @@ class TransformersEngine(ThreadedEngine[nn.Module]):
     """
 
     def __init__(self, config: GeneratorConfig, model_path: str) -> None:
-        from transformers import AutoConfig
+        from transformers import AutoConfig, logging
 
+        logging.disable_progress_bar()  # of every update, in the process's log
         try:
             self._model_config: Any = AutoConfig.from_pretrained(model_path)
         except (OSError, ValueError, KeyError) as error:
