@@ -240,7 +240,8 @@ class ToolTrace:
     """One tool call and its answer.
 
     turn: the agent's turn that made it, from 1. arguments: by name; the text as sampled where it could not be read.
-    result: what the agent was told. error: "" or the kind of the agent's mistake, see `agentgym.tools.ToolResult`.
+    result: what the agent was told. error: "" or the kind of the agent's mistake, see `agentgym.tools.ToolResult`;
+    `broken` where the call ended the episode without an answer.
     """
 
     turn: int
