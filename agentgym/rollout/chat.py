@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from agentgym.errors import UserError
+from agentgym.rollout.template_cache import Frames, Remembered
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
 from agentgym.rollout.tool_formats.base import Parsed, ToolFormat, replaced
 from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
@@ -23,6 +24,7 @@ from agentgym.types import Json, Message
 
 AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
 USER: Message = {"role": "user", "content": "\u27eauser\u27eb"}
+_REMEMBERED_CHARS = 1000  # a reply that is longer seldom comes twice
 _THOUGHTS = ("<think>", "</think>")
 
 Schemas = Sequence[Mapping[str, Json]]
@@ -51,6 +53,9 @@ class ChatRenderer:
         self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
         self._marks: tuple[str, ...] = ()  # what no message may contain since there are tools
         self._told: dict[int, _Told] = {}
+        self._prompts: Remembered[tuple[Schemas | None, tuple[int, ...]]] = Remembered(256)
+        self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
+        self._continuations: Remembered[tuple[Frames, str, int]] = Remembered(64)
 
     @cached_property
     def tool_use(self) -> ToolUse:
@@ -62,7 +67,13 @@ class ChatRenderer:
 
     def prompt(self, messages: Sequence[Message], tools: Schemas | None = None) -> tuple[int, ...]:
         """The ids of an opening conversation, up to the start of the agent's turn."""
-        return self.tokenizer.encode(self.prompt_text(messages, tools))
+        if any("tool_calls" in message for message in messages):
+            return self.tokenizer.encode(self.prompt_text(messages, tools))
+        key = (id(tools), *((m["role"], m["content"], m.get("name"), m.get("tool_call_id")) for m in messages))
+        known = self._prompts.get(key)  # the episodes of a group have one prompt
+        if known is None or known[0] is not tools:
+            known = self._prompts.keep(key, (tools, self.tokenizer.encode(self.prompt_text(messages, tools))))
+        return known[1]
 
     def prompt_text(self, messages: Sequence[Message], tools: Schemas | None = None) -> str:
         if not tools:
@@ -80,10 +91,24 @@ class ChatRenderer:
         Results of calls come first, all of a turn together. Raises UserError where the template does not take the
         messages, or drops a result.
         """
-        end = self.tokenizer.decode(said[-1:]) if said else self.stop
-        text = self.between_turns(self._harmless(messages), end)
-        known = self.tokenizer.encode(end)  # some tokenizers begin a text otherwise than they continue it
-        return self.tokenizer.encode(end + text)[len(known) :]
+        frames, end, num_end = self._continuation(said[-1] if said else None)
+        text = end + frames.render(self._harmless(messages))
+        ids = self._replies.get((text, num_end))
+        if ids is None:
+            ids = self.tokenizer.encode(text)[num_end:]
+            if len(text) <= _REMEMBERED_CHARS:
+                self._replies.keep((text, num_end), ids)
+        return ids
+
+    def _continuation(self, last: int | None) -> tuple[Frames, str, int]:
+        """What follows a turn with this last id, the id as text, and how many tokens that text is."""
+        known = self._continuations.get(last)
+        if known is None:
+            end = self.stop if last is None else self.tokenizer.decode([last])
+            frames = Frames(partial(self.between_turns, end=end))
+            # Some tokenizers begin a text otherwise than they continue it, so it is encoded with what is before it.
+            known = self._continuations.keep(last, (frames, end, len(self.tokenizer.encode(end))))
+        return known
 
     def parse(self, completion_ids: Sequence[int]) -> Parsed:
         """What the agent said, without its end token: its calls, and what is outside of them."""
