@@ -52,7 +52,7 @@ def test_a_templates_package_is_installed_tested_and_checked(cli, tmp_path: Path
         "120",
         str(folder),
     ]
-    assert subprocess.run(lint, capture_output=True).returncode == 0
+    assert subprocess.run([*lint, "--line-length", "120", str(folder)]).returncode == 0
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
