@@ -40,19 +40,8 @@ def test_a_templates_package_is_installed_tested_and_checked(cli, tmp_path: Path
     assert " passed" in finished(folder, site, "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "tests")
     report = json.loads(finished(tmp_path, site, "agentgym.cli.main", "envs", "check", made["environment"], "--json"))
     assert report["clean"] and report["oracle"] >= 1.0 and report["gap"] > 0.6 * report["oracle"]
-    lint = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--select",
-        "E,F,B,UP",
-        "--line-length",
-        "120",
-        str(folder),
-    ]
-    assert subprocess.run([*lint, "--line-length", "120", str(folder)]).returncode == 0
+    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E,F,B,UP", "--line-length", "120"]
+    assert subprocess.run([*lint, str(folder)]).returncode == 0
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
