@@ -334,7 +334,8 @@ async def test_a_script_is_closed_when_the_episode_ends_before_it() -> None:
         finally:
             closed.append(True)
 
-    assert (await play(endless())).stop is Stop.MAX_TURNS and closed
+    script = endless()
+    assert (await play(script)).stop is Stop.MAX_TURNS and closed
 
 
 async def test_a_script_meets_the_environments_faults_as_a_model_does() -> None:
