@@ -75,7 +75,7 @@ def _rate(folder: Path, rates: LearningRates) -> dict[str, Default]:
 
 def _lengths(folder: Path, given: Mapping[str, object], most: Mapping[str, int]) -> dict[str, Default]:
     """One length for rows, context and episode, so that they fit; that of the given ones where there are any."""
-    context = read_config(folder).get("max_position_embeddings")
+    context = _context(read_config(folder))
     longest = context if isinstance(context, int) and context > 0 else sys.maxsize
     fixed = [value for key in LENGTHS if isinstance(value := given.get(key), int)]
     turn = given.get(TURN_LENGTH)
@@ -93,6 +93,16 @@ def _lengths(folder: Path, given: Mapping[str, object], most: Mapping[str, int])
     turn_length = max(1, episode // 4) if isinstance(episode, int) else length
     found[TURN_LENGTH] = Default(value=turn_length, source="a quarter of rollout.max_episode_tokens")
     return found
+
+
+def _context(config: Mapping[str, object]) -> object:
+    """Of the language model in it, by either of the names that architectures have for it."""
+    inner = config.get("text_config")
+    for of in (inner if isinstance(inner, Mapping) else {}, config):
+        for name in ("max_position_embeddings", "n_positions"):
+            if name in of:
+                return of[name]
+    return None
 
 
 def _num_parameters(folder: Path) -> int | None:
