@@ -110,7 +110,7 @@ class EpisodeRunner:
             episode.outcome, episode.stop = Outcome.INVALID, cut
             return Reply()
         told = await self._answer(calls, ids)
-        if episode.stop is not None:
+        if episode.stop is Stop.MALFORMED:
             return Reply()
         reply = await self._ask("after_calls" if calls else "reply")
         context.messages.extend(reply.messages)
@@ -141,7 +141,7 @@ class EpisodeRunner:
         await answer_calls(
             calls, tools, self._call_tool, episode.tool_calls, turn=self.context.turn, max_chars=config.max_tool_chars
         )
-        if episode.stop is not None:
+        if episode.stop is Stop.MALFORMED:
             return []
         told = [tool_message(*one) for one in zip(calls, ids, episode.tool_calls[known:], strict=True)]
         self.context.messages.extend(told)
