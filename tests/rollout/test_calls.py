@@ -152,10 +152,9 @@ TURN = Turn(
 
 def test_calls_are_answered_in_order_and_the_environment_is_asked_after_them() -> None:
     played = Played()
-    first, second = played.say((call("add", number=2), call("add"), call("add", number=-1)), "done")
-    episode = played.episode
-    assert [message["content"] for message in first.messages] == ["2", "3", "Error: it only grows"]
-    assert played.environment.asked == ["after calls"] and episode.stop is Stop.DONE and second is not None
+    [reply] = played.say((call("add", number=2), call("add"), call("add", number=-1)))
+    assert [message["content"] for message in reply.messages] == ["2", "3", "Error: it only grows"]
+    assert played.environment.asked == ["after calls"] and played.episode.stop is Stop.DONE
 
 
 def test_a_turn_without_calls_is_the_environments_to_answer() -> None:
@@ -203,6 +202,8 @@ def test_what_a_tool_raises_ends_the_episode_and_is_no_zero(
         played.say((call("look", after_s=1, fail=fail), *beside))
     assert broken.value.record.source == source and broken.value.retry == (fail == "infra")
     assert played.episode.reward is None
+    assert {trace.error for trace in played.episode.tool_calls} == {"broken"}
+    assert {"bug": "a bug", "infra": "sandbox gone"}[fail] in played.episode.tool_calls[0].result
 
 
 def test_a_call_that_never_returns_is_the_environments_fault() -> None:
@@ -332,7 +333,8 @@ async def test_a_script_is_closed_when_the_episode_ends_before_it() -> None:
         finally:
             closed.append(True)
 
-    assert (await play(endless())).stop is Stop.MAX_TURNS and closed
+    script = endless()
+    assert (await play(script)).stop is Stop.MAX_TURNS and closed
 
 
 async def test_a_script_meets_the_environments_faults_as_a_model_does() -> None:
