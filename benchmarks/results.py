@@ -29,15 +29,16 @@ DOCUMENT = HERE.parent / "docs" / "results.md"
 CURVE = HERE.parent / "docs" / "results-curve.png"
 
 STALE = ("--lag", "16", "--set", "loop.max_staleness=0", "--set", "loop.steps=40")
+STEPS = ("--set", "loop.steps=60")  # more than the default, so that the end is flat
 LEARNING: Mapping[str, tuple[str, ...]] = {
-    "seed-0": (),
-    "seed-1": ("--set", "loop.seed=1", "--set", "trainer.seed=1"),
-    "seed-2": ("--set", "loop.seed=2", "--set", "trainer.seed=2"),
-    "random-reward": ("--random-reward",),
-    "learning-rate-0": ("--set", "optimizer.lr=0"),
+    "seed-0": STEPS,
+    "seed-1": (*STEPS, "--set", "loop.seed=1", "--set", "trainer.seed=1"),
+    "seed-2": (*STEPS, "--set", "loop.seed=2", "--set", "trainer.seed=2"),
+    "random-reward": (*STEPS, "--random-reward"),
+    "learning-rate-0": (*STEPS, "--set", "optimizer.lr=0"),
     "stale-16-corrected": STALE,
     "stale-16-uncorrected": (*STALE, "--set", "loss.name=reinforce"),
-    "docker": ("--set", "sandbox.name=docker"),
+    "docker": (*STEPS, "--set", "sandbox.name=docker"),
 }
 
 
@@ -48,8 +49,8 @@ def _seeds(name: str, *words: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-MATH = ("--set", "env.name=math", "--set", "env.options.levels=[1,2]")
-TOOLS = ("--set", "env.name=tool_use", "--set", "env.options.levels=[1,2]")
+MATH = (*STEPS, "--set", "env.name=math", "--set", "env.options.levels=[1,2]")
+TOOLS = (*STEPS, "--set", "env.name=tool_use", "--set", "env.options.levels=[1,2]")
 DIGITS = MEASURED / "digits.py"  # the environment of README.md
 README = ("--set", f"env.name={DIGITS}:Digits", "--set", "loop.steps=20")
 ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +60,7 @@ ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
     "tool_use-withheld": (*TOOLS, "--set", "env.options.withhold_replies=true"),
     **_seeds("readme", *README),
     "readme-learning-rate-0": (*README, "--set", "optimizer.lr=0"),
-    "learnable": ("--set", "task_sampler=learnable"),
+    "learnable": (*STEPS, "--set", "task_sampler=learnable"),
 }
 WORK = ("--set", "loop.steps=40")
 OVERLAP: Mapping[str, tuple[str, ...]] = {
