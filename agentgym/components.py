@@ -67,6 +67,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "auto": "agentgym.generators.select:AutoEngine",
             "native": "agentgym.generators.select:NativeEngineConfig",
             "vllm": "agentgym.generators.select:VllmEngineConfig",
+            "transformers": "agentgym.generators.select:TransformersEngineConfig",
         },
     ),
     "weight_stores": Seam(

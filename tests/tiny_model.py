@@ -1,4 +1,4 @@
-"""A tiny Qwen3 with random weights, and samples for it."""
+"""A tiny Qwen3 or a relative of it with random weights, and samples for it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,39 @@ from agentgym.types import Sample
 VOCAB_SIZE = 96
 
 
-def write_model(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, layers: int = 2) -> str:
-    """Write a Hugging Face folder with random weights, large enough to make logits differ."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+FAMILIES: dict[str, dict[str, object]] = {
+    "qwen3": {"head_dim": 16},
+    "qwen2": {},
+    "llama": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10_000.0, **LLAMA3}},
+}
 
-    config = Qwen3Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=tied,
-        initializer_range=0.2,
-    )
+
+def write_model(
+    folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, layers: int = 2, family: str = "qwen3"
+) -> str:
+    """Write a Hugging Face folder with random weights, large enough to make logits differ."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings: dict[str, object] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": tied,
+        "initializer_range": 0.2,
+    }
     torch.manual_seed(0)
-    Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings | FAMILIES[family]))
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):  # transformers sets them to 0, which would hide a mistake
+            torch.nn.init.uniform_(weight, -0.5, 0.5)
+    model.to(dtype).save_pretrained(folder)
     (folder / "tokenizer_config.json").write_text("{}")
     return str(folder)
 

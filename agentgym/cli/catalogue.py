@@ -18,6 +18,7 @@ OWN = {
     "compare": "compare two policies task by task",
     "runs": "list the runs",
     "episodes": "read a run's episodes, one by one",
+    "rescore": "score a run's saved episodes again, with other rewards",
     "curve": "draw a run's reward curve",
     "envs": "list environments, show their tasks",
     "plugins": "list plugins and what they provide",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -64,15 +64,20 @@ def finish(
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
+    given = apply_overrides(mapping, arguments.overrides)
+    return finish_checked(given, given_weights(arguments.reward), base=base, where=where, plugins=shell.plugins)
+
+
+def given_weights(words: Sequence[str] | None) -> dict[str, float | None]:
+    """Of `--reward` NAME or NAME=WEIGHT, where NAME may be an import path. None is the reward's own weight."""
     weights: dict[str, float | None] = {}
-    for word in arguments.reward or ():  # NAME, NAME=WEIGHT or an import path
+    for word in words or ():
         name, equals, weight = word.partition("=")
         try:
             weights[name] = float(weight) if equals else None
         except ValueError:
             raise UserError(f"--reward {word}: {weight!r} is not a number; write NAME=WEIGHT") from None
-    given = apply_overrides(mapping, arguments.overrides)
-    return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins)
+    return weights
 
 
 def finish_checked(

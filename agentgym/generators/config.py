@@ -25,7 +25,7 @@ class EngineConfig(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
-    """engine: auto takes vllm where it is installed with a GPU, else native."""
+    """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses."""
 
     engine: EngineConfig = component("generator_engines", "auto")
     replicas: int = 2

@@ -1,24 +1,37 @@
-"""The generator engines of ours: vLLM where it is installed with a GPU, else the native one."""
+"""The generator engines of ours, and which one `auto` takes for a model."""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
+from agentgym.models.architecture import read_architecture, read_config
 from agentgym.models.device import pick_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeEngineConfig(EngineConfig):
-    """Dense Qwen3 in plain torch, on a CPU or a GPU."""
+    """Dense Qwen3, Qwen2 and Llama in plain torch, on a CPU or a GPU."""
 
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         from agentgym.generators.native.engine import NativeEngine
 
         return NativeEngine(generator, model_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersEngineConfig(EngineConfig):
+    """Any causal language model that transformers knows, one sequence at a time, on a CPU or a GPU."""
+
+    def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
+        from agentgym.generators.transformers.engine import TransformersEngine
+
+        return TransformersEngine(generator, model_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +54,36 @@ class VllmEngineConfig(EngineConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoEngine(EngineConfig):
-    """vLLM with its defaults where it is installed and there is a GPU, else the native engine."""
+    """vLLM where it is installed and there is a GPU, else the native engine, for what that refuses transformers."""
 
-    def choose(self, generator: GeneratorConfig) -> EngineConfig:
-        """Imports neither engine."""
+    def choose(self, generator: GeneratorConfig, model_path: str) -> EngineConfig:
+        """With its defaults. Imports no engine. Raises UserError for a folder without a readable config.json."""
         if vllm_is_installed() and generator.device != "cpu" and pick_device("auto", "generator") == "cuda":
             return VllmEngineConfig()
-        return NativeEngineConfig()
+        return TransformersEngineConfig() if why_not_native(model_path) else NativeEngineConfig()
 
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
-        return self.choose(generator).build(generator, model_path)
+        return self.choose(generator, model_path).build(generator, model_path)
+
+
+def settle_engine(generator: GeneratorConfig, model_path: str, note: Callable[[str], None]) -> GeneratorConfig:
+    """The same with the engine that `auto` stands for; `note` is called where that is the slow one."""
+    if not isinstance(generator.engine, AutoEngine):
+        return generator
+    engine = generator.engine.choose(generator, model_path)
+    if isinstance(engine, TransformersEngineConfig):
+        note(f"the generator engine is transformers, which is slow: {why_not_native(model_path)}")
+    return replace(generator, engine=engine)
+
+
+def why_not_native(model_path: str) -> str:
+    """What the native engine says to a model that it refuses; "" for one that it computes."""
+    read_config(Path(model_path))  # raises
+    try:
+        read_architecture(Path(model_path))
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def vllm_is_installed() -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from agentgym.actors.runtime import Runtime
 from agentgym.evals.play import EvalResult, EvalSetup, play_eval, summarize
+from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
@@ -52,7 +53,8 @@ async def evaluate(
         store = await recipe.weights.open(folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
-        generator = GeneratorService(config=recipe.generator, store=store, model_path=str(model_path), runtime=runtime)
+        config = settle_engine(recipe.generator, str(model_path), reporter.note)
+        generator = GeneratorService(config=config, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
         with gym.activity.doing("start"):
             await generator.start()

@@ -21,6 +21,7 @@ from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
+from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
@@ -59,6 +60,7 @@ async def train(
     what broke.
     """
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
+    read_architecture(model_path)  # raises for what can't be trained
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)

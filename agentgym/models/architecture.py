@@ -6,24 +6,47 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-QK_NORM = {"qwen3": True}
-"""The model types that the trainer and the native engine compute; whether queries and keys are normalised."""
+
+class Family(NamedTuple):
+    """qk_norm: queries and keys are normalised, head by head. qkv_bias: their products and the values' have biases."""
+
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    rope_theta: float | None = None  # where config.json has none
+
+
+FAMILIES = {"qwen3": Family(qk_norm=True), "qwen2": Family(qkv_bias=True), "llama": Family(rope_theta=10_000.0)}
+"""By model_type: what the trainer and the native engine compute."""
 TIED_HEAD = "lm_head.weight"
 """The one weight that may be stored or not: a tied head is the embedding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Llama 3.1's: frequencies whose wave is longer than a context are divided by `factor`, short ones are kept.
+
+    low_freq_factor, high_freq_factor: original_context over them are the wavelengths, in tokens, from which on and
+    up to which; in between it is interpolated. `inverse_frequencies` computes it.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The sizes of a dense decoder. dim: of the hidden states. rope_theta: base of the rotary frequencies.
 
-    tied: the output head is the embedding. qk_norm: queries and keys are normalised, head by head.
+    tied: the output head is the embedding. qk_norm, qkv_bias: see `Family`.
     """
 
     model_type: str
@@ -39,6 +62,8 @@ class Architecture:
     tied: bool
     qk_norm: bool
     max_positions: int
+    qkv_bias: bool = False
+    rope_scaling: RopeScaling | None = None
 
     @property
     def heads_per_kv(self) -> int:
@@ -70,6 +95,9 @@ class Architecture:
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, self.dim)}
         for layer in range(self.num_layers):
             shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
+            if self.qkv_bias:
+                biased = (f"self_attn.{name}_proj" for name in "qkv")
+                shapes |= {f"model.layers.{layer}.{name}.bias": of_layer[name][:1] for name in biased}
         shapes["model.norm.weight"] = (self.dim,)
         if not self.tied:
             shapes[TIED_HEAD] = (self.vocab_size, self.dim)
@@ -96,17 +124,22 @@ def read_architecture(folder: Path) -> Architecture:
     """Raises UserError for a model that the trainer and the native engine would not compute exactly."""
     config, path = read_config(folder), folder / "config.json"
     model_type = config.get("model_type")
-    if model_type not in QK_NORM:
+    if model_type not in FAMILIES:
         raise UserError(
-            f"{path}: model_type is {model_type!r}; the trainer and the native engine compute "
-            f"{', '.join(map(repr, QK_NORM))} (dense). To evaluate other models use generator.engine=vllm"
+            f"{path}: model_type is {model_type!r}; the trainer and the native engine compute dense models of "
+            f"{', '.join(map(repr, FAMILIES))}. Others can't be trained; to evaluate one use "
+            "generator.engine=transformers, or vllm on a GPU"
         )
+    family = FAMILIES[model_type]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
     refused = {
         "a sliding window": config.get("use_sliding_window", False),
         "biases in attention": config.get("attention_bias", False),
+        "biases in the feed-forward layers": config.get("mlp_bias", False),
         f"hidden_act {config.get('hidden_act')!r}": config.get("hidden_act", "silu") != "silu",
-        f"rope type {rope.get('rope_type')!r}": rope.get("rope_type", "default") != "default",
+        f"rope type {rope_type!r}": rope_type not in ("default", "llama3"),
+        "partly rotated heads": rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0,
     }
     for what, present in refused.items():
         if present:
@@ -119,16 +152,29 @@ def read_architecture(folder: Path) -> Architecture:
             ffn_dim=config["intermediate_size"],
             num_layers=config["num_hidden_layers"],
             num_heads=config["num_attention_heads"],
-            num_kv_heads=config["num_key_value_heads"],
+            num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
             head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            rope_theta=float(rope.get("rope_theta") or config["rope_theta"]),
+            rope_theta=float(
+                rope.get("rope_theta") or config.get("rope_theta") or family.rope_theta or config["rope_theta"]
+            ),
             norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             tied=bool(config.get("tie_word_embeddings", False)),
-            qk_norm=QK_NORM[model_type],
+            qk_norm=family.qk_norm,
             max_positions=config.get("max_position_embeddings", 32_768),
+            qkv_bias=family.qkv_bias,
+            rope_scaling=None if rope_type == "default" else _rope_scaling(rope),
         )
     except KeyError as error:
         raise UserError(f"{path} lacks the field {error}") from error
+
+
+def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling:
+    return RopeScaling(
+        factor=float(rope["factor"]),
+        low_freq_factor=float(rope["low_freq_factor"]),
+        high_freq_factor=float(rope["high_freq_factor"]),
+        original_context=int(rope["original_max_position_embeddings"]),
+    )
 
 
 def collect(wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from agentgym.errors import UserError
 from agentgym.models.architecture import read_architecture, read_config
 from agentgym.models.device import pick_device
 from agentgym.models.resolve import TINY, config_folder
+from agentgym.models.smollm2 import SMOLLM2
 from agentgym.models.tiny import policy_recipe
 
 LENGTHS = ("trainer.seq_len", "generator.max_model_len", "rollout.max_episode_tokens")
@@ -20,6 +21,7 @@ KEYS = ("optimizer.lr", *LENGTHS, TURN_LENGTH, "trainer.dtype", "generator.dtype
 """The fields of a recipe whose defaults depend on the model."""
 
 MAX_LENGTH = {"cpu": 1024, "cuda": 4096}  # tokens, where the model's own context is longer
+MAX_LENGTHS = {SMOLLM2: {"cpu": 1024, "cuda": 2048}}  # of models that lose the thread before their context is full
 LENGTH_STEP = 64  # rows are shared by the ranks of tensor parallelism
 LEARNING_RATES = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
 """Least number of parameters, and where to start with full fine-tuning by AdamW."""
@@ -56,14 +58,14 @@ def model_defaults(path: str, given: Mapping[str, object]) -> dict[str, Default]
         found[f"{section}.dtype"] = Default(value=dtype, source=f"the device: {device}")
     compiled = _device("trainer", given) == "cuda"
     found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
-    found |= _lengths(folder, given)
+    found |= _lengths(folder, given, MAX_LENGTHS.get(path, MAX_LENGTH))
     if (parameters := _num_parameters(folder)) is not None:
         rate = next(rate for least, rate in LEARNING_RATES if parameters >= least)
         found["optimizer.lr"] = Default(value=rate, source=f"the model: {parameters:,} parameters")
     return found
 
 
-def _lengths(folder: Path, given: Mapping[str, object]) -> dict[str, Default]:
+def _lengths(folder: Path, given: Mapping[str, object], most: Mapping[str, int]) -> dict[str, Default]:
     """One length for rows, context and episode, so that they fit; that of the given ones where there are any."""
     context = read_config(folder).get("max_position_embeddings")
     longest = context if isinstance(context, int) and context > 0 else sys.maxsize
@@ -74,7 +76,7 @@ def _lengths(folder: Path, given: Mapping[str, object]) -> dict[str, Default]:
         source = f"{', '.join(key for key in LENGTHS if key in given)}, given"
     else:
         device = "cuda" if _device("trainer", given) == _device("generator", given) == "cuda" else "cpu"
-        bound = max(MAX_LENGTH[device], turn if isinstance(turn, int) else 0)
+        bound = max(most[device], turn if isinstance(turn, int) else 0)
         length = min(-(-bound // LENGTH_STEP) * LENGTH_STEP, longest)
         length -= length % LENGTH_STEP if length > LENGTH_STEP else 0
         source = f"the model: a context of {context} tokens (at most {bound} by default on this device)"

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import UserError, nearest
+from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
 
 TINY = "builtin:tiny"
 
 
 def resolve_model(path: str, scratch: Path, *, random_weights: bool = False) -> Path:
-    """The folder of a model: the shipped one, a local one, or one from the hub, downloaded to the hub's cache.
+    """The folder of a model: the shipped one, a local one, a package's, or one from the hub, each in its cache.
 
     random_weights: the same architecture and tokenizer with freshly drawn weights, in a folder under `scratch`.
     """
@@ -35,18 +36,22 @@ def config_folder(path: str) -> Path | None:
 
 
 def local_folder(path: str) -> Path | None:
-    """None for a hub name. Raises UserError for what can only be a local path, and is not a folder."""
+    """None for a hub name; a package's model is converted. Raises UserError for what can only be local and is not."""
     if path == TINY:
         return policy_path()
+    if path == SMOLLM2:
+        return smollm2_folder()
     folder = Path(path)
     if folder.is_dir():
         hf = folder / "hf"  # of a run's checkpoint
         return hf if not (folder / "config.json").is_file() and (hf / "config.json").is_file() else folder
-    allowed = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, or {TINY}"
+    allowed = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, {TINY} or {SMOLLM2}"
     if folder.exists():
         raise UserError(f"the model {path!r} is a file; give {allowed}")
     parent = folder.parent
-    if path.startswith((".", "/", "~", "builtin:")) or path.count("/") != 1 or parent.is_dir():
+    if path.startswith(("builtin:", "pypi:")):
+        raise UserError(f"no model {path!r}.{nearest(path, (TINY, SMOLLM2))} Or give {allowed}.")
+    if path.startswith((".", "/", "~")) or path.count("/") != 1 or parent.is_dir():
         siblings = [place.name for place in parent.iterdir() if place.is_dir()] if parent.is_dir() else []
         hint = nearest(folder.name, siblings) if siblings else ""
         raise UserError(f"no model folder {path!r}.{hint} Give {allowed}.")

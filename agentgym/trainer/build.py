@@ -14,7 +14,7 @@ from agentgym.errors import UserError
 from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.model import titan_config
+from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
 from agentgym.trainer.setup import TrainerSetup
@@ -62,7 +62,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     rate = CurrentRate(RateSchedule.of(optimizer, setup.total_steps))
     return TrainedModel(
         model=model,
-        adapter=titan.qwen3.Qwen3StateDictAdapter(config, None),
+        adapter=HuggingFaceNames(config),
         optimizers=optimizers,
         schedule=titan.LRSchedulersContainer(optimizers, rate),
         rate=rate,

@@ -8,11 +8,15 @@ from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.attention import PackedSDPA
 from agentgym.trainer.head import LogProbHead
+from agentgym.trainer.rope import rope_config
 from agentgym.trainer.setup import TrainerSetup
 
 
 def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool) -> Any:
-    """torchtitan's configuration of the model: with our log-probability head, and packed attention without flex."""
+    """torchtitan's configuration of the model: with our log-probability head, and packed attention without flex.
+
+    All families are its Qwen3, whose rotary pairs lie as in Hugging Face's weights; what a family lacks is left out.
+    """
     dim, tied = architecture.dim, architecture.tied
     norm = titan.qwen3._qwen3_norm
     embedding_init = titan.qwen3._EMBEDDING_SKIP_INIT if tied else titan.qwen3._EMBEDDING_INIT
@@ -25,9 +29,7 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
         hidden_dim=architecture.ffn_dim,
         fuse_qkv=True,
         attn_backend="flex",
-        rope=titan.CosSinRoPE.Config(
-            dim=architecture.head_dim, max_seq_len=setup.trainer.seq_len, theta=architecture.rope_theta
-        ),
+        rope=rope_config(architecture, setup.trainer.seq_len),
     )
     config = titan.Qwen3Model.Config(
         vocab_size=architecture.vocab_size,
@@ -48,8 +50,23 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
     )
     config.norm.eps = architecture.norm_eps
     for layer in config.layers:
+        attention = layer.attention
         if not flex:
-            layer.attention.inner_attention = PackedSDPA.Config()
-        for part in (layer.attention_norm, layer.ffn_norm, layer.attention.qk_norm):
-            part.eps = architecture.norm_eps
+            attention.inner_attention = PackedSDPA.Config()
+        if not architecture.qk_norm:
+            attention.qk_norm = None
+        attention.qkv_linear.wqkv.bias = architecture.qkv_bias
+        for part in (layer.attention_norm, layer.ffn_norm, attention.qk_norm):
+            if part is not None:
+                part.eps = architecture.norm_eps
     return config
+
+
+class HuggingFaceNames(titan.Qwen3StateDictAdapter):  # type: ignore[misc]  # torchtitan has no types
+    """torchtitan's names of weights to Hugging Face's and back, also of the biases that Qwen3 does not have."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config, None)
+        for name in "qkv":
+            bias = f"layers.{{}}.attention.qkv_linear.w{name}.bias"
+            self.from_hf_map[f"model.layers.{{}}.self_attn.{name}_proj.bias"] = bias

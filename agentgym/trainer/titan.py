@@ -46,6 +46,7 @@ try:
     from torchtitan.models.common import Linear as Linear
     from torchtitan.models.common.attention import FlexAttention
     from torchtitan.models.qwen3.model import Qwen3Model as Qwen3Model
+    from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter as Qwen3StateDictAdapter
     from torchtitan.protocols.module import Module as Module
 finally:
     for _name in _stood_in:

@@ -5,21 +5,50 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+from plain_model import make_model
 
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.native.engine import NativeEngine
-from agentgym.generators.select import AutoEngine, NativeEngineConfig, VllmEngineConfig
+from agentgym.generators.select import (
+    AutoEngine,
+    NativeEngineConfig,
+    TransformersEngineConfig,
+    VllmEngineConfig,
+    settle_engine,
+)
+from agentgym.generators.transformers.engine import TransformersEngine
+from agentgym.models.tiny import policy_path
 
 with_vllm = importlib.util.find_spec("vllm") is not None
 
 
 def test_auto_takes_native_on_a_cpu(old_model):
     config = GeneratorConfig(device="cpu", max_model_len=64)
-    assert AutoEngine().choose(config) == NativeEngineConfig()
+    assert AutoEngine().choose(config, str(old_model.folder)) == NativeEngineConfig()
     assert isinstance(config.engine.build(config, str(old_model.folder)), NativeEngine)
+    assert settle_engine(config, str(old_model.folder), pytest.fail).engine == NativeEngineConfig()
+
+
+def test_auto_takes_transformers_for_what_native_refuses_and_says_why(tmp_path):
+    folder = make_model(tmp_path, seed=0, family="gpt2").folder
+    config = GeneratorConfig(device="cpu", max_model_len=64)
+    notes = []
+    assert settle_engine(config, str(folder), notes.append).engine == TransformersEngineConfig()
+    assert len(notes) == 1 and "transformers, which is slow" in notes[0] and "model_type is 'gpt2'" in notes[0]
+    assert isinstance(config.engine.build(config, str(folder)), TransformersEngine)
+    asked = replace(config, engine=NativeEngineConfig())
+    assert settle_engine(asked, str(folder), pytest.fail) == asked
+    with pytest.raises(UserError, match=r"generator\.engine=transformers"):
+        asked.engine.build(asked, str(folder))
+
+
+def test_auto_passes_on_what_is_wrong_with_the_folder(tmp_path):
+    with pytest.raises(UserError, match=r"there is no .*config\.json"):
+        AutoEngine().choose(GeneratorConfig(device="cpu"), str(tmp_path))
 
 
 @pytest.mark.skipif(with_vllm, reason="vllm is installed")
@@ -32,7 +61,7 @@ def test_asking_which_engine_imports_none():
     code = (
         "import sys\n"
         "from agentgym.generators.config import GeneratorConfig\n"
-        "GeneratorConfig(device='cpu').engine.choose(GeneratorConfig(device='cpu'))\n"
-        "assert not {'torch', 'vllm'} & set(sys.modules), 'imported'\n"
+        "GeneratorConfig(device='cpu').engine.choose(GeneratorConfig(device='cpu'), sys.argv[1])\n"
+        "assert not {'torch', 'vllm', 'transformers'} & set(sys.modules), 'imported'\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(policy_path())], check=True, timeout=60)

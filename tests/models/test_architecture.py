@@ -12,6 +12,7 @@ import torch
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import collect, read_architecture
+from agentgym.models.rope import inverse_frequencies
 from agentgym.models.safetensors import read_shapes
 from agentgym.models.tiny import policy_path
 
@@ -23,14 +24,43 @@ def changed_config(folder: Path, **changes: object) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_names_and_shapes_are_those_of_transformers(tmp_path: Path, tied: bool) -> None:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+def test_names_and_shapes_are_those_of_transformers(tmp_path: Path, tied: bool, family: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    changed_config(tmp_path, head_dim=16, intermediate_size=48, vocab_size=40, tie_word_embeddings=tied)
-    model = Qwen3ForCausalLM(Qwen3Config.from_pretrained(tmp_path))
+    sizes = {"head_dim": None} if family == "qwen2" else {"head_dim": 16}
+    changed_config(tmp_path, model_type=family, intermediate_size=48, vocab_size=40, tie_word_embeddings=tied, **sizes)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
     theirs = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     assert read_architecture(tmp_path).hf_shapes() == theirs
+
+
+def test_an_old_llama_has_the_sizes_and_the_rope_that_its_config_leaves_out(tmp_path: Path) -> None:
+    missing = dict.fromkeys(("num_key_value_heads", "rope_parameters", "rope_theta", "head_dim"))
+    found = read_architecture(changed_config(tmp_path, model_type="llama", **missing))
+    assert (found.num_kv_heads, found.head_dim, found.rope_theta, found.rope_scaling) == (4, 32, 10_000.0, None)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_frequencies_of_rotary_positions_are_those_of_transformers_to_the_last_bit(
+    tmp_path: Path, scaled: bool
+) -> None:
+    """The numbers of Llama 3.1, of which some waves are kept, some divided and some in between."""
+    from transformers import AutoConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rope = {"rope_theta": 500_000.0, "rope_type": "default"}
+    if scaled:
+        llama31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope |= {"rope_type": "llama3", "original_max_position_embeddings": 8192, **llama31}
+    folder = changed_config(tmp_path, model_type="llama", head_dim=128, rope_parameters=rope)
+    found = read_architecture(folder)
+    mine = inverse_frequencies(found.rope_theta, found.head_dim, found.rope_scaling)
+    assert torch.equal(mine, LlamaRotaryEmbedding(AutoConfig.from_pretrained(folder)).inv_freq)
+    plain = inverse_frequencies(found.rope_theta, found.head_dim, None)
+    kept, divided = int((mine == plain).sum()), int((mine == plain / 8).sum())
+    assert (0 < kept < 64 and divided > 0 and kept + divided < 64) if scaled else kept == 64
 
 
 def test_the_shipped_policy_has_exactly_the_weights_of_its_config() -> None:
@@ -40,10 +70,14 @@ def test_the_shipped_policy_has_exactly_the_weights_of_its_config() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama'.*'qwen3'"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'.*'qwen3'.*generator.engine=transformers"),
         ({"attention_bias": True}, "biases in attention"),
         ({"use_sliding_window": True}, "a sliding window"),
+        ({"model_type": "llama", "mlp_bias": True}, "biases in the feed-forward layers"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope type 'yarn'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope type 'linear'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0}}, "lacks .*'low_freq_factor'"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partly rotated heads"),
         ({"rope_parameters": None}, "lacks the field 'rope_theta'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"vocab_size": None}, "lacks the field 'vocab_size'"),

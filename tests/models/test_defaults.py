@@ -80,8 +80,8 @@ def test_lengths_come_from_the_context_and_fit_each_other_and_what_is_given(
     assert found[TURN_LENGTH] == turn
 
 
-def test_an_architecture_that_only_vllm_computes_has_lengths_but_no_learning_rate(tmp_path: Path) -> None:
-    found = values(model(tmp_path, model_type="llama"), CPU)
+def test_an_architecture_that_is_not_trained_has_lengths_but_no_learning_rate(tmp_path: Path) -> None:
+    found = values(model(tmp_path, model_type="gpt2"), CPU)
     assert found["generator.max_model_len"] == 1024 and "optimizer.lr" not in found
 
 

@@ -22,7 +22,7 @@ def test_a_runs_checkpoint_is_the_model_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("builtin:tinny", "no model folder 'builtin:tinny'"),
+        ("builtin:tinny", "no model 'builtin:tinny'. Did you mean 'builtin:tiny'"),
         ("{}/step-00002", "Did you mean 'step-000020'"),
         ("{}/file", "is a file"),
         ("~/model", "no model folder"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,15 @@ def weights_of(engine: TitanEngine) -> dict[str, Tensor]:
     return {name: weight.clone() for name, weight in engine.hf_weights()}
 
 
+def gradients_of(engine: TitanEngine) -> dict[str, Tensor]:
+    """Under Hugging Face names: the weights are exchanged for their gradients, and exported."""
+    with torch.no_grad():
+        for parameter in engine._model.parameters():
+            assert parameter.grad is not None
+            parameter.copy_(parameter.grad)
+    return weights_of(engine)
+
+
 def assert_logprobs_equal(engine: TitanEngine, path: str, samples: Sequence[Sample]) -> None:
     model = transformers_model(path)
     for sample, found in zip(samples, engine.logprobs(samples), strict=True):
@@ -66,12 +76,12 @@ def assert_logprobs_equal(engine: TitanEngine, path: str, samples: Sequence[Samp
         assert found[1:] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("family", "tied"), [*product(("qwen3", "llama"), (True, False)), ("qwen2", True)])
 def test_logprobs_of_packed_samples_equal_those_of_each_alone(
-    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, family: str, tied: bool
 ) -> None:
     """Several documents share a row here, so a leak of attention or a shifted position would show."""
-    path = write_model(tmp_path / "model", tied=tied)
+    path = write_model(tmp_path / "model", tied=tied, family=family)
     assert_logprobs_equal(make_engine(path=path, logprob_chunk=7), path, samples)
 
 
@@ -79,21 +89,29 @@ def test_one_document_a_row_needs_no_mask_and_gives_the_same(make_engine: MakeEn
     assert_logprobs_equal(make_engine(seq_len=60), model_path, draw_samples(2, longest=59))
 
 
-def test_the_loss_equals_a_plain_sum_over_transformers_logprobs(
-    make_engine: MakeEngine, model_path: str, samples: list[Sample]
+@pytest.mark.parametrize(("family", "tied"), [("qwen3", True), ("llama", True), ("llama", False), ("qwen2", True)])
+def test_loss_and_gradients_equal_those_of_transformers(
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, family: str, tied: bool
 ) -> None:
-    model = transformers_model(model_path)
+    """Every weight's own gradient, under the name it is exported by; and their norm as it is reported."""
+    path = write_model(tmp_path / "model", tied=tied, family=family)
+    model = transformers_model(path)
     total = sum(s.num_trained_tokens for s in samples)
     loss = torch.zeros(())
     for sample in samples:
         mask = torch.tensor(sample.loss_mask[1:])
         loss = loss - (transformers_logprobs(model, sample) * mask).sum() / total
     loss.backward()
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    engine = make_engine(loss=CrossEntropy())
-    metrics = engine.train_step(samples)
+    expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    engine = make_engine(path=path, loss=CrossEntropy())
+    metrics = engine.forward_backward(samples)
+    found = gradients_of(engine)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
+    norm = torch.nn.utils.get_total_norm(list(expected.values()))
+    assert engine.optimizer_step()["train/grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert metrics["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
-    assert metrics["train/grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert metrics["train/trained_tokens"] == total
     assert metrics["train/tokens"] == sum(len(s.token_ids) for s in samples)
 
@@ -285,10 +303,11 @@ def test_settings_that_do_not_fit_are_refused(
         make_engine(**trainer)
 
 
-def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, model_path: str) -> None:
-
-    stored = load_file(Path(model_path) / "model.safetensors")
-    found = weights_of(make_engine())
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_weights_are_exported_as_they_were_loaded(make_engine: MakeEngine, tmp_path: Path, family: str) -> None:
+    path = write_model(tmp_path / "model", family=family)
+    stored = load_file(Path(path) / "model.safetensors")
+    found = weights_of(make_engine(path=path))
     assert found.keys() == stored.keys()
     assert "lm_head.weight" not in found
     assert found["model.embed_tokens.weight"].shape == (96, 32)

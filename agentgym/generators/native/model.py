@@ -1,4 +1,4 @@
-"""Qwen3's forward pass for inference: packed tokens in, logits of each sequence's last token out.
+"""A dense decoder's forward pass for inference: packed tokens in, logits of each sequence's last token out.
 
 Axes: T tokens of one pass, B sequences, N new tokens of the longest sequence, S cached tokens that are
 attended to, H hidden size, K kv heads, G query heads per kv head, D head dim, V vocabulary.
@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentgym.generators.native.cache import KVCache
-from agentgym.generators.native.weights import LayerWeights, Qwen3Weights
+from agentgym.generators.native.weights import DecoderWeights, LayerWeights
 from agentgym.models.architecture import Architecture
 from agentgym.models.matmul import matmul_float32
+from agentgym.models.rope import inverse_frequencies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +40,13 @@ class TokenBatch:
     last_index: Tensor | None = None
 
 
-class Qwen3Model:
-    """The same function as transformers' Qwen3ForCausalLM, on our own cache. No autograd."""
+class DecoderModel:
+    """The same function as transformers' Qwen3ForCausalLM, and those of the other `FAMILIES`, on our own cache.
 
-    def __init__(self, architecture: Architecture, weights: Qwen3Weights, *, max_len: int) -> None:
+    No autograd.
+    """
+
+    def __init__(self, architecture: Architecture, weights: DecoderWeights, *, max_len: int) -> None:
         self.architecture = architecture
         self.weights = weights
         device = weights.embedding.device
@@ -50,9 +54,8 @@ class Qwen3Model:
             size: torch.tensor((size * architecture.norm_eps) ** 0.5, device=device)
             for size in (architecture.dim, architecture.head_dim)
         }
-        half = torch.arange(0, architecture.head_dim, 2, device=device, dtype=torch.float32)
-        frequencies = 1.0 / architecture.rope_theta ** (half / architecture.head_dim)
-        angles = torch.arange(max_len, device=device, dtype=torch.float32)[:, None] * frequencies
+        frequencies = inverse_frequencies(architecture.rope_theta, architecture.head_dim, architecture.rope_scaling)
+        angles = torch.arange(max_len, device=device, dtype=torch.float32)[:, None] * frequencies.to(device)
         self._rotations = torch.polar(torch.ones_like(angles), angles)  # [max_len, D / 2], complex
 
     def forward(self, batch: TokenBatch, cache: KVCache) -> Tensor:
@@ -73,10 +76,10 @@ class Qwen3Model:
         self, index: int, layer: LayerWeights, hidden_TH: Tensor, rotations: Tensor, batch: TokenBatch, cache: KVCache
     ) -> Tensor:
         architecture = self.architecture
-        qkv = F.linear(self._norm(hidden_TH, layer.attention_norm), layer.qkv)
+        qkv = F.linear(self._norm(hidden_TH, layer.attention_norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(-1, architecture.num_heads + 2 * architecture.num_kv_heads, architecture.head_dim)
         queries_keys = qkv[:, : architecture.num_heads + architecture.num_kv_heads]
-        normed = self._norm(queries_keys, layer.qk_norm)
+        normed = queries_keys if layer.qk_norm is None else self._norm(queries_keys, layer.qk_norm)
         pairs = torch.view_as_complex(normed.float().view(*normed.shape[:-1], -1, 2))
         queries_keys.copy_(torch.view_as_real(pairs * rotations).flatten(-2))  # into qkv, beside the values
         cache.write(index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim))

@@ -14,10 +14,10 @@ from torch import Tensor
 from agentgym.errors import InfraError
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.layout import decode_batch, extend_batch
-from agentgym.generators.native.model import Qwen3Model
+from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.rows import RowTable
 from agentgym.generators.native.sampler import sample, uniforms
-from agentgym.generators.native.weights import Qwen3Weights
+from agentgym.generators.native.weights import DecoderWeights
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 _WORTH_SHARING = 16  # tokens: a shorter common prefix is computed twice rather than waited for
@@ -37,7 +37,7 @@ class SchedulerTotals:
 class Scheduler:
     """Owns the cache rows. Not thread-safe: one thread calls it, and everything may change between steps."""
 
-    def __init__(self, model: Qwen3Model, cache: KVCache, *, max_batch: int, max_padded_tokens: int) -> None:
+    def __init__(self, model: DecoderModel, cache: KVCache, *, max_batch: int, max_padded_tokens: int) -> None:
         self.version = 0
         self.totals = SchedulerTotals()
         self._model = model
@@ -62,6 +62,18 @@ class Scheduler:
     def idle(self) -> bool:
         return not self._waiting and not self._sequences
 
+    def metrics(self) -> dict[str, float]:
+        totals = self.totals
+        return {
+            "generator/tokens_total": totals.tokens,
+            "generator/prompt_tokens_total": totals.prompt_tokens,
+            "generator/computed_tokens_total": totals.computed_tokens,
+            "generator/prefill_s": totals.prefill_s,
+            "generator/decode_s": totals.decode_s,
+            "generator/running": self.num_running,
+            "generator/waiting": self.num_waiting,
+        }
+
     def submit(self, ticket: int, request: GenerateRequest) -> None:
         """The request must have passed `check_request`."""
         self._waiting[ticket] = request, time.monotonic()
@@ -73,7 +85,7 @@ class Scheduler:
             if ticket in self._to_extend:
                 self._to_extend.remove(ticket)
 
-    def set_weights(self, version: int, weights: Qwen3Weights) -> None:
+    def set_weights(self, version: int, weights: DecoderWeights) -> None:
         """The next token comes from these weights, after a context computed by them."""
         self._model.weights = weights
         self.version = version

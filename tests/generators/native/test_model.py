@@ -7,10 +7,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from plain_model import make_model
 
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.layout import decode_batch, extend_batch
-from agentgym.generators.native.model import Qwen3Model
+from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.weights import fuse
 from agentgym.models.architecture import read_architecture
 from agentgym.models.safetensors import read_folder
@@ -20,7 +21,7 @@ CPU = torch.device("cpu")
 
 def load(folder, *, rows=8, max_len=128):
     shape = read_architecture(folder)
-    model = Qwen3Model(shape, fuse(shape, read_folder(folder), device=CPU, dtype=torch.float32), max_len=max_len)
+    model = DecoderModel(shape, fuse(shape, read_folder(folder), device=CPU, dtype=torch.float32), max_len=max_len)
     return model, KVCache(shape, rows=rows, max_len=max_len, device=CPU, dtype=torch.float32)
 
 
@@ -37,9 +38,10 @@ def tokens():
     return np.array([[draw.randrange(300) for _ in range(128)] for _ in range(8)], np.int64)
 
 
-@pytest.mark.parametrize("which", ["old_model", "untied_model"])
-def test_logits_of_ragged_contexts_equal_transformers(which, tokens, request):
-    plain = request.getfixturevalue(which)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_logits_of_ragged_contexts_equal_transformers(family, tied, tokens, tmp_path):
+    plain = make_model(tmp_path, seed=2, tied=tied, family=family)
     model, cache = load(plain.folder)
     ends = [1, 7, 33, 128]
     logits = extend(model, cache, tokens, [3, 0, 7, 5], [0] * 4, ends)
@@ -94,7 +96,9 @@ def test_a_copied_prefix_and_swapped_rows_give_the_same_logits(old_model, tokens
 
 def test_bfloat16_stays_near_float32(old_model, tokens):
     shape = read_architecture(old_model.folder)
-    model = Qwen3Model(shape, fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16), max_len=64)
+    model = DecoderModel(
+        shape, fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16), max_len=64
+    )
     cache = KVCache(shape, rows=2, max_len=64, device=CPU, dtype=torch.bfloat16)
     logprobs = extend(model, cache, tokens, [0], [0], [40]).log_softmax(-1)[0]
     theirs = old_model.logits(tokens[0, :40])[-1].log_softmax(-1)
@@ -105,7 +109,7 @@ def test_logits_of_a_bfloat16_model_are_sums_in_float32(old_model, tokens):
     """The last product against one in float64 of the same states, which are caught on their way to it."""
     shape = read_architecture(old_model.folder)
     weights = fuse(shape, read_folder(old_model.folder), device=CPU, dtype=torch.bfloat16)
-    model, states = Qwen3Model(shape, weights, max_len=64), []
+    model, states = DecoderModel(shape, weights, max_len=64), []
     norm = model._norm
     model._norm = lambda values, scale: states.append(norm(values, scale)) or states[-1]
     cache = KVCache(shape, rows=2, max_len=64, device=CPU, dtype=torch.bfloat16)

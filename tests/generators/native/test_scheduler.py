@@ -11,7 +11,7 @@ import torch
 
 from agentgym.errors import InfraError
 from agentgym.generators.native.cache import KVCache
-from agentgym.generators.native.model import Qwen3Model
+from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.scheduler import Scheduler
 from agentgym.generators.native.weights import fuse
 from agentgym.models.architecture import read_architecture
@@ -28,7 +28,7 @@ def scheduler(old_model):
 
 def make_scheduler(plain, *, max_batch=8, max_padded_tokens=256):
     shape = read_architecture(plain.folder)
-    model = Qwen3Model(shape, fused(plain), max_len=256)
+    model = DecoderModel(shape, fused(plain), max_len=256)
     cache = KVCache(shape, rows=2 * max_batch, max_len=256, device=CPU, dtype=torch.float32)
     return Scheduler(model, cache, max_batch=max_batch, max_padded_tokens=max_padded_tokens)
 

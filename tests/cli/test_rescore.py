@@ -1,0 +1,129 @@
+"""Saved episodes under other rewards: which are scored, what is counted as changed, and the command."""
+
+import json
+
+import pytest
+
+from agentgym.evals.rescore import rescore, summarize
+from agentgym.rewards import Reward
+from agentgym.rollout.scoring import Scorer
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.records import SavedEpisode
+from agentgym.types import Episode, ErrorRecord, Group, Outcome, Task
+
+TASK = Task(task_id="t", prompt=())
+LENGTHS = {"a": 10, "b": 20, "c": 30, "d": 40}
+
+
+def episode(name, reward, outcome=Outcome.SCORED, source=""):
+    error = ErrorRecord(source=source, kind="KeyError", message="gone") if source else None
+    info = {"length": LENGTHS[name]}
+    return Episode(episode_id=name, task=TASK, seed=0, info=info, reward=reward, outcome=outcome, error=error,
+                   rewards={"old": reward})  # fmt: skip
+
+
+def saved(group_id, *episodes):
+    return [
+        SavedEpisode(step=1, group_id=group_id, index=n, start_version=0, advantage=None, trained=True, episode=one)
+        for n, one in enumerate(episodes)
+    ]
+
+
+def short(episode):
+    if episode.info["length"] == 30:
+        raise ValueError("no length")
+    return 1.0 - episode.info["length"] / 100
+
+
+async def rescored(*records, reward=None):
+    reward = reward or Reward(name="short", function=short, inline=True, low=-0.5)
+    async with Scorer([reward], {reward.name: 2.0}) as scorer:
+        return await rescore(list(records), scorer)
+
+
+async def test_what_was_scored_and_what_rewards_had_cost_is_scored_again():
+    records = saved(
+        1,
+        episode("a", 0.0),
+        episode("b", None, Outcome.INFRA_ERROR, "reward:old"),
+        episode("d", None, Outcome.INFRA_ERROR, "sandbox"),
+        episode("d", 0.0, Outcome.INVALID),
+    )
+    found = await rescored(*records)
+    assert [one.after.episode_id for one in found] == ["a", "b", "d"]
+    assert [one.after.reward for one in found] == pytest.approx([1.8, 1.6, -1.0])  # the last one earns the floor
+    assert [one.after.outcome for one in found] == [Outcome.SCORED, Outcome.SCORED, Outcome.INVALID]
+    assert records[0].episode.reward == 0.0 and records[0].episode.rewards == {"old": 0.0}  # as it was saved
+    assert summarize(found).num_regained == 1
+
+
+async def test_a_reward_that_fails_now_costs_the_episode():
+    found = await rescored(*saved(1, episode("c", 1.0)))
+    assert found[0].after.error.message.startswith("no length")
+    assert summarize(found).num_lost == 1
+
+
+async def test_signal_and_order_are_those_of_the_groups():
+    first = saved(1, episode("a", 0.0), episode("b", 1.0))  # the new reward prefers the other one
+    second = saved(2, episode("a", 1.0), episode("d", 1.0))  # which had no signal
+    third = saved(3, episode("b", 0.2), episode("b", 0.9))  # which loses its signal
+    found = await rescored(*first, *second, *third)
+    summary = summarize(found)
+    assert (summary.num_groups, summary.with_signal_before, summary.with_signal_after) == (3, 2, 2)
+    assert (summary.num_pairs, summary.num_reversed) == (1, 1)
+    assert summary.num_changed == 6
+    assert summary.mean_before == pytest.approx((0 + 1 + 1 + 1 + 0.2 + 0.9) / 6)
+    assert summary.mean_after == pytest.approx((1.8 + 1.6 + 1.8 + 1.2 + 1.6 + 1.6) / 6)
+
+
+async def test_rewards_of_a_group_see_those_that_were_played_together():
+    seen = []
+
+    def together(episodes):
+        seen.append([episode.episode_id for episode in episodes])
+        return [0.5] * len(episodes)
+
+    reward = Reward(name="together", function=together, scope="group", inline=True)
+    found = await rescored(*saved(1, episode("a", 0.0), episode("b", 0.0)), *saved(2, episode("d", 0.0)), reward=reward)
+    assert seen == [["a", "b"], ["d"]]
+    assert [one.after.reward for one in found] == [1.0] * 3
+
+
+REWARDS = """
+def long(episode):
+    return min(1.0, episode.info["length"] / 40)
+"""
+
+
+@pytest.fixture
+def run_dir(cli, tmp_path):
+    assert cli.train("--name", "one", "--loop.steps", "1").code == 0
+    (tmp_path / "my.py").write_text(REWARDS)
+    with RunFolder.open("runs/one", for_writing=True) as folder:
+        episodes = [episode("a", 1.0), episode("b", 0.5), episode("d", 0.0)]
+        folder.save_groups(1, [Group(group_id=0, task=TASK, start_version=0, episodes=episodes)])
+    return "runs/one"
+
+
+def test_the_command_says_what_changes(cli, run_dir, tmp_path):
+    end = cli("rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long=2")
+    assert end.code == 0, end.err
+    assert "3 episodes, 3 with another reward" in end.out
+    assert "groups with signal: 1 of 1 before, 1 after; pairs of a group that change their order: 3 of 3" in end.out
+    assert "Read one: agentgym episodes runs/one --step 1 --show d" in end.out
+
+
+def test_the_command_gives_json(cli, run_dir, tmp_path):
+    end = cli("rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long", "--json", "--episodes", "2")
+    found = json.loads(end.out)
+    assert found["num_episodes"] == 2 and found["num_reversed"] == 1
+    assert [one["after"] for one in found["episodes"]] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(["--reward", "exatc"], "exact"), (["--step", "last"], "--step is 'last'"), (["--evals"], "no saved evaluations")],
+)
+def test_wrong_words_are_the_users_mistake(cli, run_dir, words, what):
+    end = cli("rescore", run_dir, *words)
+    assert end.code == 2 and what in end.err

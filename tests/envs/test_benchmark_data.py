@@ -1,0 +1,107 @@
+"""The benchmarks' own data, where installed: gold succeeds, silence does not, and verdicts are the packages' own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym_envs.agentdojo.environment import AgentDojoEnvironment
+from agentgym_envs.benchmarks.functions import call_message
+from agentgym_envs.bfcl.environment import BfclEnvironment
+from agentgym_envs.bfcl.world import World
+from agentgym_envs.tau_bench.environment import TauBenchEnvironment
+from benchmarks.gold import Row, measure
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_packages")]
+
+TAU_BENCH = os.environ.get("TAU_BENCH")  # its folder
+CHECKER = "eval_checker.multi_turn_eval.multi_turn_checker"
+
+
+def needs(package: str, path: str | None = None) -> None:
+    if path is None and importlib.util.find_spec(package) is None:
+        pytest.skip(f"the package {package} is not installed")
+
+
+async def gold(environment: Any, split: str = "test", limit: int | None = None) -> Row:
+    return await measure(environment.name, environment, split, limit, PluginRegistry.discover())
+
+
+def passed(row: Row) -> tuple[int, list[str], list[str]]:
+    return row.tasks, row.gold_failed, row.silence_paid
+
+
+async def test_bfcl() -> None:
+    needs("bfcl_eval")
+    row = await gold(BfclEnvironment())
+    assert passed(row) == (800, [], []) and len(row.unchanged) == 43
+
+
+async def test_tau_bench_retail_and_airline() -> None:
+    needs("tau_bench", TAU_BENCH)
+    retail = TauBenchEnvironment(path=TAU_BENCH)
+    test, train = await gold(retail), await gold(retail, "train")
+    airline = await gold(TauBenchEnvironment(path=TAU_BENCH, domain="airline"))
+    assert (passed(test), passed(train), passed(airline)) == ((114, [], []), (481, [], []), (43, [], []))
+    assert len(retail.left_out("train")["faulty"]) == len(test.faulty) == 19
+
+
+@pytest.mark.parametrize("options", [{}, {"attack": "important_instructions_no_names", "suites": ["banking"]}])
+async def test_agentdojo(options: dict[str, Any]) -> None:
+    needs("agentdojo")
+    environment = AgentDojoEnvironment(**options)
+    try:
+        row = await gold(environment)
+    except UserError as error:
+        pytest.skip(str(error))
+    assert passed(row) == (144 if options else 97, [], [])
+    assert len({key.split("/")[3] for key in row.weak}) == 5
+
+
+Turns = list[list[tuple[str, dict[str, Any]]]]
+
+
+def variants(gold: Turns) -> dict[str, Turns]:
+    """What agents may do in each turn, as calls."""
+    return {
+        "gold": gold,
+        "backwards": [turn[::-1] for turn in gold],
+        "without the first call": [turn[1:] for turn in gold],
+        "without the last turn": [*gold[:-1], []],
+        "all in the first turn": [[call for turn in gold for call in turn], *([] for _ in gold[1:])],
+        "everything twice": [[*turn, *turn] for turn in gold],
+    }
+
+
+async def test_bfcl_verdicts_are_those_of_its_own_checker(play) -> None:
+    needs("bfcl_eval")
+    environment = BfclEnvironment(categories=["base", "long_context"])
+    [checker] = environment._package.modules(CHECKER)
+    verdicts = []
+    for task in islice(environment.tasks("test"), 80):
+        entry = environment._entry(task)
+        world = World(environment._classes, entry)
+        right = [[(call.name, dict(world.bound(call))) for call in turn] for turn in entry.gold]
+        for name, turns in variants(right).items():
+            says = [m for turn in turns for m in ([call_message(*turn)] if turn else []) + ["Done."]]
+            ours = (await play(environment, task, says)).success
+            theirs = checker.multi_turn_checker(
+                [[_texts(turn)] if turn else [] for turn in turns],
+                [_texts(turn) for turn in right],
+                {"initial_config": entry.initial, "involved_classes": list(entry.classes), "id": entry.entry_id},
+                entry.category,
+                f"{name.replace(' ', '_')}",
+            )["valid"]
+            verdicts.append((ours, theirs, entry.entry_id, name))
+    assert [verdict for verdict in verdicts if verdict[0] is not verdict[1]] == []
+    assert 80 < sum(ours for ours, *_ in verdicts) < len(verdicts) - 160  # both verdicts are met, often
+
+
+def _texts(turn: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in turn]
