@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 
-from agentgym.tools import ToolCall
+from agentgym.rollout.tool_formats.base import ToolFormat
+from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
+
+UNQUOTED = ("QwenCoder", "Glm45")  # their values have no quotes, so that a text is all that is read
+TRIMMED = ("Glm45",)  # and are read without the white space around
 
 NAMES = ("buy", "get_weather", "files.read", "f", "search-web", "set_title", "Résumé2", "a" * 64)
 KEYS = ("item", "count", "title", "name", "arguments", "parameters", "x", "class", "größe", "with_underscore", "id")
@@ -70,3 +75,22 @@ def _damaged(rng: random.Random, text: str) -> str:
         case 5:
             return text.replace('"', "'", rng.randint(1, 9))
     return text[:at] + rng.choice("[{(-") * rng.choice((100, 5000)) + text[at:]
+
+
+def told(call: ToolCall | MalformedCall, tool_format: ToolFormat) -> object:
+    """What the schema of a tool sees: where values have no quotes, objects and lists, and texts."""
+    assert isinstance(call, ToolCall), call
+    kind = type(tool_format).__name__
+    if kind not in UNQUOTED:
+        return call.name, dict(call.arguments)
+    texts = {name: text_of(value) for name, value in call.arguments.items()}
+    return call.name, {name: text.strip() if kind in TRIMMED else text for name, text in texts.items()}
+
+
+def text_of(value: object) -> str:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value[:1] in "[{" else value
+        except ValueError:
+            return value
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

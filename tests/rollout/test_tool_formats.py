@@ -6,39 +6,19 @@ import json
 
 import pytest
 import tool_corpus
+from tool_corpus import told
 
 from agentgym.rollout.tool_formats.base import ToolFormat
 from agentgym.rollout.tool_use import known_formats
-from agentgym.tools import MalformedCall, ToolCall
+from agentgym.tools import MalformedCall
 
 FORMATS = {type(one).__name__: one for one in known_formats()}
-UNQUOTED = ("QwenCoder", "Glm45")  # their values have no quotes, so that a text is all that is read
-TRIMMED = ("Glm45",)  # and are read without the white space around
 CALLS = tool_corpus.calls(500)
 
 
 @pytest.fixture(params=FORMATS)
 def tool_format(request: pytest.FixtureRequest) -> ToolFormat:
     return FORMATS[request.param]
-
-
-def told(call: ToolCall | MalformedCall, tool_format: ToolFormat) -> object:
-    """What the schema of a tool sees: where values have no quotes, objects and lists, and texts."""
-    assert isinstance(call, ToolCall), call
-    kind = type(tool_format).__name__
-    if kind not in UNQUOTED:
-        return call.name, dict(call.arguments)
-    texts = {name: _text(value) for name, value in call.arguments.items()}
-    return call.name, {name: text.strip() if kind in TRIMMED else text for name, text in texts.items()}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if value[:1] in "[{" else value
-        except ValueError:
-            return value
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def test_500_calls_are_read_as_they_were_written(tool_format):
