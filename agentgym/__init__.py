@@ -26,7 +26,7 @@ from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResu
 from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
 
 if TYPE_CHECKING:
-    from agentgym.cli.script import evaluate, train
+    from agentgym.cli.script import evaluate, sft, train
 
 __version__ = "0.1.0"
 
@@ -69,6 +69,7 @@ __all__ = [
     "hookimpl",
     "metric",
     "reward",
+    "sft",
     "tool",
     "train",
 ]
@@ -76,7 +77,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Training and evaluation are imported when they are first used."""
-    if name in ("train", "evaluate"):
+    if name in ("train", "sft", "evaluate"):
         from agentgym.cli import script
 
         return getattr(script, name)

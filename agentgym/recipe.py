@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from agentgym.actors.launchers import Launcher
 from agentgym.components import SEAMS, ComponentKind, component, find
@@ -21,6 +21,10 @@ from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json
 from agentgym.weights.config import WeightsConfig
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
 MOVED: Mapping[str, str] = {
     "grpo.advantage": "advantage.name",
     "grpo.correction": "loss.name: `sampler` is the loss grpo, `none` is the loss reinforce",
@@ -135,6 +139,13 @@ def build_recipe(
 
     plugins: makes the registry, called with `plugins.disabled` when a component is not one of ours.
     """
+    return build_kind(Recipe, mapping, where, plugins)
+
+
+def build_kind(
+    kind: type[R], mapping: Mapping[str, object], where: str, plugins: Callable[[Sequence[str]], PluginRegistry]
+) -> R:
+    """As `build_recipe`. kind: of recipe, for example that of supervised fine-tuning."""
     _refuse_moved(mapping, where)
 
     def find_any(kind: ComponentKind, name: str) -> type:
@@ -143,7 +154,7 @@ def build_recipe(
         given = build(PluginsConfig, cast(Mapping[str, object], mapping.get("plugins", {})), where)
         return plugins(given.disabled).component(kind, name)
 
-    return build(Recipe, mapping, where, find_any)
+    return build(kind, mapping, where, find_any)
 
 
 def _refuse_moved(mapping: Mapping[str, object], where: str) -> None:

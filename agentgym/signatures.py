@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from agentgym.errors import UserError
 
@@ -25,20 +25,18 @@ class Signature:
 
     description: str
     parameters: Mapping[str, Any]
-    _adapter: Any
+    _validate: Callable[[Any], Any]  # raises pydantic's ValidationError
 
     def take(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as their types say: "3" is taken for 3. What is left out is left to the method's default.
 
         Raises Refused: each fault with its place, `count: Input should be a valid integer; colour: ...`.
         """
-        from pydantic import ValidationError
-
         try:
-            taken: dict[str, Any] = self._adapter.validate_python(given)
+            taken: dict[str, Any] = self._validate(given)
             return taken
-        except ValidationError as error:
-            faults = error.errors(include_url=False, include_context=False, include_input=False)
+        except ValueError as error:
+            faults = cast(Any, error).errors(include_url=False, include_context=False, include_input=False)
             lines = (f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in faults)
             raise Refused("; ".join(dict.fromkeys(lines))) from None
 
@@ -74,7 +72,7 @@ def read_signature(method: Callable[..., Any], *, skip: int) -> Signature:
     for one in parameters:
         if one.default is not one.empty and _is_json(one.default):
             schema["properties"][one.name]["default"] = one.default
-    return Signature(description, schema, adapter)
+    return Signature(description, schema, adapter.validator.validate_python)
 
 
 def _adapter(

@@ -213,13 +213,16 @@ async def _within(limit_s: float | None, value: Awaitable[Any]) -> Any:
         raise _LimitOver(f"it took longer than its limit of {limit_s:g} s") from error
 
 
+_AS_JSON = json.JSONEncoder(ensure_ascii=False, default=to_json_value)
+
+
 def as_text(value: object) -> str:
     """What a tool returned, for the agent: texts as they are, all else as JSON. Raises TypeError or ValueError."""
     if isinstance(value, str):
         return value
     if value is None:
         return "done"
-    return json.dumps(value, ensure_ascii=False, default=to_json_value)
+    return _AS_JSON.encode(value)
 
 
 def _public_methods(world: type) -> dict[str, Any]:

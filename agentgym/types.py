@@ -5,11 +5,12 @@ Axes: P prompt tokens, C completion tokens, L tokens of one sample, G episodes o
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict, overload
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -108,6 +109,48 @@ class SamplingParams:
             )
 
 
+class TokenPrefix(Sequence[int]):
+    """The first ids of a list that only grows: the turns of an episode share it, so its memory is linear in tokens.
+
+    It compares, adds and slices like the tuple of its ids.
+    """
+
+    __slots__ = ("_ids", "_length")
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids, self._length = ids, len(ids)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        if isinstance(at, slice):
+            return tuple(self._ids[slice(*at.indices(self._length))])
+        return self._ids[range(self._length)[at]]
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(self._ids, self._length)
+
+    def __add__(self, other: tuple[int, ...]) -> tuple[int, ...]:
+        return (*self, *other)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (tuple, TokenPrefix)) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[type[tuple[int, ...]], tuple[tuple[int, ...]]]:
+        return tuple, (tuple(self),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """Token ids in. prompt_ids: the whole context so far.
@@ -115,7 +158,7 @@ class GenerateRequest:
     time_s: from its first token on; then the completion ends with what was sampled.
     """
 
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]  # never changes: a tuple, or a TokenPrefix
     sampling: SamplingParams
     time_s: float = math.inf
 
@@ -152,7 +195,7 @@ def check_sampled(token_ids: Sequence[int], logprobs: Sequence[float], versions:
     """Refuse sampled tokens without exactly one finite log-probability and one version each."""
     if len(token_ids) != len(logprobs):
         raise ValueError(f"{len(token_ids)} sampled tokens but {len(logprobs)} logprobs")
-    if any(not math.isfinite(p) or p > 1e-4 for p in logprobs):
+    if logprobs and not (all(map(math.isfinite, logprobs)) and max(logprobs) <= 1e-4):
         raise ValueError(f"logprobs must be finite and at most 0; got {[*logprobs][:8]}")
     end = 0
     for span in versions:
@@ -171,7 +214,7 @@ class Turn:
     completion_ids, logprobs: [C]. masked: it stays in the context of later turns, and is not trained on.
     """
 
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     completion_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[VersionSpan, ...]
@@ -180,6 +223,16 @@ class Turn:
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], completion: Completion) -> Turn:
+        return cls(
+            prompt_ids=prompt_ids,
+            completion_ids=completion.completion_ids,
+            logprobs=completion.logprobs,
+            versions=completion.versions,
+            finish_reason=completion.finish_reason,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
 """Plays every task of an environment twice: with its oracle's messages, and with an agent that says nothing.
 
-    python benchmarks/gold.py bfcl tau_bench:domain=retail agentdojo
-    python benchmarks/gold.py bfcl --write docs/benchmarks.md
+    python benchmarks/gold.py bfcl agentdojo:attack=important_instructions_no_names
+    python benchmarks/gold.py tau_bench tau_bench@train --path tau_bench=FOLDER --write docs/benchmarks.md
 
 An adapter is right when the first always earns success and the second never. Prints a Markdown table, then the ids of
-what is not so; ends with 1 when there are any. An environment is a name or an import path with `:option=value` after
-it; a value is read as YAML. The package or the path of each must be there: `agentgym envs` says how to get them.
+what is not so; ends with 1 when there are any. An environment is a name or an import path with `:option=value`
+after it, and `@train` for that split; a value is read as YAML. The package or the path of each must be there:
+`agentgym envs` says how to get them.
 """
 
 from __future__ import annotations
@@ -137,8 +138,11 @@ def lists(rows: Iterable[Row]) -> str:
     return "\n\n".join(sections)
 
 
-def parse(label: str) -> tuple[str, dict[str, Json]]:
-    """`name:option=value:option=value` as a name and its options."""
+def parse(label: str) -> tuple[str, dict[str, Json], Split]:
+    """`name:option=value:option=value@split` as a name, its options and the split."""
+    label, _, split = label.partition("@")
+    if split not in ("", "train", "test"):
+        raise UserError(f"no split {split!r}; give @train or @test")
     name, *parts = label.split(":")
     while parts and "=" not in parts[0]:  # the colon of an import path
         name += ":" + parts.pop(0)
@@ -146,14 +150,13 @@ def parse(label: str) -> tuple[str, dict[str, Json]]:
     for part in parts:
         option, _, value = part.partition("=")
         options[option] = cast(Json, parse_yaml(value, where=part))
-    return name, options
+    return name, options, cast(Split, split or "test")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("environments", nargs="+", metavar="ENV[:option=value...]")
-    parser.add_argument("--splits", nargs="+", default=["test"], choices=("train", "test"))
-    parser.add_argument("--tasks", type=int, metavar="N", help="of each split; all by default")
+    parser.add_argument("environments", nargs="+", metavar="ENV[:option=value...][@train]")
+    parser.add_argument("--tasks", type=int, metavar="N", help="of each; all by default")
     parser.add_argument("--path", action="append", default=[], metavar="ENV=FOLDER", help="the option `path` of one")
     parser.add_argument("--write", type=Path, metavar="PAGE", help=f"put the table between {BEGIN} and {END}")
     given = parser.parse_args()
@@ -162,12 +165,12 @@ def main() -> int:
     rows = []
     try:
         for label in given.environments:
-            name, options = parse(label)
+            name, options, split = parse(label)
             if name in paths:
                 options["path"] = paths[name]
             environment = build_environment(registry, name, options)
-            for split in given.splits:
-                rows.append(asyncio.run(measure(label, environment, split, given.tasks, registry)))
+            label = label.partition("@")[0]
+            rows.append(asyncio.run(measure(label, environment, split, given.tasks, registry)))
     except UserError as error:
         print(f"gold.py: {error}", file=sys.stderr)
         return 2

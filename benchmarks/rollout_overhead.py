@@ -1,10 +1,12 @@
 """What the rollout itself costs: processor time per turn and memory per episode, with a fake model.
 
     python benchmarks/rollout_overhead.py                        10,000 episodes at once, of 4 turns each
+    python benchmarks/rollout_overhead.py --calls                every turn calls a tool
     python benchmarks/rollout_overhead.py --compare ../before    this tree and another checkout, taking turns
 
-The model answers every call after 50 ms with the same text; the tokenizer is the tiny policy's. Prints one line of
-JSON, and a Markdown table of medians. Needs nothing but `agentgym.rollout`, so it runs on older trees too.
+The model answers every call after 50 ms with the same text; the tokenizer is the tiny policy's. Eight episodes at a
+time have the same prompt, as in a group; every answer of the environment is another text. Prints one line of JSON, and
+a Markdown table of medians. Without --calls it needs nothing but `agentgym.rollout`, so it runs on older trees too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -24,6 +27,8 @@ import trees
 
 NUM_TURNS = 4
 MODEL_S = 0.05
+GROUP = 8
+CALLED = '<tool_call>\n{"name": "choose", "arguments": {"which": 2, "why": "It is larger."}}\n</tool_call><|im_end|>'
 SAID = "I would rather take the other of the two.<|im_end|>"
 
 
@@ -31,8 +36,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def play(num_episodes: int) -> dict[str, float]:
-    """All episodes at once, in this process."""
+async def play(num_episodes: int, calls: bool = False) -> dict[str, float]:
+    """All episodes at once, in this process. calls: each turn calls a tool."""
     import agentgym
     from agentgym.env import Environment, EpisodeContext, Reply
     from agentgym.rewards import Reward
@@ -46,7 +51,7 @@ async def play(num_episodes: int) -> dict[str, float]:
 
     (policy,) = Path(agentgym.__file__).parent.glob("*/tiny/policy")
     tokenizer = HuggingFaceTokenizer(str(policy))
-    ids = tokenizer.encode(SAID)
+    ids = tokenizer.encode(CALLED if calls else SAID)
     completion = Completion(
         completion_ids=ids,
         logprobs=(-0.5,) * len(ids),
@@ -58,13 +63,40 @@ async def play(num_episodes: int) -> dict[str, float]:
         name, rewards, max_turns = "choices", {"success": 1.0}, NUM_TURNS
 
         def tasks(self, split: str, seed: int = 0) -> Iterator[Task]:
-            prompt = ({"role": "user", "content": "The first or the last?"},)
-            yield Task(task_id="choice", prompt=prompt, split=split)
+            for number in itertools.count():
+                prompt = ({"role": "user", "content": f"The first or the last, of {number}?"},)
+                yield Task(task_id=f"choice/{number}", prompt=prompt, split=split)
 
         async def reply(self, context: EpisodeContext) -> Reply:
             done = context.turn == NUM_TURNS
             context.info["success"] = done
-            return Reply(messages=({"role": "user", "content": "And which of these two?"},), done=done)
+            asked = f"And which of {context.seed} and {context.turn}?"
+            return Reply(messages=({"role": "user", "content": asked},), done=done)
+
+    class World:
+        def __init__(self, seed: int) -> None:
+            self.seed, self.chosen = seed, 0
+
+        def choose(self, which: int, why: str = "") -> dict[str, int]:
+            """Choose one.
+
+            Args:
+                which: the number of the one to take
+                why: the reason
+            """
+            self.chosen += 1
+            return {"chosen": self.chosen * which, "left": self.seed}
+
+    class Calls(Choices):
+        tools = World
+
+        async def start(self, context: EpisodeContext) -> World:
+            return World(context.seed)
+
+        async def after_calls(self, context: EpisodeContext) -> Reply:
+            done = context.state.chosen == NUM_TURNS
+            context.info["success"] = done
+            return Reply(done=done)
 
     class Model:
         version = 0
@@ -86,7 +118,7 @@ async def play(num_episodes: int) -> dict[str, float]:
     reward = Reward(name="success", function=succeeded, inline=True)
     async with Scorer([reward], {"success": 1.0}) as scorer:
         player = EpisodePlayer(
-            environment=Choices(),
+            environment=Calls() if calls else Choices(),
             renderer=ChatRenderer(tokenizer),
             generator=model,
             scorer=scorer,
@@ -94,14 +126,18 @@ async def play(num_episodes: int) -> dict[str, float]:
             sandbox=None,
             activity=Activity(),
         )
-        task = next(player.environment.tasks("train"))
-        await player.play(task, episode_id="first", seed=1)  # what is made once, at first use
+        drawn = player.environment.tasks("train")
+        await player.play(next(drawn), episode_id="first", seed=1)  # what is made once, at first use
+        tasks = [task for task in itertools.islice(drawn, -(-num_episodes // GROUP)) for _ in range(GROUP)]
         gc.collect()
         before_bytes, before_s, began = resident_bytes(), time.process_time(), time.monotonic()
-        episodes = await asyncio.gather(*(player.play(task, episode_id=f"e{n}", seed=n) for n in range(num_episodes)))
+        playing = (player.play(tasks[n], episode_id=f"e{n}", seed=n) for n in range(num_episodes))
+        episodes = await asyncio.gather(*playing)
         used_s, wall_s = time.process_time() - before_s, time.monotonic() - began
     turns = sum(len(episode.turns) for episode in episodes)
     assert turns == NUM_TURNS * num_episodes and all(episode.reward == 1.0 for episode in episodes)
+    if calls:
+        assert all([trace.result for trace in episode.tool_calls] == answers(episode.seed) for episode in episodes)
     most_bytes = max(model.most_bytes, resident_bytes())
     return {
         "cpu_us_per_turn": used_s / turns * 1e6,
@@ -110,25 +146,40 @@ async def play(num_episodes: int) -> dict[str, float]:
     }
 
 
+def answers(seed: int) -> list[str]:
+    return [f'{{"chosen": {2 * number}, "left": {seed}}}' for number in range(1, NUM_TURNS + 1)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--calls", action="store_true", help="every turn calls a tool")
     parser.add_argument("--rounds", type=int, default=5, help="processes for each tree; medians are printed")
     parser.add_argument("--compare", type=Path, metavar="TREE", help="another checkout")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.once:
-        print(json.dumps(asyncio.run(play(arguments.episodes))))
+        print(json.dumps(asyncio.run(play(arguments.episodes, arguments.calls))))
         return
 
     def measure(tree: Path) -> trees.Figures:
         words = [sys.executable, __file__, "--once", "--episodes", str(arguments.episodes)]
+        words += ["--calls"] if arguments.calls else []
         done = subprocess.run(words, env=trees.environment(tree), stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)
 
     chosen = [trees.HERE, *([arguments.compare.resolve()] if arguments.compare else [])]
     measured = trees.take_turns(chosen, arguments.rounds, measure)
-    print(json.dumps({"episodes": arguments.episodes, "turns": NUM_TURNS, **{str(k): v for k, v in measured.items()}}))
+    print(
+        json.dumps(
+            {
+                "episodes": arguments.episodes,
+                "turns": NUM_TURNS,
+                "calls": arguments.calls,
+                **{str(k): v for k, v in measured.items()},
+            }
+        )
+    )
     print(trees.markdown(measured))
 
 

@@ -24,6 +24,7 @@ from agentgym.commands.parser import Parser, split_overrides
 from agentgym.config import to_mapping
 from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.sft_config import SftConfig, SftRecipe
 from agentgym.recipe import Recipe
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
@@ -35,6 +36,7 @@ OF_THE_SYSTEM = {"systemctl", "apt-get", ".", "git", "cd"}  # not ours to check
 STARTERS = {"sudo", "systemd-run"}  # they run another program
 PLACEHOLDERS = {
     "NAME": "code_exec",
+    "ENV": "math",
     "RUN": "runs/NAME",
     "MODEL": "builtin:tiny",
     "COMMAND": "envs",
@@ -98,6 +100,8 @@ class NoJobs:
     async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="")
 
+    sft = train
+
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
@@ -122,6 +126,8 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
         if words[1:]:
             parser.parse_strictly(split_overrides(words[1:])[1])
         return ""
+    if words[:2] == ["envs", "check"] and "--only" not in words:
+        words = [*words, "--only", "oracle", "--tasks", "2"]  # the rest is tested elsewhere, and takes seconds
     out, err = io.StringIO(), io.StringIO()
     code = main(words, JobShell(out=out, err=err, jobs=NoJobs, plugins=registry))
     printed = out.getvalue() + err.getvalue()
@@ -167,8 +173,9 @@ def make_run(path: Path) -> None:
     episodes = [Episode(episode_id=f"e{n}", seed=n, info={"success": n > 1}, **one) for n in range(4)]
     group = Group(group_id=0, task=task, start_version=1, episodes=episodes, advantages=[0.5, -0.5] * 2)
     names = ("rollout/reward_mean", "rollout/success_mean", "train/entropy", "train/mismatch_kl")
+    tuned = to_mapping(SftRecipe(sft=SftConfig(data=("talks.jsonl",))))
     with RunFolder.create(path.parent, path.name) as run:
-        run.save_config(to_mapping(Recipe()))
+        run.save_config(tuned if path.name == "warm" else to_mapping(Recipe()))
         for step in (1, 12, 20):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])

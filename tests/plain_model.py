@@ -103,11 +103,13 @@ FAMILIES = {
 }
 
 
-def make_model(folder: Path, *, seed: int, tied: bool = True, family: str = "qwen3") -> PlainModel:
+def make_model(
+    folder: Path, *, seed: int, tied: bool = True, family: str = "qwen3", vocab_size: int = VOCAB_SIZE
+) -> PlainModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, tie_word_embeddings=tied, **FAMILIES[family])
+    config = AutoConfig.for_model(family, tie_word_embeddings=tied, **FAMILIES[family] | {"vocab_size": vocab_size})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():

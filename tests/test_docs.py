@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 from page_commands import EXAMPLE, CommandFailed, check, registry
 from pages import PAGES, ROOT, Block, Command, blocks, commands, inline_commands
+from tiny_gguf import write_gguf
 
 from agentgym.cli.catalogue import OWN, load_command
 from agentgym.cli.recipes import check_names
 from agentgym.hooks import PluginRegistry
+from agentgym.models.smollm2 import FOLDER, converted
 from agentgym.recipe import build_recipe
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.yaml import read_yaml
@@ -70,8 +72,17 @@ def test_every_block_is_checked_or_says_why_not() -> None:
 # programs
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that has a small model in the place of the package index's."""
+    folder = tmp_path_factory.mktemp("models")
+    write_gguf(folder / "small.gguf")
+    converted(folder / "agentgym" / FOLDER, lambda: folder / "small.gguf")
+    return folder
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: Path) -> Path:
     """A working directory as the pages take it: folders of the checkout, and every file that a page shows."""
     for name in ("apps", "benchmarks", "tests", "docs", "Makefile", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -83,6 +94,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_env.py").write_text(f"{guess}\n\n{short}")
     (tmp_path / "recipe.yaml").write_text("loop: {steps: 1}\n")
     (tmp_path / "tasks.jsonl").symlink_to(ROOT / "tests" / "data" / "problems.jsonl")
+    monkeypatch.setenv("HF_HOME", str(models))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLE)
     return tmp_path

@@ -24,6 +24,7 @@ from agentgym.types import (
     SamplingParams,
     Stop,
     Task,
+    TokenPrefix,
     Turn,
     VersionSpan,
     check_sampled,
@@ -205,3 +206,15 @@ def test_enums_are_saved_as_the_words_they_are() -> None:
     assert json.dumps([Stop.MAX_TURNS, Outcome.INFRA_ERROR, FinishReason.ABORT]) == (
         '["max_turns", "infra_error", "abort"]'
     )
+
+
+@given(st.lists(st.integers(), max_size=6), st.lists(st.integers(), max_size=4), st.integers(-8, 8), st.integers(-8, 8))
+def test_a_prefix_of_growing_ids_is_the_tuple_that_it_was(ids: list[int], more: list[int], a: int, b: int) -> None:
+    then = tuple(ids)
+    prefix = TokenPrefix(ids)
+    ids += more
+    assert prefix == then and then == prefix and [*prefix] == [*then] and len(prefix) == len(then)
+    assert prefix[a:b] == then[a:b] and prefix + then == then + then and repr(prefix) == repr(then)
+    assert hash(prefix) == hash(then) and pickle.loads(pickle.dumps(prefix)) == then
+    assert (prefix[a] == then[a]) if -len(then) <= a < len(then) else a not in range(-len(then), len(then))
+    assert (prefix == (*then, 1)) is False

@@ -16,7 +16,8 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": {"head_dim": 16},
     "qwen2": {},
-    "llama": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10_000.0, **LLAMA3}},
+    "llama": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10_000.0, **LLAMA3}}
+    | {"hidden_size": 48, "num_attention_heads": 6},  # three to a key, as in SmolLM2: not a power of two
 }
 
 

@@ -14,6 +14,7 @@ from agentgym.errors import UserError, nearest
 
 OWN = {
     "train": "train a policy in an environment",
+    "sft": "fine-tune a policy on demonstrations",
     "eval": "measure a checkpoint on held-out tasks",
     "compare": "compare two policies task by task",
     "runs": "list the runs",

@@ -14,6 +14,7 @@ from agentgym.cli.recording import recorded
 from agentgym.cli.training import Drive, default_name
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.sft_config import of_training
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
@@ -63,7 +64,8 @@ def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, obj
     """The mapping of a recipe file, else of the run's own config, and what to call it in errors."""
     if recipe is None and run_dir is not None:
         config = run_dir / "config.yaml"
-        return read_yaml(config), str(config)
+        settings = read_yaml(config)
+        return of_training(settings) if "sft" in settings else settings, str(config)
     return read_recipe(recipe)
 
 

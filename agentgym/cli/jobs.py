@@ -15,6 +15,7 @@ from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
+    from agentgym.jobs.sft_config import SftRecipe
     from agentgym.recipe import Recipe
     from agentgym.runs.folder import RunFolder
 
@@ -40,6 +41,23 @@ class Jobs:
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         return await train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
+
+    async def sft(
+        self,
+        recipe: SftRecipe,
+        folder: RunFolder,
+        reporter: Reporter,
+        *,
+        resume: bool,
+        from_step: int | None,
+        registry: PluginRegistry,
+    ) -> TrainResult:
+        reporter.phase("loading torch, torchtitan and Monarch")
+        try:
+            from agentgym.jobs.sft import sft
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        return await sft(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
 
     async def evaluate(
         self,

@@ -44,6 +44,7 @@ CURVES = (
     ("reward", "rollout/reward_mean", "cyan"),
     ("success", "rollout/success_mean", "green"),
     ("held-out", "eval/success", "red"),
+    ("loss", "sft/loss", "cyan"),
 )
 
 

@@ -14,7 +14,8 @@ from agentgym.components import name_of
 from agentgym.config import apply_overrides, describe
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.layers import finish_recipe, finish_sft
+from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.defaults import KEYS
 from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
@@ -24,6 +25,7 @@ from agentgym.yaml import read_yaml
 
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
+FinishedSft: TypeAlias = tuple[SftRecipe, dict[str, str], PluginRegistry]
 
 
 def add_recipe_arguments(parser: Parser) -> None:
@@ -106,14 +108,29 @@ def finish_checked(
     return recipe, sources, registry
 
 
+def finish_sft_checked(
+    given: Mapping[str, object],
+    *,
+    base: Mapping[str, object],
+    where: str,
+    plugins: FindPlugins = PluginRegistry.discover,
+) -> FinishedSft:
+    """As `finish_checked`, of supervised fine-tuning."""
+    recipe, sources = finish_sft(given, base=base, where=where, plugins=plugins)
+    registry = plugins(recipe.plugins.disabled)
+    check_names(recipe, registry)
+    local_folder(recipe.model.path)
+    return recipe, sources, registry
+
+
 def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
     """The mapping of a recipe file, and what to call it in errors; nothing for no file."""
     return (read_yaml(path), path) if path else ({}, "recipe")
 
 
-def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
+def check_names(recipe: Recipe | SftRecipe, registry: PluginRegistry) -> None:
     """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
-    environment = registry.environment(recipe.env.name)
+    environment = registry.environment(recipe.env.name) if recipe.env.name else None
     if isinstance(environment, type):  # the rewards of others are known when they are built
         for name in recipe.rewards:
             find_reward(name, environment, registry)
@@ -122,10 +139,10 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
         registry.sink(name)
 
 
-def recipe_help() -> str:
+def recipe_help(recipe: type = Recipe) -> str:
     """Every field with its type and default."""
     rows = [
-        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default) for info in describe(Recipe)
+        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default) for info in describe(recipe)
     ]
     return "\n".join(
         [
@@ -168,6 +185,30 @@ def plan(recipe: Recipe) -> list[str]:
     if recipe.loss.needs_reference:
         lines.append("reference    1 model, the policy as it is at the start")
     if recipe.eval.at_end:
+        lines.append(
+            f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
+            f"{recipe.eval.samples_per_task} times each"
+        )
+    return lines
+
+
+def sft_plan(recipe: SftRecipe) -> list[str]:
+    """What a run of supervised fine-tuning learns from and does, in lines for a person."""
+    config, trainer = recipe.sft, recipe.trainer
+    sources = [*config.data, *(f"{path} (reward at least {config.min_reward:g})" for path in config.episodes)]
+    if config.oracle_tasks:
+        sources.append(f"{config.oracle_tasks} tasks that {recipe.env.name} solves itself")
+    length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
+    lines = [
+        f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),
+        f"imitates     {', '.join(sources)}",
+        f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
+        f"algorithm    loss {name_of('losses', recipe.loss)}, learning rate {recipe.optimizer.lr:g}",
+        f"length       {length} of {config.batch_size} conversations",
+    ]
+    if recipe.env.name:
+        lines.insert(1, f"environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
+    if recipe.env.name and recipe.eval.at_end:
         lines.append(
             f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
             f"{recipe.eval.samples_per_task} times each"

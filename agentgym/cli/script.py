@@ -1,4 +1,4 @@
-"""`agentgym.train` and `agentgym.evaluate`: what the commands do, from Python and notebooks."""
+"""`agentgym.train`, `agentgym.sft` and `agentgym.evaluate`: what the commands do, from Python and notebooks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
 from agentgym.cli.jobs import Jobs
-from agentgym.cli.recipes import Finished, finish_checked, read_recipe
-from agentgym.cli.training import default_name, run_training
+from agentgym.cli.recipes import Finished, finish_checked, finish_sft_checked, read_recipe
+from agentgym.cli.training import default_name, run_sft, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
@@ -55,6 +55,26 @@ def train(
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
         shown = reporter or PlainReporter(sys.stdout)
         return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
+
+
+def sft(
+    env: Env | None = None,
+    *,
+    recipe: str | None = None,
+    name: str | None = None,
+    reporter: Reporter | None = None,
+    **sections: object,
+) -> TrainResult:
+    """Fine-tune on demonstrations, as in `sft={"data": ["talks.jsonl"]}`; with an environment, measured in it.
+
+    The arguments are those of `train`; without `env` nothing is played, unless the recipe names one.
+    """
+    base, where = read_recipe(recipe)
+    given = {key: _section(key, value) for key, value in {"env": env, **sections}.items() if value is not None}
+    settings, sources, registry = finish_sft_checked(_merged(base, given), base=base, where=where)
+    with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
+        shown = reporter or PlainReporter(sys.stdout)
+        return run_sft(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
 
 
 def evaluate(

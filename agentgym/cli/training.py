@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import plan
+from agentgym.cli.recipes import plan, sft_plan
 from agentgym.cli.recording import recorded
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.sft_config import SftRecipe
 from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, write_png
 from agentgym.runs.evaluations import with_held_out
@@ -27,9 +28,12 @@ Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
 """Runs the job's coroutine to its end; it may say something meanwhile."""
 
 
-def default_name(recipe: Recipe) -> str:
+def default_name(recipe: Recipe | SftRecipe) -> str:
     """Of a run: what the environment is called, date and time."""
-    return f"{recipe.env.name.rpartition(':')[2]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = recipe.env.name.rpartition(":")[2]
+    if isinstance(recipe, SftRecipe):
+        name = f"{name}-sft" if name else "sft"
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def run_training(
@@ -49,6 +53,41 @@ def run_training(
     sources: where the recipe's fields come from. before: the status of the run that is resumed. from_step:
     its checkpoint to continue from; the newest otherwise.
     """
+    resume = before is not None
+    job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
+    return run_job(job, recipe, sources, folder, reporter, drive, plan=plan(recipe), before=before)
+
+
+def run_sft(
+    recipe: SftRecipe,
+    sources: Mapping[str, str],
+    folder: RunFolder,
+    registry: PluginRegistry,
+    reporter: Reporter,
+    jobs: Jobs,
+    drive: Drive[TrainResult],
+    *,
+    before: StatusRecord | None = None,
+    from_step: int | None = None,
+) -> TrainResult:
+    """Supervised fine-tuning; the arguments are those of `run_training`."""
+    resume = before is not None
+    job = jobs.sft(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
+    return run_job(job, recipe, sources, folder, reporter, drive, plan=sft_plan(recipe), before=before)
+
+
+def run_job(
+    job: Coroutine[Any, Any, TrainResult],
+    recipe: Recipe | SftRecipe,
+    sources: Mapping[str, str],
+    folder: RunFolder,
+    reporter: Reporter,
+    drive: Drive[TrainResult],
+    *,
+    plan: Sequence[str],
+    before: StatusRecord | None,
+) -> TrainResult:
+    """Drive a job that trains to its end; whatever ends it is raised and recorded in the folder."""
 
     def warn(text: str) -> None:
         reporter.note(text)
@@ -56,11 +95,9 @@ def run_training(
             folder.event(text)
 
     with recorded(recipe, sources, folder, before), contextlib.closing(reporter), warnings_to(warn):
-        for line in plan(recipe):
+        for line in plan:
             reporter.note(line)
         reporter.note(f"folder       {folder.path}")
-        resume = before is not None
-        job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
         result = drive(job, reporter.note)
         folder.set_status(RunStatus.DONE, result.nothing_left)
         folder.event("done")

@@ -10,7 +10,7 @@ from pathlib import Path
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
+from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.continuation import check_template
@@ -50,7 +50,7 @@ class Gym:
         training: whether tasks of the train split are played too.
         """
         environment, scorer, train, test = prepare(recipe, registry, training=training)
-        renderer = _renderer(recipe, model_path, registry)
+        renderer = open_renderer(recipe.model, model_path, registry)
         some = [*train, *test]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
@@ -99,8 +99,8 @@ class Gym:
             await self.backend.close()
 
 
-def _renderer(recipe: Recipe, model_path: Path, registry: PluginRegistry) -> ChatRenderer:
-    model = recipe.model
+def open_renderer(model: ModelConfig, model_path: Path, registry: PluginRegistry) -> ChatRenderer:
+    """How conversations with a model are written. Raises UserError for a tokenizer or format that is unavailable."""
     tokenizer = HuggingFaceTokenizer(str(model_path), model.chat_template)
     chosen = None if model.tool_format == "auto" else registry.component("tool_formats", model.tool_format)()
     return ChatRenderer(tokenizer, chosen, model.tool_instruction)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from agentgym.hooks import PluginRegistry
-from agentgym.models.defaults import model_defaults
+from agentgym.jobs.sft_config import LEARNING_RATES, SftRecipe
+from agentgym.models.defaults import LearningRates, model_defaults
 from agentgym.models.resolve import TINY
-from agentgym.recipe import Recipe, build_recipe
+from agentgym.recipe import Recipe, build_kind, build_recipe
 
 COMMAND_LINE = "command line"
 
@@ -24,20 +25,33 @@ def finish_recipe(
     return build_recipe(mapping, where, plugins), sources
 
 
+def finish_sft(
+    given: Mapping[str, object],
+    *,
+    base: Mapping[str, object] | None = None,
+    where: str = "recipe",
+    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
+) -> tuple[SftRecipe, dict[str, str]]:
+    """As `finish_recipe`, of supervised fine-tuning, which has learning rates of its own."""
+    mapping, sources = layered(given, base=base or {}, where=where, rates=LEARNING_RATES)
+    return build_kind(SftRecipe, mapping, where, plugins), sources
+
+
 def layered(
-    given: Mapping[str, object], *, base: Mapping[str, object], where: str
+    given: Mapping[str, object], *, base: Mapping[str, object], where: str, rates: LearningRates | None = None
 ) -> tuple[dict[str, object], dict[str, str]]:
     """What is given, with the model's defaults under it; and where each field comes from that is not a default.
 
     base: the part of `given` that a file sets, as it was read. where: what to call that file. The second result
-    is by dotted key. Values are not checked: that is for whoever builds the recipe.
+    is by dotted key. Values are not checked: that is for whoever builds the recipe. rates: instead of those of
+    reinforcement learning.
     """
     fields, of_base = _flat(given), _flat(base)
     unchanged = {key for key, value in fields.items() if key in of_base and of_base[key] == value}
     sources = {key: where if key in unchanged else COMMAND_LINE for key in fields}
     result = {name: dict(section) if isinstance(section, Mapping) else section for name, section in given.items()}
     path = fields.get("model.path", TINY)
-    for key, default in model_defaults(path, fields).items() if isinstance(path, str) else ():
+    for key, default in model_defaults(path, fields, rates).items() if isinstance(path, str) else ():
         name, _, field = key.partition(".")
         section = result.setdefault(name, {})
         if section is None:  # an empty section of the file

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import read_architecture, read_config
 from agentgym.models.device import pick_device
 from agentgym.models.resolve import TINY, config_folder
 from agentgym.models.smollm2 import SMOLLM2
-from agentgym.models.tiny import policy_recipe
+from agentgym.models.tiny import policy_path, policy_recipe
 
 LENGTHS = ("trainer.seq_len", "generator.max_model_len", "rollout.max_episode_tokens")
 TURN_LENGTH = "rollout.max_turn_tokens"
@@ -23,7 +23,8 @@ KEYS = ("optimizer.lr", *LENGTHS, TURN_LENGTH, "trainer.dtype", "generator.dtype
 MAX_LENGTH = {"cpu": 1024, "cuda": 4096}  # tokens, where the model's own context is longer
 MAX_LENGTHS = {SMOLLM2: {"cpu": 1024, "cuda": 2048}}  # of models that lose the thread before their context is full
 LENGTH_STEP = 64  # rows are shared by the ranks of tensor parallelism
-LEARNING_RATES = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
+LearningRates: TypeAlias = Sequence[tuple[int, float]]
+LEARNING_RATES: LearningRates = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
 """Least number of parameters, and where to start with full fine-tuning by AdamW."""
 
 
@@ -34,18 +35,20 @@ class Default(NamedTuple):
     source: str
 
 
-def model_defaults(path: str, given: Mapping[str, object]) -> dict[str, Default]:
+def model_defaults(path: str, given: Mapping[str, object], rates: LearningRates | None = None) -> dict[str, Default]:
     """The defaults of `KEYS` for a model, by dotted key; a key that is absent keeps the recipe's own default.
 
     given: the fields that a recipe or the command line sets, by dotted key. Lengths follow those that are given.
+    rates: other learning rates than those of reinforcement learning, also for the shipped policy.
     """
     if path == TINY:
-        return {
+        own = {
             f"{section}.{name}": Default(value=value, source=f"recipe of {TINY}")
             for section, fields in policy_recipe().items()
             if isinstance(fields, Mapping)
             for name, value in fields.items()
         }
+        return own | (_rate(policy_path(), rates) if rates else {})
     if all(key in given for key in KEYS):
         return {}  # nothing to look up: a hub may be out of reach
     folder = config_folder(path)
@@ -59,15 +62,20 @@ def model_defaults(path: str, given: Mapping[str, object]) -> dict[str, Default]
     compiled = _device("trainer", given) == "cuda"
     found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
     found |= _lengths(folder, given, MAX_LENGTHS.get(path, MAX_LENGTH))
-    if (parameters := _num_parameters(folder)) is not None:
-        rate = next(rate for least, rate in LEARNING_RATES if parameters >= least)
-        found["optimizer.lr"] = Default(value=rate, source=f"the model: {parameters:,} parameters")
-    return found
+    return found | _rate(folder, rates or LEARNING_RATES)
+
+
+def _rate(folder: Path, rates: LearningRates) -> dict[str, Default]:
+    parameters = _num_parameters(folder)
+    if parameters is None:
+        return {}
+    rate = next(rate for least, rate in rates if parameters >= least)
+    return {"optimizer.lr": Default(value=rate, source=f"the model: {parameters:,} parameters")}
 
 
 def _lengths(folder: Path, given: Mapping[str, object], most: Mapping[str, int]) -> dict[str, Default]:
     """One length for rows, context and episode, so that they fit; that of the given ones where there are any."""
-    context = read_config(folder).get("max_position_embeddings")
+    context = _context(read_config(folder))
     longest = context if isinstance(context, int) and context > 0 else sys.maxsize
     fixed = [value for key in LENGTHS if isinstance(value := given.get(key), int)]
     turn = given.get(TURN_LENGTH)
@@ -85,6 +93,16 @@ def _lengths(folder: Path, given: Mapping[str, object], most: Mapping[str, int])
     turn_length = max(1, episode // 4) if isinstance(episode, int) else length
     found[TURN_LENGTH] = Default(value=turn_length, source="a quarter of rollout.max_episode_tokens")
     return found
+
+
+def _context(config: Mapping[str, object]) -> object:
+    """Of the language model in it, by either of the names that architectures have for it."""
+    inner = config.get("text_config")
+    for of in (inner if isinstance(inner, Mapping) else {}, config):
+        for name in ("max_position_embeddings", "n_positions"):
+            if name in of:
+                return of[name]
+    return None
 
 
 def _num_parameters(folder: Path) -> int | None:

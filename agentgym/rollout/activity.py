@@ -13,21 +13,43 @@ class Activity:
 
     def __init__(self) -> None:
         self._since: defaultdict[str, dict[object, float]] = defaultdict(dict)  # kind -> call -> its start
-        self._total_s: defaultdict[str, float] = defaultdict(float)
-        self._at = self._changed_at = time.monotonic()
+        self._total_s: defaultdict[str, float] = defaultdict(float)  # of each kind, to its last change to or from idle
+        self._busy_since: dict[str, float] = {}  # of the kinds with a call in flight, and of `any`
+        self._num_busy = 0
+        self._began = self._changed_at = time.monotonic()
+
+    def begin(self, kind: str) -> object:
+        """A call of this kind begins; `end` takes what is returned."""
+        self._changed_at = now = time.monotonic()
+        calls = self._since[kind]
+        if not calls:
+            self._busy_since[kind] = now
+            if not self._num_busy:
+                self._busy_since["any"] = now
+            self._num_busy += 1
+        call = object()
+        calls[call] = now
+        return call
+
+    def end(self, kind: str, call: object) -> None:
+        """The call has ended."""
+        self._changed_at = now = time.monotonic()
+        calls = self._since[kind]
+        del calls[call]
+        if not calls:
+            self._total_s[kind] += now - self._busy_since.pop(kind)
+            self._num_busy -= 1
+            if not self._num_busy:
+                self._total_s["any"] += now - self._busy_since.pop("any")
 
     @contextmanager
     def doing(self, kind: str) -> Iterator[None]:
         """Count the time inside this block as `kind`."""
-        self._advance()
-        call = object()
-        self._since[kind][call] = self._changed_at = self._at
+        call = self.begin(kind)
         try:
             yield
         finally:
-            self._advance()
-            del self._since[kind][call]
-            self._changed_at = self._at
+            self.end(kind, call)
 
     def in_flight(self) -> dict[str, list[float]]:
         """For how long each call that is under way has run, in seconds, by kind."""
@@ -40,19 +62,11 @@ class Activity:
 
     def totals_s(self) -> dict[str, float]:
         """Seconds since the start by kind; `any` is the union of all kinds, `wall` is the clock."""
-        self._advance()
-        return dict(self._total_s)
-
-    def _advance(self) -> None:
         now = time.monotonic()
-        passed = now - self._at
-        self._at = now
-        self._total_s["wall"] += passed
-        active = [kind for kind, calls in self._since.items() if calls]
-        for kind in active:
-            self._total_s[kind] += passed
-        if active:
-            self._total_s["any"] += passed
+        totals = {**self._total_s, "wall": now - self._began}
+        for kind, since in self._busy_since.items():
+            totals[kind] = totals.get(kind, 0.0) + now - since
+        return totals
 
 
 def since(now_s: dict[str, float], before_s: dict[str, float]) -> dict[str, float]:

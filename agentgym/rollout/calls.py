@@ -16,7 +16,10 @@ Call = ToolCall | MalformedCall
 
 @dataclass(frozen=True, slots=True)
 class AgentTurn:
-    """What an agent said. text: as it was sampled. content: what is outside of its calls, which are in order."""
+    """What an agent said: its calls in order, and in `content` what is outside of them.
+
+    text: the message where no call counts: there are none, or the turn was cut inside of the only one.
+    """
 
     text: str
     content: str = ""
@@ -28,7 +31,7 @@ def assistant_message(said: AgentTurn, ids: Sequence[str]) -> Message:
     if not said.calls:
         return {"role": "assistant", "content": said.text}
     calls: list[Json] = [
-        {"type": "function", "id": call_id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        {"type": "function", "id": call_id, "function": {"name": call.name, "arguments": call.arguments}}
         for call, call_id in zip(said.calls, ids, strict=True)
         if isinstance(call, ToolCall)
     ]

@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.rollout.marks import Marks
-from agentgym.rollout.template_text import TemplateText
+from agentgym.rollout.template_cache import Frames, Remembered
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
 from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
 from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
@@ -26,8 +26,8 @@ from agentgym.types import Message, Role
 
 AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
 USER: Message = {"role": "user", "content": "\u27eauser\u27eb"}
+_REMEMBERED_CHARS = 1000  # a reply that is longer seldom comes twice
 _THOUGHTS = ("<think>", "</think>")
-_MAX_PROMPTS = 512  # texts whose ids are kept: the episodes of a group share their prompt
 _MAX_TOLD = 1024
 
 Schemas = Sequence[Schema]
@@ -58,9 +58,9 @@ class ChatRenderer:
         self._marks_of = _marks_of(tokenizer, ())
         self._told: dict[int, tuple[Schemas, _Told]] = {}  # by id, which the schemas themselves keep from reuse
         self._told_by_text: dict[str, _Told] = {}
-        self._texts = TemplateText()
-        self._encode_prompt = lru_cache(_MAX_PROMPTS)(tokenizer.encode)
-        self._encode_end = cache(tokenizer.encode)
+        self._prompts: Remembered[tuple[int, ...]] = Remembered(256)
+        self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
+        self._continuations: Remembered[tuple[Frames, str, int]] = Remembered(64)
 
     @cached_property
     def tool_use(self) -> ToolUse:
@@ -73,25 +73,20 @@ class ChatRenderer:
 
     def prompt(self, messages: Sequence[Message], tools: Schemas | None = None) -> tuple[int, ...]:
         """The ids of an opening conversation, up to the start of the agent's turn."""
-        return self._encode_prompt(self.prompt_text(messages, tools))
+        if any("tool_calls" in message for message in messages):
+            return self.tokenizer.encode(self.prompt_text(messages, tools))
+        known = self._known(tools).number if tools else None
+        key = (known, *((m["role"], m["content"], m.get("name"), m.get("tool_call_id")) for m in messages))
+        ids = self._prompts.get(key)  # the episodes of a group have one prompt
+        return ids or self._prompts.keep(key, self.tokenizer.encode(self.prompt_text(messages, tools)))
 
     def prompt_text(self, messages: Sequence[Message], tools: Schemas | None = None) -> str:
         """What `prompt` encodes."""
         known = self._known(tools) if tools else None
         safe = self._harmless(messages)
-        if any(message.keys() - {"role", "content"} for message in safe):
-            return self._prompt_text(safe, known)
-        roles = tuple(message["role"] for message in safe)
-        return self._texts.filled(
-            (roles, known.number if known else None),
-            [message["content"] for message in safe],
-            lambda contents: self._prompt_text(_with_contents(safe, contents), known),
-        )
-
-    def _prompt_text(self, messages: Sequence[Message], known: _Told | None) -> str:
         if known is None:
-            return self.tokenizer.render(messages, generation_prompt=True)
-        talk = self._as_taken(messages)
+            return self.tokenizer.render(safe, generation_prompt=True)
+        talk = self._as_taken(safe)
         if self.tool_use.native:
             return render(self.tokenizer, talk, known.native, generation_prompt=True)
         return self.tokenizer.render(with_tools(talk, known.text), generation_prompt=True)
@@ -103,16 +98,24 @@ class ChatRenderer:
         Results of calls come first, all of a turn together. Raises UserError where the template does not take the
         messages, or drops a result.
         """
-        end = self.tokenizer.decode(said[-1:]) if said else self.stop
-        safe = [self._without_unused(message) for message in self._harmless(messages)]
-        shape = tuple((message["role"], message.get("name"), message.get("tool_call_id")) for message in safe)
-        text = self._texts.filled(
-            (end, shape),
-            [message["content"] for message in safe],
-            lambda contents: self.between_turns(_with_contents(safe, contents), end),
-        )
-        known = self._encode_end(end)  # some tokenizers begin a text otherwise than they continue it
-        return self.tokenizer.encode(end + text)[len(known) :]
+        frames, end, num_end = self._continuation(said[-1] if said else None)
+        text = end + frames.render([self._without_unused(message) for message in self._harmless(messages)])
+        ids = self._replies.get((text, num_end))
+        if ids is None:
+            ids = self.tokenizer.encode(text)[num_end:]
+            if len(text) <= _REMEMBERED_CHARS:
+                self._replies.keep((text, num_end), ids)
+        return ids
+
+    def _continuation(self, last: int | None) -> tuple[Frames, str, int]:
+        """What follows a turn with this last id, the id as text, and how many tokens that text is."""
+        known = self._continuations.get(last)
+        if known is None:
+            end = self.stop if last is None else self.tokenizer.decode([last])
+            frames = Frames(partial(self.between_turns, end=end))
+            # Some tokenizers begin a text otherwise than they continue it, so it is encoded with what is before it.
+            known = self._continuations.keep(last, (frames, end, len(self.tokenizer.encode(end))))
+        return known
 
     def parse(self, completion_ids: Sequence[int]) -> Parsed:
         """What the agent said, without its end token: its calls, and what is outside of them."""
@@ -283,10 +286,6 @@ def _calls_of(message: Message) -> list[ToolCall]:
         assert isinstance(arguments, Mapping)
         calls.append(ToolCall(str(function["name"]), arguments, str(call_id)))
     return calls
-
-
-def _with_contents(messages: Sequence[Message], contents: Sequence[str]) -> list[Message]:
-    return [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
 
 
 def _is_read(parsed: Parsed, calls: Sequence[ToolCall]) -> bool:

@@ -7,7 +7,6 @@ import hashlib
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from agentgym.env import Environment
@@ -17,7 +16,7 @@ from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, timed
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.types import (
@@ -30,6 +29,7 @@ from agentgym.types import (
     SamplingParams,
     Stop,
     Task,
+    TokenPrefix,
     Turn,
 )
 
@@ -66,8 +66,11 @@ class EpisodePlayer:
                 episode=episode,
             )
             try:
-                async with AsyncExitStack() as stack:
-                    await runner.lease(stack)  # this wait is not counted in the episode's time
+                if runner.needs_session:
+                    async with AsyncExitStack() as stack:
+                        await runner.lease(stack)  # this wait is not counted in the episode's time
+                        await self._play(runner)
+                else:
                     await self._play(runner)
                 await runner.score()
                 return episode
@@ -81,9 +84,12 @@ class EpisodePlayer:
     async def _play(self, runner: EpisodeRunner) -> None:
         episode = runner.episode
         began = time.monotonic()
+        runner.until_s = asyncio.get_running_loop().time() + self.config.episode_time_s
         try:
-            async with asyncio.timeout(self.config.episode_time_s) as clock, runner.started():
-                await self._turns(runner, clock)
+            async with asyncio.timeout(None) as clock:
+                runner.clock = clock
+                async with runner.started():
+                    await self._turns(runner)
         except TimeoutError as error:
             if not clock.expired():
                 raise
@@ -95,14 +101,13 @@ class EpisodePlayer:
         finally:
             episode.timing_s["episode_s"] = time.monotonic() - began
 
-    async def _turns(self, runner: EpisodeRunner, clock: asyncio.Timeout) -> None:
-        episode, config, until_s = runner.episode, self.config, clock.when()
-        assert until_s is not None
+    async def _turns(self, runner: EpisodeRunner) -> None:
+        episode, config = runner.episode, self.config
         tools = runner.context.tools
-        ids = self.renderer.prompt(episode.messages, None if tools is None else tools.schemas())
+        ids = list(self.renderer.prompt(episode.messages, None if tools is None else tools.schemas()))
         while True:
             room = config.max_episode_tokens - len(ids)
-            left_s = until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
+            left_s = runner.until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
             if room < 1:
                 episode.stop = Stop.EPISODE_TOKENS
                 if not episode.turns:
@@ -113,9 +118,10 @@ class EpisodePlayer:
             if left_s <= 0:
                 self._end_for_time(episode)
                 return
-            clock.reschedule(None)  # the generator ends a completion in time, and hands over what it has
             time_s = min(left_s, config.generate_timeout_s)
-            turn = await self._turn(episode, ids, min(room, config.max_turn_tokens), time_s)
+            request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
+            turn = Turn.of(request.prompt_ids, await self._sample(episode, request))
+            episode.turns.append(turn)
             cut = None
             if turn.finish_reason is FinishReason.TIME:
                 cut = Stop.TIME
@@ -123,18 +129,19 @@ class EpisodePlayer:
                     self._end_for_time(episode)
             elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
-            else:
-                clock.reschedule(until_s + episode.timing_s["queue_s"])
-            reply = await runner.reply(self._read(turn, runner), cut)
+            if cut is not None:
+                runner.clock = None  # the episode ends here, and the time was the policy's
+            reply = await runner.reply(self._read(turn, runner, cut), cut)
             if episode.stop is not None:
                 return
-            ids = ids + turn.completion_ids + self.renderer.reply(reply.messages, turn.completion_ids)
+            ids += turn.completion_ids
+            ids += self.renderer.reply(reply.messages, turn.completion_ids)
 
-    def _read(self, turn: Turn, runner: EpisodeRunner) -> AgentTurn:
+    def _read(self, turn: Turn, runner: EpisodeRunner, cut: Stop | None) -> AgentTurn:
         if runner.context.tools is None:
             return AgentTurn(self.renderer.text(turn.completion_ids))
         parsed = self.renderer.parse(turn.completion_ids)
-        text = self.renderer.text(turn.completion_ids) if parsed.calls else parsed.content
+        text = self.renderer.text(turn.completion_ids) if cut is not None else parsed.content
         return AgentTurn(text, parsed.content, parsed.calls)
 
     def _end_for_time(self, episode: Episode) -> None:
@@ -149,7 +156,8 @@ class EpisodePlayer:
             )
             raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
 
-    async def _turn(self, episode: Episode, ids: tuple[int, ...], max_tokens: int, time_s: float) -> Turn:
+    def _request(self, episode: Episode, ids: TokenPrefix, max_tokens: int, time_s: float) -> GenerateRequest:
+        """time_s: the generator ends the completion then, and hands over what it has."""
         sampling = SamplingParams(
             max_tokens=max_tokens,
             temperature=0.0 if self.greedy else self.config.temperature,
@@ -158,24 +166,16 @@ class EpisodePlayer:
             stop_token_ids=self.renderer.end_ids,
             seed=derive_seed(episode.seed, len(episode.turns)),
         )
-        request = GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
-        completion = await self._sample(episode, request)
-        turn = Turn(
-            prompt_ids=ids,
-            completion_ids=completion.completion_ids,
-            logprobs=completion.logprobs,
-            versions=completion.versions,
-            finish_reason=completion.finish_reason,
-        )
-        episode.turns.append(turn)
-        return turn
+        return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
 
     async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
-        wait_s = self.config.queue_timeout_s
+        wait_s, times_s = self.config.queue_timeout_s, episode.timing_s
+        clock_s = asyncio.get_running_loop().time
+        began = clock_s()
+        call = self.activity.begin("generate")
         try:
-            with self.activity.doing("generate"):
-                call = partial(self.generator.generate, request)
-                completion = await timed(episode, "generate_s", call, request.time_s + wait_s)
+            async with asyncio.timeout(request.time_s + wait_s):
+                completion = await self.generator.generate(request)
         except TimeoutError as error:
             message = (
                 f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
@@ -186,5 +186,8 @@ class EpisodePlayer:
             raise EpisodeBroken.by("generator", error, retry=True) from error
         except ValueError as error:  # a request that no replica can serve
             raise EpisodeBroken.by("generator", error, retry=False) from error
-        episode.timing_s["queue_s"] = episode.timing_s.get("queue_s", 0.0) + completion.queued_s
+        finally:
+            self.activity.end("generate", call)
+            times_s["generate_s"] = times_s.get("generate_s", 0.0) + clock_s() - began
+        times_s["queue_s"] = times_s.get("queue_s", 0.0) + completion.queued_s
         return completion

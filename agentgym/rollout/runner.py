@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
@@ -16,6 +18,7 @@ from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_mess
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Episode, ErrorRecord, Message, Outcome, Stop
@@ -54,6 +57,8 @@ class EpisodeRunner:
     sandbox: Sandbox | None
     episode: Episode
     context: EpisodeContext[Any] = field(init=False)
+    clock: asyncio.Timeout | None = None  # the player's, set only while the environment is waited for
+    until_s: float = math.inf  # the end of the episode's time, without waits in the engine's queue
 
     def __post_init__(self) -> None:
         task = self.episode.task
@@ -67,6 +72,11 @@ class EpisodeRunner:
         )
         self.episode.messages = self.context.messages
 
+    @property
+    def needs_session(self) -> bool:
+        spec = self.episode.task.sandbox
+        return self.sandbox is not None and spec is not None and spec.session
+
     async def lease(self, stack: AsyncExitStack) -> None:
         """Wait for the session that the task asks for; it is closed with the stack."""
         try:
@@ -75,20 +85,9 @@ class EpisodeRunner:
         except InfraError as error:
             raise EpisodeBroken.by("sandbox", error, retry=True) from error
 
-    @asynccontextmanager
-    async def started(self) -> AsyncIterator[None]:
-        """The environment has started; on the way out it finishes, whatever happened, in `start` too."""
-        try:
-            self.context.state = await self._call("start", self.environment.start)
-            self.context.tools = await self._call("toolbox", self.environment.toolbox)
-            yield
-        except BaseException:
-            try:
-                await self._call("finish", self.environment.finish)
-            except EpisodeBroken as second:  # the first error is the one that ended the episode
-                log.warning("episode %s: %s", self.episode.episode_id, second)
-            raise
-        await self._call("finish", self.environment.finish)
+    def started(self) -> Started:
+        """`async with`: the environment has started; on the way out it finishes, whatever happened, in `start` too."""
+        return Started(self)
 
     async def reply(self, said: AgentTurn, cut: Stop | None = None) -> Reply:
         """Give the environment the agent's turn: its calls are made, or else it is asked for its reply.
@@ -121,7 +120,7 @@ class EpisodeRunner:
         elif context.turn >= context.max_turns:
             episode.stop = Stop.MAX_TURNS
         elif self.environment.dynamic_tools:
-            context.tools = await self._call("toolbox", self.environment.toolbox)
+            context.tools = await self.call("toolbox", self.environment.toolbox)
         return Reply(messages=(*told, *reply.messages), done=reply.done, invalid=reply.invalid) if told else reply
 
     async def _answer(self, calls: Sequence[Call], ids: Sequence[str]) -> list[Message]:
@@ -150,11 +149,11 @@ class EpisodeRunner:
             assert context.tools is not None
             return await context.tools.call(call)
 
-        return await self._call(call.name, make)
+        return await self.call(call.name, make)
 
     async def _ask(self, what: Literal["reply", "after_calls"]) -> Reply:
         environment = self.environment
-        reply = await self._call(what, environment.reply if what == "reply" else environment.after_calls)
+        reply = await self.call(what, environment.reply if what == "reply" else environment.after_calls)
         if not isinstance(reply, Reply):
             error = TypeError(f"it returned {reply!r:.80}; return a Reply")
             raise EpisodeBroken.by(self._source(what), error, retry=False)
@@ -177,27 +176,62 @@ class EpisodeRunner:
         elif episode.outcome is None:
             episode.outcome = Outcome.SCORED
 
-    async def _call(self, what: str, method: Callable[[EpisodeContext[Any]], Awaitable[Answer]]) -> Answer:
-        limit_s = self.config.env_timeout_s
+    async def call(self, what: str, method: Callable[[EpisodeContext[Any]], Awaitable[Answer]]) -> Answer:
+        """Call into the environment. Timers are set only for a call that waits: most do not."""
+        time_s = asyncio.get_running_loop().time  # that of the timeouts
+        began, times_s = time_s(), self.episode.timing_s
         try:
-            return await timed(self.episode, "environment_s", lambda: method(self.context), limit_s)
+            begun = Begun(method(self.context))
+            return await begun if begun.ended else await self._limited(begun)
         except InfraError as error:
             raise EpisodeBroken.by("sandbox", error, retry=True) from error
         except Exception as error:  # plugin code: anything may come
             if isinstance(error, TimeoutError) and (cause := waited_for(error)) is not None:
                 raise EpisodeBroken.by("sandbox", cause, retry=True) from error
             raise EpisodeBroken.by(self._source(what), error, retry=False) from error
+        finally:
+            times_s["environment_s"] = times_s.get("environment_s", 0.0) + time_s() - began
+
+    async def _limited(self, begun: Begun[Answer]) -> Answer:
+        clock = self.clock if self.clock is not None and not self.clock.expired() else None
+        if clock is not None:
+            clock.reschedule(self.until_s + self.episode.timing_s.get("queue_s", 0.0))
+        try:
+            async with asyncio.timeout(self.config.env_timeout_s):
+                return await begun
+        finally:
+            if clock is not None and not clock.expired():
+                clock.reschedule(None)
 
     def _source(self, what: str) -> str:
         return f"environment:{self.environment.name}.{what}"
 
 
-async def timed(episode: Episode, key: str, call: Callable[[], Awaitable[Answer]], limit_s: float) -> Answer:
-    """Make a call within a limit, and add its time to the episode's. Raises TimeoutError."""
-    clock = asyncio.get_running_loop().time  # that of the timeouts
-    began = clock()
-    try:
-        async with asyncio.timeout(limit_s):
-            return await call()
-    finally:
-        episode.timing_s[key] = episode.timing_s.get(key, 0.0) + clock() - began
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The span from an environment's `start` to its `finish`."""
+
+    _runner: EpisodeRunner
+
+    async def __aenter__(self) -> None:
+        runner = self._runner
+        try:
+            runner.context.state = await runner.call("start", runner.environment.start)
+            runner.context.tools = await runner.call("toolbox", runner.environment.toolbox)
+        except BaseException:
+            await self._finish_after_error()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._runner.call("finish", self._runner.environment.finish)
+        else:
+            await self._finish_after_error()
+
+    async def _finish_after_error(self) -> None:
+        try:
+            await self._runner.call("finish", self._runner.environment.finish)
+        except EpisodeBroken as second:  # the first error is the one that ended the episode
+            log.warning("episode %s: %s", self._runner.episode.episode_id, second)

@@ -57,10 +57,9 @@ class Scorer:
         recorded_last = sorted(plain, key=lambda r: not weights[r.name])  # one that hangs takes no score with it
         self._plain = [r for r in recorded_last if r not in self._inline]
         self._warned: set[str] = set()
-        # The least that an episode can earn: what breaking the rules earns.
-        self.floor = sum(
-            min(weight * by_name[name].low, weight * by_name[name].high) for name, weight in weights.items()
-        )
+        ends = [(weight * by_name[name].low, weight * by_name[name].high) for name, weight in weights.items()]
+        self.floor = sum(map(min, ends))  # the least that an episode can earn: what breaking the rules earns
+        self.ceiling = sum(map(max, ends))
         self._pool = WorkerPool([_pickled(r) for r in self._plain], size=num_workers)
 
     @classmethod

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from agentgym.env import Environment
+from agentgym.env import Environment, EpisodeContext
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
@@ -26,12 +26,13 @@ async def play_script(
     seed: int = 0,
     sandbox: Sandbox | None = None,
     config: RolloutConfig | None = None,
+    started: Callable[[EpisodeContext[Any]], None] = lambda context: None,
 ) -> Episode:
     """One scored episode of assistant messages, with `content`, `tool_calls` or both; it has no token turns.
 
     says: a generator receives from `yield` the tuple of messages that answered. Where it ends before the episode,
     the stop is `abandoned`, and the episode is scored as it is. What fails in the environment is on the episode, as
-    when a model plays; what the script itself raises is raised.
+    when a model plays; what the script itself raises is raised. started: called before the first message.
     """
     episode = Episode(episode_id=task.task_id, task=task, seed=seed)
     runner = EpisodeRunner(
@@ -41,6 +42,7 @@ async def play_script(
         async with AsyncExitStack() as stack:
             await runner.lease(stack)
             async with runner.started():
+                started(runner.context)
                 await _speak(runner, says)
         await runner.score()
     except EpisodeBroken as broken:

@@ -1,4 +1,7 @@
-"""One environment played as text in, text out, a call at a time; the Gymnasium adapters are made of it."""
+"""One environment played as text in, text out, a call at a time; the Gymnasium adapters are made of it.
+
+The prompt of an environment with tools lists them, and an action calls them in tags, as Hermes and Qwen write it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,12 @@ from agentgym.rollout.environments import build_environment
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tool_formats.hermes import Hermes
+from agentgym.rollout.tool_text import told, with_tools
 from agentgym.sandbox import SandboxBackend, SandboxOptions
 from agentgym.types import Episode, Json, Message, Outcome, Split, Stop, Task
 
+_CALLS = Hermes()  # how an action calls tools, and how the prompt says so
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
@@ -202,7 +208,11 @@ class TextEpisode:
     async def _say(self, runner: EpisodeRunner, action: str) -> str:
         limit = self._game.config.max_turn_chars
         cut = Stop.TURN_TOKENS if 0 < limit < len(action) else None
-        reply = await runner.reply(AgentTurn(action[:limit] if cut else action), cut)
+        said = AgentTurn(action[:limit] if cut else action)
+        if runner.context.tools is not None:
+            parsed = _CALLS.parse(said.text)
+            said = AgentTurn(said.text, parsed.content, parsed.calls)
+        reply = await runner.reply(said, cut)
         return _text(reply.messages)
 
     async def _scored(self, runner: EpisodeRunner, text: str) -> TextStep:
@@ -216,7 +226,8 @@ class TextEpisode:
 
 
 async def _prompt(runner: EpisodeRunner) -> str:
-    return _text(runner.episode.task.prompt)
+    prompt, tools = runner.episode.task.prompt, runner.context.tools
+    return _text(prompt if tools is None else with_tools(prompt, told(tools.schemas(), _CALLS)))
 
 
 def _text(messages: Sequence[Message]) -> str:

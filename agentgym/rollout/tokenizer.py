@@ -81,11 +81,22 @@ class HuggingFaceTokenizer:
         added = [token.content for token in self._inner.added_tokens_decoder.values() if token.special]
         self.special_tokens = tuple(sorted({*added, *map(str, self._inner.all_special_tokens)}))
         self.end_ids = (int(self._inner.eos_token_id),)
+        self._quick = _quick(self._inner, added)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._inner.encode(text, add_special_tokens=False))
+        try:
+            if self._quick is not None:
+                return tuple(self._quick.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+            return tuple(self._inner.encode(text, add_special_tokens=False))
+        except (TypeError, UnicodeError):  # a lone surrogate, which is in no vocabulary
+            clean = text.encode("utf-8", "replace").decode("utf-8")
+            if clean == text:
+                raise
+            return self.encode(clean)
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        if self._quick is not None:
+            return str(self._quick.decode(token_ids, skip_special_tokens=False))
         return str(self._inner.decode(list(token_ids), skip_special_tokens=False))
 
     def render(
@@ -106,6 +117,17 @@ class HuggingFaceTokenizer:
                 f"the chat template does not take the messages {roles}: {error}. Change what the environment says. "
                 f"Or: {TEMPLATE_ADVICE}"
             ) from error
+
+
+def _quick(inner: Any, special: Sequence[str]) -> Any:
+    """The tokenizer in transformers' wrapper, which costs more than the work; None unless it gives the same."""
+    core = getattr(inner, "backend_tokenizer", None)
+    if core is None or not hasattr(core, "encode_batch_fast"):
+        return None
+    text = " a ,b . don 't\n\n  x\t" + "  ".join(special[:50]) + "<s>\u00e9\u4e16\U0001f600 1234 "
+    ids = inner.encode(text, add_special_tokens=False)  # its settings for padding and the like are made here
+    same = core.encode_batch_fast([text], add_special_tokens=False)[0].ids == ids
+    return core if same and core.decode(ids, skip_special_tokens=False) == inner.decode(ids) else None
 
 
 def read_template(given: str) -> str:

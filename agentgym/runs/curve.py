@@ -13,6 +13,7 @@ from agentgym.runs.files import writing
 from agentgym.runs.folder import MetricsRow
 
 REWARD, SUCCESS, HELD_OUT = "rollout/reward_mean", "rollout/success_mean", "eval/success"
+LOSS, HELD_OUT_LOSS = "sft/loss", "sft/held_out_loss"  # of supervised fine-tuning
 _BARS = "▁▂▃▄▅▆▇█"
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dot bits of one cell, [row][column]
 
@@ -94,7 +95,8 @@ def terminal_plot(line: Series, *, width: int = 72, height: int = 12) -> str:
 def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
     """Reward and success of every step, their running mean, and held-out success where it was measured.
 
-    Raises UserError when there is nothing to draw or matplotlib is missing.
+    Of supervised fine-tuning the loss, and that of the conversations held out. Raises UserError when there is nothing
+    to draw or matplotlib is missing.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -112,9 +114,15 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
             axes.plot(line.steps, smooth(line.values, window), color=colour, linewidth=2, label=running)
     if line := _known(rows, HELD_OUT):
         axes.plot(line.steps, line.values, "o--", color="#d62728", label="held-out success")
+    label = "mean over the step's episodes"
+    if losses := _known(rows, LOSS):
+        axes.plot(losses.steps, losses.values, color="#9467bd", label="loss, nats a token")
+        label = "success, loss"
+        if line := _known(rows, HELD_OUT_LOSS):
+            axes.plot(line.steps, line.values, "o--", color="#8c564b", label="loss of what is held out")
     if not axes.lines:
-        raise UserError("nothing to draw: no step of this run has a reward")
-    axes.set(xlabel="step", ylabel="mean over the step's episodes", title=title)
+        raise UserError("nothing to draw: no step of this run has a reward or a loss")
+    axes.set(xlabel="step", ylabel=label, title=title)
     axes.grid(alpha=0.3)
     axes.legend()
     with writing(path):

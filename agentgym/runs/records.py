@@ -93,7 +93,11 @@ def encode_episode(episode: Episode) -> dict[str, Json]:
         },
         "messages": pack(episode.messages),
         "turns": [
-            {**_fields(turn), "versions": [(span.version, span.start, span.end) for span in turn.versions]}
+            {
+                **_fields(turn),
+                "prompt_ids": list(turn.prompt_ids),
+                "versions": [(span.version, span.start, span.end) for span in turn.versions],
+            }
             for turn in episode.turns
         ],
         "tool_calls": [{**_fields(call), "arguments": pack(call.arguments)} for call in episode.tool_calls],

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from agentgym.rollout.tokenizer import CHATML
-
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -21,6 +19,21 @@ SPECIAL_TOKENS = (
     "<think>",
     "</think>",
 )
+# ChatML with tools as hermes writes them; the list of tools has their names and parameters alone, which is all that
+# a policy of this size can use.
+TEMPLATE = """\
+{% set talk = messages %}{% if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+{% set talk = messages[1:] %}{% endif %}Tools:
+{% for tool in tools %}{{ tool.function.name }}({{ (tool.function.parameters.properties or {}) | join(', ') }})
+{% endfor %}<|im_end|>
+{% endif %}{% for message in talk %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}{% if message.content or not loop.first %}
+{% endif %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 # Single digits, so that numbers are spelled the same everywhere; a line break with its indentation; and the
 # rest of a line in one piece, so that merges may cross words, because code repeats whole phrases.
 _PIECES = r"\p{N}|\n *|[^\p{N}\n]+"
@@ -60,7 +73,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> No
         "model_max_length": max_length,
         "clean_up_tokenization_spaces": False,
         "add_prefix_space": False,
-        "chat_template": CHATML,
+        "chat_template": TEMPLATE,
     }
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.ending import TrainResult
+from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
@@ -83,6 +84,7 @@ class FakeJobs:
     work: Work | None = None
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
+    tuned: list[tuple[SftRecipe, bool]] = field(default_factory=list)
     sandbox: str = ""
     nothing_left: str = ""
     solves: Solves = lambda model, task, sample: task < 9
@@ -105,6 +107,19 @@ class FakeJobs:
             run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
         )
         return replace(result, nothing_left=self.nothing_left)
+
+    async def sft(self, recipe, folder, reporter, *, resume, from_step, registry) -> TrainResult:
+        """A step for each conversation of a batch, without an evaluation."""
+        self.tuned.append((recipe, resume))
+        if self.work is not None:
+            await self.work(recipe, folder, reporter)
+        steps = recipe.sft.num_steps(64)
+        for step in range(1, steps + 1):
+            metrics = {"sft/loss": 1 / step}
+            folder.append_metrics(step, metrics)
+            reporter.step(step, steps, metrics)
+        folder.save_state({"position": {"step": steps, "next_group": 0}})
+        return TrainResult(run_dir=folder.path, steps=steps, first=None, last=None, difference=None)
 
     async def evaluate(self, recipe, folder, reporter, *, step, resume, registry) -> EvalResult:
         """Plays up to 20 tasks."""

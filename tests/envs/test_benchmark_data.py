@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym_envs.agentdojo.environment import AgentDojoEnvironment
-from agentgym_envs.benchmarks.functions import call_message
+from agentgym_envs.benchmarks.functions import NamedCall, call_message
 from agentgym_envs.bfcl.environment import BfclEnvironment
 from agentgym_envs.bfcl.world import World
+from agentgym_envs.tau_bench.domain import ENDS, Case
 from agentgym_envs.tau_bench.environment import TauBenchEnvironment
 from benchmarks.gold import Row, measure
 
@@ -62,6 +65,39 @@ async def test_agentdojo(options: dict[str, Any]) -> None:
         pytest.skip(str(error))
     assert passed(row) == (144 if options else 97, [], [])
     assert len({key.split("/")[3] for key in row.weak}) == 5
+
+
+async def test_tau_bench_verdicts_are_those_of_its_own_environment(play) -> None:
+    needs("tau_bench", TAU_BENCH)
+    environment = TauBenchEnvironment(path=TAU_BENCH)
+    cases = [environment._case_of(task) for task in environment.tasks("test")]
+    [data] = environment._package.modules("envs.retail.data")
+    customer: Any = ModuleType("tau_bench.envs.user")  # the package's own speaks through a client of all models
+    customer.load_user, customer.UserStrategy = None, str
+    sys.modules["tau_bench.envs.user"] = customer
+    base, types = environment._package.modules("envs.base", "types")
+
+    def reward(case: Case, calls: list[NamedCall], said: str) -> float:
+        theirs = object.__new__(base.Env)
+        theirs.data_load_func, theirs.tools_map, theirs.terminate_tools = data.load_data, environment._domain.tools, []
+        actions = [types.Action(name=name, kwargs=given) for name, given in case.actions]
+        theirs.task = types.Task(user_id="", actions=actions, instruction="", outputs=list(case.outputs))
+        theirs.data, theirs.actions = data.load_data(), []
+        for name, given in calls:
+            theirs.step(types.Action(name=name, kwargs=given))
+        theirs.actions.append(types.Action(name="respond", kwargs={"content": said}))
+        return float(theirs.calculate_reward().reward)
+
+    verdicts = []
+    comparable = [case for case in cases if (case.changes or case.outputs) and ENDS not in dict(case.actions)]
+    for case in sorted(comparable, key=lambda case: not case.outputs)[:12]:
+        calls, said = list(case.actions), " and ".join(case.outputs)
+        for what, text in ((calls, said), (calls[:-1], said), (calls, "Done."), ([*calls, calls[-1]], said)):
+            says = [call_message(call) for call in what]
+            episode = await play(environment, environment._task(case, "test"), [*says, text])
+            verdicts.append((episode.reward, reward(case, what, text), case.key))
+    assert [verdict for verdict in verdicts if verdict[0] != verdict[1]] == []
+    assert 12 <= sum(ours == 1.0 for ours, *_ in verdicts) < len(verdicts) - 5
 
 
 Turns = list[list[tuple[str, dict[str, Any]]]]

@@ -155,4 +155,11 @@ def test_it_is_an_evaluation_set_in_an_order_of_the_seed(tmp_path: Path) -> None
         next(environment.tasks("train"))
     orders = [[task.task_id for task in environment.tasks("test", seed)] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2] and sorted(orders[0]) == sorted(orders[2])
-    assert len(environment.data_hash) == 64
+
+
+def test_a_tasks_answer_has_the_hash_of_its_data(tmp_path: Path) -> None:
+    hashes = []
+    for entries in ([TWO_TURNS], [TWO_TURNS, LATER]):
+        _, [task, *_] = made(tmp_path, *entries)
+        hashes.append(task.answer["data"])
+    assert hashes[0] != hashes[1] and len(hashes[0]) == 64

@@ -17,6 +17,7 @@ from agentgym.types import Episode, Message, Split, Stop, Task
 from agentgym_envs.tool_use.environment import NOTHING_MORE, ToolUse, call_message
 from agentgym_envs.tool_use.judging import is_right
 from agentgym_envs.tool_use.plans import GIVEN, Plan, Shape, Step
+from agentgym_envs.tool_use.requests import SYSTEM
 from agentgym_envs.tool_use.shapes import LEVELS
 from agentgym_envs.tool_use.worlds import BUSY, TOOLS, WORLD_OF, WORLDS
 
@@ -214,7 +215,7 @@ def test_a_reply_ends_with_the_figures_in_their_order() -> None:
     assert is_right("order 41, bay 52.", (41, 52), heard) and is_right("1,041.0", (1041,), heard)
     for said in ("52 41", "41", "-41 52", "41.5 52", "I cannot: 41 52", "41 52 60", ""):
         assert not is_right(said, (41, 52), heard), said
-    assert is_right("I can’t buy 12.", (), heard)
+    assert is_right("I can’t buy 12.", (), heard) and not is_right(f"{SYSTEM}\nBuy 12 of lamp.", (), heard)
     assert not is_right("I cannot. 41", (), heard) and not is_right("Done.", (), heard)
 
 
@@ -226,6 +227,17 @@ async def test_an_unknown_tool_is_told_and_counted_and_so_are_wrong_arguments() 
     unknown, wrong = episode.tool_calls
     assert unknown.error == "unknown_tool" and all(name in unknown.result for name in offered)
     assert wrong.error == "arguments" and episode.info["wrong_calls"] == episode.info["calls"] == 2
+
+
+@pytest.mark.parametrize("tool", sorted(name for name, facts in TOOLS.items() if len(facts.takes) == 2))
+async def test_numbers_of_any_size_are_the_agents_mistake(tool: str) -> None:
+    facts = TOOLS[tool]
+    task = task_of(one_call_plan(facts.twin or tool, offered=(tool,)))
+    for number in (0, -1, 100_000, 10**4000) if facts.takes_kind("name") else (100_000, -(10**4000)):
+        thing = WORLDS[WORLD_OF[tool]].things[0]
+        given = {name: thing if kind == "name" else number for name, kind in facts.takes.items()}
+        [call] = (await play(task, call_message(tool, given, "call00001"))).tool_calls
+        assert call.error == "tool" and len(call.result) < 80
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_gguf import write_gguf
 
 from agentgym.models.defaults import KEYS, LENGTHS, TURN_LENGTH, model_defaults
+from agentgym.models.smollm2 import FOLDER, cache_folder, converted
 from agentgym.models.tiny import policy_path
 
 GPU = {"trainer.device": "cuda", "generator.device": "cuda"}
@@ -78,6 +80,24 @@ def test_lengths_come_from_the_context_and_fit_each_other_and_what_is_given(
     found = values(model(tmp_path, max_position_embeddings=context), given)
     assert [found[key] for key in LENGTHS] == [length] * 3
     assert found[TURN_LENGTH] == turn
+
+
+@pytest.mark.parametrize(
+    "names", [{"n_positions": 256}, {"text_config": {"max_position_embeddings": 256}, "max_position_embeddings": 4096}]
+)
+def test_the_context_of_other_architectures_is_found(tmp_path: Path, names: dict[str, object]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "other", **names}))
+    assert values(str(tmp_path), CPU)["generator.max_model_len"] == 256
+
+
+def test_a_small_pretrained_model_gets_shorter_episodes_than_its_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    write_gguf(tmp_path / "small.gguf", llama_context_length=8192)
+    converted(cache_folder() / FOLDER, lambda: tmp_path / "small.gguf")
+    on_gpu, on_cpu = values("pypi:smollm2", dict(GPU)), values("pypi:smollm2", dict(CPU))
+    assert (on_gpu["trainer.seq_len"], on_cpu["trainer.seq_len"]) == (2048, 1024)
 
 
 def test_an_architecture_that_is_not_trained_has_lengths_but_no_learning_rate(tmp_path: Path) -> None:

@@ -135,3 +135,48 @@ async def test_what_was_begun_is_finished_when_it_is_closed_or_reset(play: Any) 
     await episode.close()
     await episode.close()
     assert log == ["start with seed 0", "finish []", "start with seed 1", "finish []"]
+
+
+class Till(Environment["Till.Open"]):
+    """Tools as text."""
+
+    class Open:
+        def __init__(self) -> None:
+            self.sum = 0
+
+        def add(self, cents: int) -> int:
+            """Add a price."""
+            self.sum += cents
+            return self.sum
+
+    rewards = {"success": 1.0}
+    tools = Open
+    max_turns = 3
+
+    def tasks(self, split: str, seed: int = 0) -> Iterator[Task]:
+        yield Task(task_id="till", prompt=({"role": "user", "content": "Add 3 and 4."},))
+
+    async def start(self, context: Any) -> Till.Open:
+        return self.Open()
+
+    async def reply(self, context: Any) -> Reply:
+        context.info["success"] = context.state.sum == 7
+        return Reply(done=True)
+
+    @reward(inline=True)
+    def success(self, episode: Episode) -> float:
+        return float(episode.success)
+
+
+async def test_an_environment_with_tools_is_played_with_calls_as_text() -> None:
+    till = Till()
+    scorer = Scorer.of(till, PluginRegistry([]))
+    game = TextGame(till, list(till.tasks("train")), scorer, None, replace(CONFIG, name="till", max_turns=None))
+    episode = TextEpisode(game)
+    prompt, _ = await episode.reset(0)
+    assert "add(cents: integer): Add a price." in prompt and prompt.endswith("Add 3 and 4.")
+    three = await episode.step('<tool_call>{"name": "add", "arguments": {"cents": 3}}</tool_call>')
+    four = await episode.step('<tool_call>{"name": "add", "arguments": {"cents": 4}}</tool_call><tool_call>{')
+    assert three.text == "3" and four.text.startswith("7\n\nError: ")
+    assert (await episode.step("Done.")).reward == 1.0
+    await game.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_model import write_model
 
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
@@ -14,21 +15,32 @@ pytestmark = pytest.mark.gpu
 MakeEngine = Callable[..., TitanEngine]
 
 
-def test_float32_on_the_gpu_equals_the_cpu(make_engine: MakeEngine, samples: list[Sample]) -> None:
-    cpu = make_engine().train_step(samples)
-    gpu = make_engine(device="cuda", attention="sdpa").train_step(samples)
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_float32_on_the_gpu_equals_the_cpu(
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, family: str
+) -> None:
+    path = write_model(tmp_path / "model", family=family)
+    cpu = make_engine(path=path).train_step(samples)
+    gpu = make_engine(path=path, device="cuda", attention="sdpa").train_step(samples)
     assert gpu["train/loss"] == pytest.approx(cpu["train/loss"], abs=1e-4)
     assert gpu["train/grad_norm"] == pytest.approx(cpu["train/grad_norm"], rel=1e-3)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # torch warns while it compiles
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_flex_attention_in_bfloat16_is_near_the_cpu_and_resumes(
-    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, family: str
 ) -> None:
-    cpu = make_engine().logprobs(samples)
+    path = write_model(tmp_path / "model", family=family)
+    cpu = make_engine(path=path).logprobs(samples)
     engine = make_engine(
-        device="cuda", attention="flex", dtype="bfloat16", activation_checkpoint="selective", rows_per_microbatch=1
+        path=path,
+        device="cuda",
+        attention="flex",
+        dtype="bfloat16",
+        activation_checkpoint="selective",
+        rows_per_microbatch=1,
     )
     gpu = engine.logprobs(samples)
     distances = [abs(a - b) for x, y in zip(cpu, gpu, strict=True) for a, b in zip(x, y, strict=True)]

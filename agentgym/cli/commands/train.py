@@ -105,6 +105,8 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
             "single fields can be: --loop.steps 200"
         )
     folder = RunFolder.open(arguments.resume)
+    if "sft" in folder.load_config():
+        raise UserError(f"{arguments.resume} is a run of supervised fine-tuning: agentgym sft --resume {folder.path}")
     where = str(folder.path / "config.yaml")
     recipe, sources, registry = finish(folder.load_config(), {}, arguments, where, shell)
     changed = {key: source for key, source in sources.items() if source != where}
@@ -150,7 +152,7 @@ def _train(
             before=before,
             from_step=arguments.from_step,
         )
-        _show_result(result, folder, shell, as_json=arguments.json)
+        show_result(result, folder, shell, as_json=arguments.json)
         return 0
     except BaseException as error:
         failure = explain(error)
@@ -160,7 +162,8 @@ def _train(
         return failure.exit_code
 
 
-def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_json: bool) -> None:
+def show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_json: bool) -> None:
+    """The first and the last checkpoint, and the curve."""
     if as_json:
         shell.say(json.dumps(train_json(result), default=str))
         return

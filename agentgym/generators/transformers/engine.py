@@ -24,7 +24,10 @@ class TransformersEngine(ThreadedEngine[nn.Module]):
 
     def __init__(self, config: GeneratorConfig, model_path: str) -> None:
         from transformers import AutoConfig
+        from transformers.utils import logging
 
+        quiet: Any = logging.disable_progress_bar  # it has no types
+        quiet()  # a bar for every update would fill the process's log
         try:
             self._model_config: Any = AutoConfig.from_pretrained(model_path)
         except (OSError, ValueError, KeyError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class ToolFormat(ABC):
         text = tokenizer.decode(token_ids)
         if not any(marker in text for marker in self.markers):
             return self.parse(text)
-        single = single_tokens(self.markers, tokenizer)
+        single = _single_tokens(self.markers, tokenizer)  # type: ignore[arg-type]  # tokenizers are hashed by identity
         if all(text.count(marker) == token_ids.count(token) for token, marker in single.items()):
             return self.parse(text)
         stand_in = next(c for c in _STAND_INS if c not in text)
@@ -64,7 +65,8 @@ class ToolFormat(ABC):
         return Parsed(parsed.content.replace(stand_in, ""), tuple(_without(stand_in, call) for call in parsed.calls))
 
 
-def single_tokens(texts: Sequence[str], tokenizer: TokenTexts) -> dict[int, str]:
+@functools.lru_cache(maxsize=64)  # asked for every turn that calls
+def _single_tokens(texts: tuple[str, ...], tokenizer: TokenTexts) -> dict[int, str]:
     """Those of the texts that are one token each, wherever they are, by its id."""
     found: dict[int, str] = {}
     for text in texts:

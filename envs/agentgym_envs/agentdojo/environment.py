@@ -130,7 +130,7 @@ class AgentDojoEnvironment(Environment[Desk]):
         return Task(
             task_id=f"agentdojo/{self._version}/{key}{attack}",
             prompt=prompt,
-            answer={"suite": suite.name, "task": task_id, "injection": injection_id},
+            answer={"suite": suite.name, "task": task_id, "injection": injection_id, "data": self.data_hash},
             split="test",
         )
 

@@ -82,9 +82,9 @@ class BfclEnvironment(Environment[Conversation]):
             data_files(self._package, category)
 
     @functools.cached_property
-    def data_hash(self) -> str:
-        """SHA-256 of the files of the chosen categories."""
-        return files_hash(path for category in self._categories for path in data_files(self._package, category))
+    def data_hash(self) -> Mapping[Category, str]:
+        """SHA-256 of the files of each category."""
+        return {category: files_hash(data_files(self._package, category)) for category in self._categories}
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         refuse_training(self.name, split)
@@ -93,7 +93,7 @@ class BfclEnvironment(Environment[Conversation]):
             yield Task(
                 task_id=f"bfcl/{key}",
                 prompt=self._says(entry, 0),
-                answer={"entry": key},
+                answer={"entry": key, "data": self.data_hash[entry.category]},
                 split="test",
                 difficulty=CATEGORIES.index(entry.category),
             )

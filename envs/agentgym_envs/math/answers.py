@@ -37,7 +37,7 @@ _LATEX_FRACTION: Final = re.compile(
 )
 _BARE_BOX: Final = re.compile(r"\\boxed\s+([^\s$.]+)")  # \boxed 5, as some solutions have it
 _UNIT: Final = re.compile(r"\\(?:text|mbox|mathrm|textrm)\s*\{[^{}]*\}|\^\s*\{?\\circ\}?|\\(?:degree|ldots)\b")
-_LATEX_POWER: Final = re.compile(r"\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))")
+_LATEX_POWER: Final = re.compile(r"(?<!\s)\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|([0-9]))")
 _PLAIN: Final = str.maketrans({"−": "-", "–": "-", "\u00a0": "", "\u2009": "", "\u202f": "", "％": "%"})
 
 

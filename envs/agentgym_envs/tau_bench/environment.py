@@ -131,7 +131,7 @@ class TauBenchEnvironment(Environment[Shop]):
                 {"role": "system", "content": f"{self._domain.policy.rstrip()}\n{RULES}"},
                 {"role": "user", "content": REQUEST + case.instruction},
             ),
-            answer={"case": case.key},
+            answer={"case": case.key, "data": self.data_hash},
             split=split,
             difficulty=len(case.actions),
         )

@@ -31,7 +31,7 @@ class Desk:
     traps: list[str] = field(default_factory=list)
 
     def schemas(self) -> Sequence[Schema]:
-        return _schemas(self.offered)
+        return schemas_of(self.offered)
 
     def is_parallel_safe(self, name: str) -> bool:
         return False
@@ -58,7 +58,7 @@ def desk(
 
 
 @lru_cache(maxsize=4096)
-def _schemas(offered: tuple[str, ...]) -> tuple[Schema, ...]:
+def schemas_of(offered: tuple[str, ...]) -> tuple[Schema, ...]:
     """In the order in which they are offered; the same object for the same tools."""
     by_name = _all_schemas()
     return tuple(by_name[name] for name in offered)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Final
 
+from agentgym_envs.tool_use.requests import SYSTEM
+
 _NUMBER: Final = re.compile(r"(?<![0-9.])(?:(?<=\s)-|(?<![\s\S])-)?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
 _REFUSAL: Final = re.compile(r"\b(?:cannot|can not|can['’]t|unable|not able|impossible|not possible)\b", re.IGNORECASE)
 _LONGEST: Final = 2000  # characters; no reply that answers is longer
@@ -30,9 +32,9 @@ def is_right(said: str, figures: Sequence[int], heard: Iterable[str]) -> bool:
     """Whether a last message is right.
 
     figures: those it must end with, in order; without any it must say that it cannot be done, and give no number.
-    heard: what the user said; its numbers count nowhere in the message.
+    heard: what the user said; its numbers count nowhere in the message. An echo of the instructions is no answer.
     """
-    if len(said) > _LONGEST:
+    if len(said) > _LONGEST or SYSTEM in said:
         return False
     known = {number for text in heard for number in numbers_in(text)}
     told = [number for number in numbers_in(said) if number not in known]

@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 
 from agentgym import Environment, Episode, EpisodeContext, Message, Reply, Reward, Split, Task, hookimpl, reward
 
@@ -31,12 +30,11 @@ class GuessNumber(Environment[Game]):
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         """Even numbers train, odd ones test, so that no task is in both splits."""
-        for index in count() if split == "train" else range(self._largest // 2):
-            drawn = int.from_bytes(hashlib.sha256(f"{seed}/{index}".encode()).digest()[:8], "big")
-            secret = 2 * (drawn % (self._largest // 2)) + (2 if split == "train" else 1)
+        secrets = range(2 if split == "train" else 1, self._largest + 1, 2)
+        for secret in sorted(secrets, key=lambda number: hashlib.sha256(f"{seed}/{number}".encode()).digest()):
             question = f"I think of a number between 1 and {self._largest}. Which?"
             yield Task(
-                task_id=f"guess_number/{split}/{seed}/{index}",
+                task_id=f"guess_number/{secret}",
                 prompt=({"role": "user", "content": question},),
                 answer=secret,
                 split=split,
@@ -58,6 +56,14 @@ class GuessNumber(Environment[Game]):
             return Reply(done=True)
         hint: Message = {"role": "user", "content": "Higher." if guess < game.secret else "Lower."}
         return Reply(messages=(hint,))
+
+    def solve(self, task: Task) -> Iterator[Message]:
+        """Halve what is left."""
+        low, high = 1, self._largest
+        while True:
+            guess = (low + high) // 2
+            (hint,) = yield {"role": "assistant", "content": str(guess)}
+            low, high = (guess + 1, high) if hint["content"] == "Higher." else (low, guess - 1)
 
     @reward
     def few_guesses(self, episode: Episode) -> float:

@@ -83,7 +83,7 @@ class World:
         """Record what was done. The answer's figures tell nothing about the world, and cannot be guessed."""
         self._begin(tool, name)
         if not 1 <= number <= LARGEST:
-            raise ToolError(f"{number} is not from 1 to {LARGEST}")
+            raise ToolError(f"give a number from 1 to {LARGEST}")
         self._done.append((tool, name, number))
         return _told((field, self._figure(field, tool, name, number)) for field in fields)
 
@@ -114,7 +114,7 @@ class World:
 
 def checked_day(day: int) -> int:
     if not 1 <= day <= LAST_DAY:
-        raise ToolError(f"{day} is not a day from 1 to {LAST_DAY}")
+        raise ToolError(f"give a day from 1 to {LAST_DAY}")
     return day
 
 

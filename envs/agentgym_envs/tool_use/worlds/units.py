@@ -96,5 +96,5 @@ class Units(World):
 
 def _checked(number: int) -> int:
     if abs(number) > LARGEST:
-        raise ToolError(f"{number:.0e} is too large, at most {LARGEST}")
+        raise ToolError(f"give numbers up to {LARGEST}")
     return number

@@ -1,0 +1,182 @@
+"""`agentgym sft`: supervised fine-tuning on demonstrations, measured before and after in an environment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentgym.cli.commands.train import show_result
+from agentgym.cli.failures import explain, show
+from agentgym.cli.jobs import JobShell, choose_reporter
+from agentgym.cli.recipes import FinishedSft, finish_sft_checked, read_recipe, recipe_help, sft_plan, source_lines
+from agentgym.cli.training import default_name, run_sft
+from agentgym.commands.parser import Parser
+from agentgym.commands.stopping import run_until_stopped
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.errors import UserError
+from agentgym.jobs.sft_config import SftRecipe
+from agentgym.runs.folder import RunFolder, StatusRecord
+from agentgym.yaml import dump_yaml
+
+DESCRIPTION = """
+Fine-tune a policy on conversations: of a JSONL file, of the saved episodes of a run that earned enough, or of an
+environment that solves its own tasks. Only what the assistant says is trained, tool calls and end tokens included;
+the tokens are those that an episode would have. With --env the policy is measured on held-out tasks before and after.
+
+The run's folder is that of `agentgym train`: config, metrics, checkpoints, the conversations themselves. Its last
+checkpoint is where `agentgym train --model.path runs/NAME/checkpoints/step-000300` can go on from.
+
+Fields of the recipe are set by --section.field VALUE (--help-recipe lists them all).
+"""
+EXAMPLES = """
+agentgym sft --env code_exec --oracle 2000 --model.path Qwen/Qwen3-0.6B
+agentgym sft --data talks.jsonl --data more.jsonl --sft.epochs 2
+agentgym sft --data talks.jsonl --env math --name warm
+agentgym sft --from runs/math-1 --min-reward 1 --env math
+agentgym sft recipe.yaml --dry-run
+agentgym sft --resume runs/warm --sft.epochs 4
+"""
+TAKES_OVERRIDES = True
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a recipe in YAML; without one the defaults apply")
+    parser.add_argument(
+        "--data", action="append", metavar="FILE", help='JSONL: a row is {"messages": [...], "tools": [...]}'
+    )
+    parser.add_argument(
+        "--from", action="append", dest="episodes", metavar="RUN", help="a run whose saved episodes are imitated"
+    )
+    parser.add_argument(
+        "--min-reward", type=float, metavar="R", help="the least reward of such an episode (default: 1)"
+    )
+    parser.add_argument(
+        "--oracle", type=int, metavar="N", help="N training tasks, as the environment's own `solve` does them"
+    )
+    parser.add_argument(
+        "--env", metavar="NAME", help="measure in it before and after; also whose oracle is asked (my_env.py:Guess)"
+    )
+    parser.add_argument("--set", metavar="KEY=VALUE", help="set a field of the recipe; also as --section.field VALUE")
+    parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
+    parser.add_argument("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step")
+    parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")
+    parser.add_argument("--name", help="the run's name (default: environment, date and time)")
+    parser.add_argument("--seed", type=int, metavar="N", help="sets sft.seed and trainer.seed")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
+    parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
+    parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+    parser.add_argument("--dry-run", action="store_true", help="show config and plan")
+
+
+def run(arguments: argparse.Namespace, shell: JobShell) -> int:
+    if arguments.help_recipe:
+        shell.say(recipe_help(SftRecipe))
+        return 0
+    finished, earlier = _recipe(arguments, shell)
+    recipe, sources, _ = finished
+    name = arguments.name or default_name(recipe)
+    path = earlier or Path(recipe.logging.runs_dir) / name
+    if arguments.dry_run:
+        return _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
+    if earlier is None:
+        with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
+            return _train(finished, folder, arguments, shell, before=None)
+    before = RunFolder.open(earlier).status()
+    with RunFolder.open(earlier, for_writing=True) as folder:
+        return _train(finished, folder, arguments, shell, before=before)
+
+
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft, Path | None]:
+    """With the folder of the run to resume."""
+    flags = {
+        "sft.data": arguments.data,
+        "sft.episodes": arguments.episodes,
+        "sft.min_reward": arguments.min_reward,
+        "sft.oracle_tasks": arguments.oracle,
+        "env.name": arguments.env,
+        "sft.seed": arguments.seed,
+        "trainer.seed": arguments.seed,
+        "logging.runs_dir": arguments.runs_dir,
+    }
+    given = {key: value for key, value in flags.items() if value is not None}
+    if not arguments.resume:
+        if arguments.from_step is not None:
+            raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
+        base, where = read_recipe(arguments.recipe)
+        return _finish(base, given, arguments, where, shell), None
+    if arguments.recipe or given or arguments.name:
+        what = arguments.recipe or next(iter(given), "--name")
+        raise UserError(
+            f"--resume continues with the run's own config and conversations, so {what} cannot be given with it; "
+            "other fields can be: --sft.epochs 4"
+        )
+    folder = RunFolder.open(arguments.resume)
+    config, where = folder.load_config(), str(folder.path / "config.yaml")
+    if "sft" not in config:
+        raise UserError(f"{arguments.resume} was not made by `agentgym sft`: agentgym train --resume {folder.path}")
+    recipe, sources, registry = _finish(config, {}, arguments, where, shell)
+    changed = {key: source for key, source in sources.items() if source != where}
+    return (recipe, folder.load_sources() | changed, registry), folder.path
+
+
+def _finish(
+    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: JobShell
+) -> FinishedSft:
+    mapping = {name: dict(section) if isinstance(section, Mapping) else section for name, section in base.items()}
+    for key, value in flags.items():
+        section, _, name = key.partition(".")
+        inner = mapping.setdefault(section, {}) or {}
+        if not isinstance(inner, dict):
+            raise UserError(f"{where}: {section} is {inner!r}, not a section")
+        mapping[section] = {**inner, name: value}
+    given = apply_overrides(mapping, arguments.overrides)
+    return finish_sft_checked(given, base=base, where=where, plugins=shell.plugins)
+
+
+def _show_plan(
+    recipe: SftRecipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
+) -> int:
+    config = to_mapping(recipe)
+    if as_json:
+        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
+        return 0
+    lines = [dump_yaml(config).rstrip(), "", *source_lines(sources), "", "Nothing was started. This would run:"]
+    shell.say("\n".join([*lines, *(f"  {line}" for line in sft_plan(recipe))]))
+    shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
+    return 0
+
+
+def _train(
+    finished: FinishedSft,
+    folder: RunFolder,
+    arguments: argparse.Namespace,
+    shell: JobShell,
+    *,
+    before: StatusRecord | None,
+) -> int:
+    """before: the status of the run that is resumed."""
+    recipe, sources, registry = finished
+    try:
+        reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
+        result = run_sft(
+            recipe,
+            sources,
+            folder,
+            registry,
+            reporter,
+            shell.jobs(),
+            run_until_stopped,
+            before=before,
+            from_step=arguments.from_step,
+        )
+        show_result(result, folder, shell, as_json=arguments.json)
+        if not arguments.json:
+            shell.say(f"policy    {folder.checkpoint_dir(result.steps)}")
+        return 0
+    except BaseException as error:
+        failure = explain(error)
+        show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
+        if folder.has_state and not failure.is_users:
+            shell.warn(f"continue from its last checkpoint: agentgym sft --resume {folder.path}")
+        return failure.exit_code

@@ -1,0 +1,63 @@
+"""What the environment itself says is right: its `solve`, or else the task's answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentgym.env import Environment
+from agentgym.types import Message, Task
+
+
+@dataclass(slots=True)
+class Solution:
+    """What the oracle said in one task. is_oracle: False where it is only the task's answer, written down."""
+
+    task: Task
+    is_oracle: bool
+    said: list[Message] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The last thing that it said in words."""
+        return next((message["content"] for message in reversed(self.said) if message["content"]), "")
+
+    @property
+    def has_calls(self) -> bool:
+        return any(message.get("tool_calls") for message in self.said)
+
+    @property
+    def key(self) -> str:
+        """The same for solutions that say the same."""
+        return json.dumps(self.said, sort_keys=True, default=repr)
+
+
+def solving(environment: Environment[Any], solution: Solution) -> Iterator[Message]:
+    """The oracle's messages, which are written down in the solution as they are said."""
+    oracle = environment.solve(solution.task)
+    assert oracle is not None
+    solution.said.clear()
+    try:
+        message = next(oracle)
+        while True:
+            solution.said.append(message)
+            answered = yield message
+            message = oracle.send(answered) if hasattr(oracle, "send") else next(oracle)
+    except StopIteration:
+        return
+
+
+def has_oracle(environment: Environment[Any], task: Task) -> bool:
+    return environment.solve(task) is not None
+
+
+def written(task: Task) -> Solution:
+    """The task's answer as a text, for an environment without an oracle; without words where it is neither text
+    nor number."""
+    answer = task.answer
+    said: list[Message] = []
+    if isinstance(answer, (str, int, float)) and not isinstance(answer, bool):
+        said.append({"role": "assistant", "content": str(answer)})
+    return Solution(task, is_oracle=False, said=said)

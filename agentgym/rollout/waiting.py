@@ -1,0 +1,43 @@
+"""Calls that seldom wait: one that ends at once costs no timer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+Answer = TypeVar("Answer")
+
+
+class Begun(Generic[Answer]):
+    """A call that has run to its end, or to the first thing that it waits for. Await it to have its answer.
+
+    What the call raises before it waits is raised here.
+    """
+
+    __slots__ = ("_answer", "_coroutine", "_waits_for", "ended")
+
+    def __init__(self, call: Awaitable[Answer]) -> None:
+        self._coroutine = call if isinstance(call, Coroutine) else _await(call)
+        self.ended = False
+        try:
+            self._waits_for = self._coroutine.send(None)
+        except StopIteration as end:
+            self.ended, self._answer = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, Answer]:
+        if self.ended:
+            return self._answer  # type: ignore[no-any-return]
+        while True:
+            try:
+                try:
+                    sent = yield self._waits_for
+                except BaseException as error:
+                    self._waits_for = self._coroutine.throw(error)
+                else:
+                    self._waits_for = self._coroutine.send(sent)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+
+async def _await(call: Awaitable[Answer]) -> Answer:
+    return await call

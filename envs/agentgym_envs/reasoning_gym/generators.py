@@ -1,0 +1,61 @@
+"""What runs in the killable processes: reasoning-gym's generators and scorers, which may crash or hang."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import random
+from typing import Any, Final
+
+from agentgym.types import Json
+
+OTHER_QUESTION: Final = "the generator made another question than before"
+_MAX_DATASETS: Final = 256  # kept in a process
+
+
+def serve(argument: Json) -> Json:
+    """Answers one of three requests.
+
+    {"names"}: the names of all generators. {"dataset", "config", "seed", "start", "stop"}: entries, each as
+    [question, answer or None]. {"dataset", "config", "seed", "index", "question", "said"}: the score of an answer.
+    """
+    assert isinstance(argument, dict)
+    if "names" in argument:
+        from reasoning_gym.factory import DATASETS
+
+        return sorted(DATASETS)
+    made = _dataset(str(argument["dataset"]), json.dumps(argument["config"], sort_keys=True), _int(argument["seed"]))
+    if "said" not in argument:
+        return [_shown(_entry(made, index)) for index in range(_int(argument["start"]), _int(argument["stop"]))]
+    entry = _entry(made, _int(argument["index"]))
+    if str(entry["question"]) != argument["question"]:
+        raise RuntimeError(OTHER_QUESTION)
+    score = float(made.score_answer(answer=argument["said"], entry=entry))
+    if not math.isfinite(score):
+        raise ArithmeticError(f"the score is {score}")
+    return score
+
+
+@functools.lru_cache(_MAX_DATASETS)
+def _dataset(name: str, config: str, seed: int) -> Any:
+    import reasoning_gym
+
+    random.seed(seed)
+    return reasoning_gym.create_dataset(name, seed=seed, **json.loads(config))
+
+
+def _entry(made: Any, index: int) -> Any:
+    """The same whatever was made before: some generators draw from the module `random`."""
+    random.seed(index)
+    return made[index]
+
+
+def _shown(entry: Any) -> Json:
+    answer = entry.get("answer")
+    return [str(entry["question"]), None if answer is None else str(answer)]
+
+
+def _int(value: Json) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,110 @@
+"""reasoning-gym's generators as one environment: gold scores 1, nothing 0, and a scorer that fails stops nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from playing import play
+
+from agentgym.errors import InfraError, UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.types import Task
+from agentgym_envs.reasoning_gym.environment import EXCLUDED, ReasoningGym
+
+NAMES = ("chain_sum", "prime_factorization", "word_ladder", "countdown")
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[ReasoningGym]:
+    made = ReasoningGym(datasets=NAMES, test_tasks=24, size=60)
+    yield made
+    made.close()
+
+
+def test_the_plugin_gives_the_environment_and_says_what_it_needs() -> None:
+    assert PluginRegistry.discover().environment("reasoning_gym") is ReasoningGym
+    assert "pip install" in ReasoningGym.requirements
+
+
+async def test_gold_scores_one_and_nothing_or_garbage_zero(environment: ReasoningGym) -> None:
+    for task in environment.tasks("test"):
+        gold = environment.solve(task)
+        assert gold is not None
+        episode = await play(environment, task, gold)
+        assert episode.success and episode.info["score"] == 1.0
+        for said in ("", str(task.answer), "<answer></answer>", "<answer> \n</answer>", "<answer>" + "9" * 10_000):
+            silent = await play(environment, task, said)
+            assert not silent.success and silent.info["score"] == 0.0
+        wrong = await play(environment, task, "<answer>x</answer>")
+        assert not wrong.success and wrong.info["answer"] == "x"
+
+
+async def test_a_scorer_that_raises_is_recorded_and_scores_zero(environment: ReasoningGym) -> None:
+    task = task_of(environment, "prime_factorization")
+    episode = await play(environment, task, "<answer>x</answer>")
+    assert "ValueError" in str(episode.info["scorer_error"]) and episode.info["score"] == 0.0
+
+
+async def test_partial_credit_is_no_success(environment: ReasoningGym) -> None:
+    task = task_of(environment, "countdown")
+    episode = await play(environment, task, "<answer>0</answer>")
+    assert 0 < float(str(episode.info["score"])) < 1 and not episode.success
+    assert environment.score(episode) == episode.info["score"]
+
+
+def task_of(environment: ReasoningGym, name: str) -> Task:
+    return next(t for t in environment.tasks("test") if isinstance(t.answer, dict) and t.answer["dataset"] == name)
+
+
+async def test_a_generator_that_makes_another_question_breaks_the_episode(environment: ReasoningGym) -> None:
+    task = next(environment.tasks("train"))
+    other = Task(task_id="x", prompt=({"role": "user", "content": "another question"},), answer=task.answer)
+    with pytest.raises(AssertionError, match="another question than before"):
+        await play(environment, other, "<answer>1</answer>")
+    assert issubclass(InfraError, Exception)
+
+
+def test_splits_are_apart_and_another_process_makes_the_same_tasks(environment: ReasoningGym) -> None:
+    test = [task.prompt[0]["content"] for task in environment.tasks("test", 1)]
+    train = [task.prompt[0]["content"] for task in islice(environment.tasks("train", 1), 60)]
+    assert len({*test}) == len(test) == 24 and not {*test} & {*train}
+    again = ReasoningGym(datasets=NAMES, size=60)
+    assert [task.prompt[0]["content"] for task in islice(again.tasks("train", 1), 60)] == train
+    again.close()
+
+
+def test_faulty_generators_are_left_out_unless_they_are_named() -> None:
+    everything = ReasoningGym()
+    chosen = everything._chosen()
+    assert len(chosen) == 106 - len(EXCLUDED) and not set(chosen) & set(EXCLUDED) and all(EXCLUDED.values())
+    everything.close()
+    named = ReasoningGym(datasets=["graph_color"])
+    task = next(named.tasks("train"))
+    assert named.solve(task) is None
+    named.close()
+
+
+def test_settings_of_a_generator_are_passed_on() -> None:
+    environment = ReasoningGym(datasets={"chain_sum": {"min_terms": 5, "max_terms": 5}}, size=10)
+    for task in islice(environment.tasks("train"), 5):
+        question = task.prompt[0]["content"].split("\n")[0]
+        assert question.count("+") + question.count(" - ") == 4
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"datasets": ["chain_sums"]}, "no dataset 'chain_sums'. Did you mean 'chain_sum'"),
+        ({"datasets": {"chain_sum": {"terms": 3}}}, "'chain_sum' with .* cannot be made: TypeError"),
+        ({"datasets": ["composite"]}, "'composite' with .* cannot be made"),
+        ({"datasets": "chain_sum"}, r"a list of names, as \[chain_sum\]"),
+        ({"size": 0}, "size 0"),
+    ],
+)
+def test_what_it_does_not_know_is_the_users_mistake(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        next(ReasoningGym(**options).tasks("train"))
