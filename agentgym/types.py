@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -110,14 +111,14 @@ class SamplingParams:
 
 
 class TokenPrefix(Sequence[int]):
-    """The first ids of a list that only grows: the turns of an episode share it, so its memory is linear in tokens.
+    """The first ids of an array that only grows: the turns of an episode share it, so its memory is linear in tokens.
 
     It compares, adds and slices like the tuple of its ids.
     """
 
     __slots__ = ("_ids", "_length")
 
-    def __init__(self, ids: list[int]) -> None:
+    def __init__(self, ids: array[int]) -> None:
         self._ids, self._length = ids, len(ids)
 
     def __len__(self) -> int:
@@ -240,7 +241,8 @@ class ToolTrace:
     """One tool call and its answer.
 
     turn: the agent's turn that made it, from 1. arguments: by name; the text as sampled where it could not be read.
-    result: what the agent was told. error: "" or the kind of the agent's mistake, see `agentgym.tools.ToolResult`.
+    result: what the agent was told. error: "" or the kind of the agent's mistake, see `agentgym.tools.ToolResult`;
+    `broken` where the call ended the episode without an answer.
     """
 
     turn: int

@@ -55,7 +55,8 @@ async def answer_calls(
 ) -> None:
     """Make the calls of one turn: together where all of its tools are safe for that, else one after another.
 
-    ask: makes one call, and raises what ends the episode. traces: is given a trace of each, in the calls' order.
+    ask: makes one call, and raises what ends the episode. traces: is given a trace of each, in the calls' order;
+    of one that has no answer, with the error `broken`.
     """
 
     async def answer(call: Call) -> ToolTrace:
@@ -63,15 +64,19 @@ async def answer_calls(
             told = cut_text(f"Error: {call.fault}", max_chars)
             return ToolTrace(turn=turn, name="", arguments=call.text, result=told, error="malformed")
         began = time.perf_counter()
-        result = await ask(call)
-        return ToolTrace(
-            turn=turn,
-            name=call.name,
-            arguments=call.arguments,
-            result=cut_text(result.text, max_chars),
-            error=result.error,
-            seconds=time.perf_counter() - began,
-        )
+
+        def trace(result: str, error: str) -> ToolTrace:
+            seconds = time.perf_counter() - began
+            return ToolTrace(
+                turn=turn, name=call.name, arguments=call.arguments, result=result, error=error, seconds=seconds
+            )
+
+        try:
+            result = await ask(call)
+        except BaseException as error:  # also of a call that was cancelled, when the episode's time was over
+            traces.append(trace(str(error) or type(error).__name__, "broken"))
+            raise
+        return trace(cut_text(result.text, max_chars), result.error)
 
     if len(calls) > 1 and all(isinstance(c, MalformedCall) or tools.is_parallel_safe(c.name) for c in calls):
         traces += await _together([answer(call) for call in calls])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
+from array import array
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.types import (
@@ -86,16 +88,13 @@ class EpisodePlayer:
         began = time.monotonic()
         runner.until_s = asyncio.get_running_loop().time() + self.config.episode_time_s
         try:
-            async with asyncio.timeout(None) as clock:
-                runner.clock = clock
-                async with runner.started():
-                    await self._turns(runner)
-        except TimeoutError as error:
-            if not clock.expired():
-                raise
-            if (cause := waited_for(error)) is not None:
+            async with runner.started():
+                await self._turns(runner)
+        except EpisodeTimeOver as over:
+            assert over.__cause__ is not None
+            if (cause := waited_for(over.__cause__)) is not None:
                 episode.stop = Stop.TIME
-                raise EpisodeBroken.by("sandbox", cause, retry=True) from error
+                raise EpisodeBroken.by("sandbox", cause, retry=True) from over
             self._end_for_time(episode)
             episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
         finally:
@@ -104,7 +103,7 @@ class EpisodePlayer:
     async def _turns(self, runner: EpisodeRunner) -> None:
         episode, config = runner.episode, self.config
         tools = runner.context.tools
-        ids = list(self.renderer.prompt(episode.messages, None if tools is None else tools.schemas()))
+        ids = array("I", self.renderer.prompt(episode.messages, None if tools is None else tools.schemas()))
         while True:
             room = config.max_episode_tokens - len(ids)
             left_s = runner.until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
@@ -130,12 +129,12 @@ class EpisodePlayer:
             elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
             if cut is not None:
-                runner.clock = None  # the episode ends here, and the time was the policy's
+                runner.until_s = math.inf  # the episode ends here, and the time was the policy's
             reply = await runner.reply(self._read(turn, runner, cut), cut)
             if episode.stop is not None:
                 return
-            ids += turn.completion_ids
-            ids += self.renderer.reply(reply.messages, turn.completion_ids)
+            ids.extend(turn.completion_ids)
+            ids.extend(self.renderer.reply(reply.messages, turn.completion_ids))
 
     def _read(self, turn: Turn, runner: EpisodeRunner, cut: Stop | None) -> AgentTurn:
         if runner.context.tools is None:

@@ -43,12 +43,16 @@ class EpisodeBroken(Exception):
         return cls(record, retry=retry)
 
 
+class EpisodeTimeOver(Exception):
+    """The episode's time ended in a call into the environment. Its cause says what that was waiting for."""
+
+
 @dataclass(slots=True, kw_only=True)
 class EpisodeRunner:
     """One attempt at an episode. The player hands in the agent's turns; the record is on `episode`.
 
     Call `lease`, then take the turns inside `started()` until `episode.stop` is set, then `score`. All raise
-    EpisodeBroken for what fails in the environment or the sandbox.
+    EpisodeBroken for what fails in the environment or the sandbox, and EpisodeTimeOver where `until_s` is set.
     """
 
     environment: Environment[Any]
@@ -57,8 +61,7 @@ class EpisodeRunner:
     sandbox: Sandbox | None
     episode: Episode
     context: EpisodeContext[Any] = field(init=False)
-    clock: asyncio.Timeout | None = None  # the player's, set only while the environment is waited for
-    until_s: float = math.inf  # the end of the episode's time, without waits in the engine's queue
+    until_s: float = math.inf  # the end of the episode's time by the loop's clock, without waits in the engine's queue
 
     def __post_init__(self) -> None:
         task = self.episode.task
@@ -183,6 +186,8 @@ class EpisodeRunner:
         try:
             begun = Begun(method(self.context))
             return await begun if begun.ended else await self._limited(begun)
+        except EpisodeTimeOver:
+            raise
         except InfraError as error:
             raise EpisodeBroken.by("sandbox", error, retry=True) from error
         except Exception as error:  # plugin code: anything may come
@@ -193,15 +198,16 @@ class EpisodeRunner:
             times_s["environment_s"] = times_s.get("environment_s", 0.0) + time_s() - began
 
     async def _limited(self, begun: Begun[Answer]) -> Answer:
-        clock = self.clock if self.clock is not None and not self.clock.expired() else None
-        if clock is not None:
-            clock.reschedule(self.until_s + self.episode.timing_s.get("queue_s", 0.0))
+        until_s = self.until_s + self.episode.timing_s.get("queue_s", 0.0)
+        left_s, limit_s = until_s - asyncio.get_running_loop().time(), self.config.env_timeout_s
         try:
-            async with asyncio.timeout(self.config.env_timeout_s):
+            async with asyncio.timeout(min(left_s, limit_s)) as limit:
                 return await begun
-        finally:
-            if clock is not None and not clock.expired():
-                clock.reschedule(None)
+        except TimeoutError as error:
+            if not limit.expired() or limit_s <= left_s:
+                raise
+            self.until_s = math.inf  # `finish` comes after it
+            raise EpisodeTimeOver from error
 
     def _source(self, what: str) -> str:
         return f"environment:{self.environment.name}.{what}"

@@ -13,6 +13,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.types import Task
 from agentgym_envs.reasoning_gym.environment import EXCLUDED, ReasoningGym
+from agentgym_envs.reasoning_gym.generators import _checked
 
 NAMES = ("chain_sum", "prime_factorization", "word_ladder", "countdown")
 
@@ -74,6 +75,33 @@ def test_splits_are_apart_and_another_process_makes_the_same_tasks(environment: 
     again = ReasoningGym(datasets=NAMES, size=60)
     assert [task.prompt[0]["content"] for task in islice(again.tasks("train", 1), 60)] == train
     again.close()
+
+
+async def test_nan_and_infinity_are_no_answers() -> None:
+    environment = ReasoningGym(datasets=["complex_arithmetic"], size=20)
+    task = next(environment.tasks("train"))
+    for said in ("nan", "inf", "-Infinity", "NaN+NaNj"):
+        episode = await play(environment, task, f"<answer>{said}</answer>")
+        assert episode.info["score"] == 0.0, said
+    environment.close()
+
+
+class Faulty:
+    """A data set with an entry of every kind: good, without an answer, empty, changing, and with a wrong gold."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self._made += 1
+        return {"question": f"q{index}", "answer": [" 7 ", None, "", f"7{self._made}", "wrong"][index]}
+
+    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+        return 0.5 if answer == "wrong" else float(answer == str(entry["answer"]).strip())
+
+
+def test_entries_that_cannot_be_solved_are_left_out() -> None:
+    assert [_checked(Faulty(), index) for index in range(5)] == [["q0", "7"], ["q1", None], None, None, None]
 
 
 def test_faulty_generators_are_left_out_unless_they_are_named() -> None:

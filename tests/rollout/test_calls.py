@@ -203,6 +203,8 @@ def test_what_a_tool_raises_ends_the_episode_and_is_no_zero(
         played.say((call("look", after_s=1, fail=fail), *beside))
     assert broken.value.record.source == source and broken.value.retry == (fail == "infra")
     assert played.episode.reward is None
+    assert {trace.error for trace in played.episode.tool_calls} == {"broken"}
+    assert {"bug": "a bug", "infra": "sandbox gone"}[fail] in played.episode.tool_calls[0].result
 
 
 def test_a_call_that_never_returns_is_the_environments_fault() -> None:

@@ -168,6 +168,11 @@ def test_finish_is_called_when_the_episodes_time_is_over(play):
     assert play.environment.finished == [["started", "hang"]]
 
 
+def test_finish_has_its_own_time_when_the_episodes_is_over(play):
+    episode, _ = play("hang", config=RolloutConfig(episode_time_s=5), breaks={"finish": 30.0})
+    assert episode.error.source == "episode" and episode.timing_s["environment_s"] == pytest.approx(35)
+
+
 def test_an_error_in_finish_costs_the_episode_but_hides_no_earlier_one(play):
     episode, _ = play("yes", breaks={"finish": OSError("busy")})
     assert episode.error.source == "environment:say_yes.finish" and "busy" in episode.error.message

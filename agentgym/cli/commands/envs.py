@@ -11,6 +11,7 @@ from typing import cast
 
 from agentgym.cli import environment_checks
 from agentgym.cli.option_docs import OptionDoc, option_docs
+from agentgym.cli.shown_tools import tool_line, tools_of
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
@@ -89,7 +90,8 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
     tasks = itertools.islice(environment.tasks(cast(Split, arguments.split), arguments.seed), arguments.tasks)
     if arguments.json:
         for task in tasks:
-            shell.say(json.dumps(_task_json(task, arguments.answers), default=repr))
+            shown = _task_json(task, arguments.answers) | {"tools": list(tools_of(environment, task))}
+            shell.say(json.dumps(shown, default=repr))
         return 0
     factory = registry.environment(arguments.name)
     shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(factory) or _first_line(environment)}")
@@ -100,6 +102,9 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
     _show_options(option_docs(factory), shell)
     for task in tasks:
         _show_task(task, arguments.answers, shell)
+        if tools := tools_of(environment, task):
+            shell.say(shell.paint.cyan("[tools]"))
+            shell.say("\n".join(map(tool_line, tools)))
     return 0
 
 

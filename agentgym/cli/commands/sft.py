@@ -34,7 +34,7 @@ agentgym sft --env code_exec --oracle 2000 --model.path Qwen/Qwen3-0.6B
 agentgym sft --data talks.jsonl --data more.jsonl --sft.epochs 2
 agentgym sft --data talks.jsonl --env math --name warm
 agentgym sft --from runs/math-1 --min-reward 1 --env math
-agentgym sft recipe.yaml --dry-run
+agentgym sft apps/sft/warm_start.yaml --dry-run
 agentgym sft --resume runs/warm --sft.epochs 4
 """
 TAKES_OVERRIDES = True

@@ -13,18 +13,20 @@ from agentgym.errors import InfraError, UserError, nearest
 from agentgym.killable import CallFailed, KillableCalls
 from agentgym.rewards import reward
 from agentgym.types import Episode, Json, Message, Split, Task
-from agentgym_envs.reasoning_gym.generators import OTHER_QUESTION
+from agentgym_envs.reasoning_gym.generators import OTHER_QUESTION, RIGHT
 
 INSTRUCTION: Final = "\nGive your final answer between <answer> and </answer>."
 TEST_ONE_IN: Final = 5  # questions that belong to the test split
 CHUNK: Final = 8  # entries made at a time
 MAX_FRUITLESS: Final = 100  # entries in a row without a new question of the split, until a generator is given up
 MAX_ANSWER_CHARS: Final = 4000  # or four times the right one's; longer ones are wrong
+_NOT_FINITE: Final = re.compile(r"(?<![a-z])(?:nan|inf|infinity)(?![a-z])", re.IGNORECASE)
 _ANSWER: Final = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 NO_ANSWER: Final = "its entries come without a right answer, so nothing shows that its scorer works"
 EXCLUDED: Final[Mapping[str, str]] = {
     "boxnet": NO_ANSWER,
+    "coin_flip": "its scorer gives 1.0 for any beginning of the right number, as 0",
     "composite": "it is a mixture of others; name those",
     "game_of_life_halting": "its scorer gives 1.0 for any text",
     "graph_color": NO_ANSWER,
@@ -100,7 +102,7 @@ class ReasoningGym(Environment[None]):
         found = _ANSWER.findall(context.messages[-1]["content"])
         said = found[-1].strip() if found else ""
         drawn = _drawn(context.task)
-        if said and len(said) <= max(MAX_ANSWER_CHARS, 4 * len(str(drawn["answer"]))):
+        if said and _may_be_scored(said, str(drawn["answer"])):
             context.info.update(answer=said, **await self._score(said, context.task))
         return Reply(done=True)
 
@@ -131,7 +133,7 @@ class ReasoningGym(Environment[None]):
                 raise InfraError(f"reasoning_gym: scoring an answer of {drawn['dataset']}: {failed}") from failed
             return {"scorer_error": str(failed)}
         score = min(1.0, max(0.0, float(str(value))))
-        return {"score": score, "success": score >= 1 - 1e-9}
+        return {"score": score, "success": score >= RIGHT}
 
     def _chosen(self) -> dict[str, dict[str, Json]]:
         if importlib.util.find_spec("reasoning_gym") is None:
@@ -155,7 +157,10 @@ class _Source:
     def next(self, split: Split, seen: set[str]) -> Task | None:
         """The next question of the split, in `test` one that is not in `seen`; None when there seems to be none."""
         for _ in range(MAX_FRUITLESS):
-            index, dataset_seed, (question, answer) = self._entry()
+            index, dataset_seed, entry = self._entry()
+            if entry is None:
+                continue
+            question, answer = entry
             key = f"{self._name}\n{question}"
             if (_number(key) % TEST_ONE_IN == 0) != (split == "test") or key in seen:
                 continue
@@ -188,6 +193,12 @@ class _Source:
             self._entries = made[::-1]
         self._index += 1
         return self._index - 1, dataset_seed, self._entries.pop()
+
+
+def _may_be_scored(said: str, gold: str) -> bool:
+    """Not a text of many pages, and not nan or infinity, which some scorers take for any number."""
+    not_finite = _NOT_FINITE.search(said) and not _NOT_FINITE.search(gold)
+    return len(said) <= max(MAX_ANSWER_CHARS, 4 * len(gold)) and not not_finite
 
 
 def _drawn(task: Task) -> dict[str, Json]:

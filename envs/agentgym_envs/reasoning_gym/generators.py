@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from agentgym.types import Json
 
+RIGHT: Final = 1 - 1e-9  # a score of 1
 OTHER_QUESTION: Final = "the generator made another question than before"
 _MAX_DATASETS: Final = 256  # kept in a process
 
@@ -18,7 +19,9 @@ def serve(argument: Json) -> Json:
     """Answers one of three requests.
 
     {"names"}: the names of all generators. {"dataset", "config", "seed", "start", "stop"}: entries, each as
-    [question, answer or None]. {"dataset", "config", "seed", "index", "question", "said"}: the score of an answer.
+    [question, answer or None], or null for one that no agent could solve: its answer is empty, scores less than 1,
+    or is another one when the entry is made again. {"dataset", "config", "seed", "index", "question", "said"}: the
+    score of an answer.
     """
     assert isinstance(argument, dict)
     if "names" in argument:
@@ -27,7 +30,7 @@ def serve(argument: Json) -> Json:
         return sorted(DATASETS)
     made = _dataset(str(argument["dataset"]), json.dumps(argument["config"], sort_keys=True), _int(argument["seed"]))
     if "said" not in argument:
-        return [_shown(_entry(made, index)) for index in range(_int(argument["start"]), _int(argument["stop"]))]
+        return [_checked(made, index) for index in range(_int(argument["start"]), _int(argument["stop"]))]
     entry = _entry(made, _int(argument["index"]))
     if str(entry["question"]) != argument["question"]:
         raise RuntimeError(OTHER_QUESTION)
@@ -51,9 +54,15 @@ def _entry(made: Any, index: int) -> Any:
     return made[index]
 
 
-def _shown(entry: Any) -> Json:
-    answer = entry.get("answer")
-    return [str(entry["question"]), None if answer is None else str(answer)]
+def _checked(made: Any, index: int) -> Json:
+    entry, again = _entry(made, index), _entry(made, index)
+    question, answer = str(entry["question"]), entry.get("answer")
+    if (question, answer) != (str(again["question"]), again.get("answer")):
+        return None
+    if answer is None:
+        return [question, None]
+    gold = str(answer).strip()
+    return [question, gold] if gold and float(made.score_answer(answer=gold, entry=again)) >= RIGHT else None
 
 
 def _int(value: Json) -> int:
