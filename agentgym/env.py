@@ -65,6 +65,7 @@ class Environment(ABC, Generic[State]):
     version: ClassVar[int] = 1
     rewards: ClassVar[Mapping[str, float]] = {}  # default weights by name; methods marked `@reward` add theirs
     max_turns: ClassVar[int] = 1
+    splits: tuple[Split, ...] = ("train", "test")  # an evaluation set has ("test",) alone
     tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools
     dynamic_tools: ClassVar[bool] = False  # whether `toolbox` is asked again before each later turn
     requirements: ClassVar[str] = ""  # what to install or fetch before it can be built, as in `pip install bfcl-eval`

@@ -116,8 +116,8 @@ def prepare(
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
     scorer = Scorer.of(environment, registry, recipe.rewards)
     _check_lengths(recipe)
-    num_train = SAMPLED_TASKS if training else 1
-    train = list(islice(recipe.task_sampler.tasks(environment, recipe.loop.seed, 0), num_train))
+    drawn = recipe.task_sampler.tasks(environment, recipe.loop.seed, 0)
+    train = list(islice(drawn, SAMPLED_TASKS)) if training else []  # an evaluation set has none
     return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from agentgym.tools import MalformedCall, ToolCall, ToolResult, Tools
 from agentgym.types import Json, Message, ToolTrace
 
 Call = ToolCall | MalformedCall
+MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,19 @@ class AgentTurn:
     text: str
     content: str = ""
     calls: tuple[Call, ...] = ()
+
+
+def checked(call: Call) -> Call:
+    """The call; a malformed one where its arguments are nested so deep that they cannot be saved or shown."""
+    if isinstance(call, MalformedCall):
+        return call
+    level: list[Any] = [call.arguments]
+    for _ in range(MAX_DEPTH):
+        inner = (part.values() if isinstance(part, Mapping) else part for part in level)
+        level = [value for values in inner for value in values if isinstance(value, (Mapping, list, tuple))]
+        if not level:
+            return call
+    return MalformedCall(f"{call.name}(...)", f"its arguments are over {MAX_DEPTH} levels deep")
 
 
 def assistant_message(said: AgentTurn, ids: Sequence[str]) -> Message:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, waited_for
-from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, tool_message
+from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, checked, tool_message
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
@@ -99,18 +99,17 @@ class EpisodeRunner:
         """
         episode, context = self.episode, self.context
         context.turn += 1
-        calls = () if context.tools is None else said.calls
+        calls = () if context.tools is None else tuple(map(checked, said.calls))
         if cut is not None and calls and isinstance(calls[-1], MalformedCall):
             calls = calls[:-1]  # it was cut, which is not a fault of form
-        if calls is not said.calls:
-            said = replace(said, calls=calls)
+        said = AgentTurn(said.text, said.content, calls)
         ids = [f"call{len(episode.tool_calls) + n:05d}" for n in range(len(calls))]  # templates ask for 9 characters
         context.messages.append(assistant_message(said, ids))
         if cut is not None and self.config.cut_turns == "floor":
             episode.outcome, episode.stop = Outcome.INVALID, cut
             return Reply()
         told = await self._answer(calls, ids)
-        if episode.stop is not None:
+        if episode.stop is Stop.MALFORMED:
             return Reply()
         reply = await self._ask("after_calls" if calls else "reply")
         context.messages.extend(reply.messages)
@@ -141,7 +140,7 @@ class EpisodeRunner:
         await answer_calls(
             calls, tools, self._call_tool, episode.tool_calls, turn=self.context.turn, max_chars=config.max_tool_chars
         )
-        if episode.stop is not None:
+        if episode.stop is Stop.MALFORMED:
             return []
         told = [tool_message(*one) for one in zip(calls, ids, episode.tool_calls[known:], strict=True)]
         self.context.messages.extend(told)

@@ -17,10 +17,14 @@ Shape = tuple[tuple[str | None, ...], ...]
 
 _MARK = "\u27eatext {}\u27eb"
 _HARD = (
-    '{}: a "quoted" \\n\\ text,\n\n  <of> <|two|> {{lines}} &amp; \u00e9\u2028\U0001f600',
+    '{}: a "quoted" \n\\ text,\n\n  <of> <|two|> {{lines}} &amp; \u00e9\u2028\U0001f600',
     '{{"number": {}}}',
     "{}",
     "[{}]",
+    "{} /no_think",  # switches that some templates look for in what is said
+    "{} /think",
+    "<think>\n{}\n</think>\n\nyes",
+    "<tool_response>\n{}\n</tool_response>",
 )
 _MAX_MESSAGES = 8
 

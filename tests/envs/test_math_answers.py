@@ -82,6 +82,7 @@ def test_what_is_no_single_number_is_none(text: str) -> None:
         ("#### $1,350.00", "1350"),
         ("#### -7", "-7"),
         ("\\boxed{42} is what I get.\n#### 43", "43"),
+        ("\\boxed{42}. Trying it shows that our answer is correct.", "42"),
     ],
 )
 def test_the_last_marked_answer_counts(text: str, number: str) -> None:

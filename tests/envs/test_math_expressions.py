@@ -70,6 +70,19 @@ async def test_other_expressions_lists_and_calculations_are_wrong(judge: Judge, 
     assert not await judge.is_right(gold, answer)
 
 
+@pytest.mark.parametrize(
+    ("question", "gold", "echo"),
+    [
+        ("Factor $32x^3-4x^2+20x$.", "4x(8x^2-x+5)", "32x^3 - 4x^2 + 20x"),
+        ("Reduce $\\frac{24}{36}$.", "\\frac{2}{3}", "\\dfrac{24}{36}"),
+        ("Simplify $\\sqrt{192}$.", "8\\sqrt{3}", "\\sqrt{192}"),
+    ],
+)
+async def test_a_formula_of_the_question_is_no_answer(judge: Judge, question: str, gold: str, echo: str) -> None:
+    assert await judge.is_right(gold, gold, question) and not await judge.is_right(gold, echo, question)
+    assert await judge.is_right(gold, echo)  # in another question it would be
+
+
 async def test_a_bomb_is_wrong_and_the_next_answer_is_judged(judge: Judge) -> None:
     assert not await judge.is_right("x^{2^{y}}", "9^{9^{9^{9}}}")
     assert await judge.is_right("x^2+2x+1", "1+2x+x^2")

@@ -11,8 +11,9 @@ from playing import play
 
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.killable import CallFailed
 from agentgym.types import Task
-from agentgym_envs.reasoning_gym.environment import EXCLUDED, ReasoningGym
+from agentgym_envs.reasoning_gym.environment import EXCLUDED, ReasoningGym, _Source
 from agentgym_envs.reasoning_gym.generators import _checked
 
 NAMES = ("chain_sum", "prime_factorization", "word_ladder", "countdown")
@@ -102,6 +103,27 @@ class Faulty:
 
 def test_entries_that_cannot_be_solved_are_left_out() -> None:
     assert [_checked(Faulty(), index) for index in range(5)] == [["q0", "7"], ["q1", None], None, None, None]
+
+
+class Limited:
+    """Calls of which those for even entries run into a limit."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def wait(self, argument: dict[str, Any]) -> list[str]:
+        if argument["index"] % 2 == 0:
+            raise CallFailed(self._kind, "too much")
+        return [f"question {argument['index']}", "7"]
+
+
+def test_entries_that_cannot_be_made_within_the_limits_are_left_out_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    source = _Source(Limited("cpu_limit"), "slow", {"size": 100}, 0)  # type: ignore[arg-type]
+    task = source.next("train", set())
+    assert task is not None and int(task.task_id.rpartition("/")[2]) % 2 == 1
+    assert "left out entry 0 of slow" in caplog.text
+    with pytest.raises(UserError, match=r"'broken' with .* cannot be made: KeyError"):
+        _Source(Limited("KeyError"), "broken", {"size": 100}, 0).next("train", set())  # type: ignore[arg-type]
 
 
 def test_faulty_generators_are_left_out_unless_they_are_named() -> None:

@@ -13,14 +13,14 @@ from itertools import islice
 
 import pytest
 
-from agentgym.tools import Toolbox
+from agentgym.tools import Toolbox, ToolError
 from agentgym.types import Split, Task
 from agentgym_envs.tool_use.drawing import new_worlds, outcome, snapshots
 from agentgym_envs.tool_use.environment import ToolUse
-from agentgym_envs.tool_use.plans import Plan
+from agentgym_envs.tool_use.plans import GIVEN, Plan, Shape, Source, Step
 from agentgym_envs.tool_use.requests import SYSTEM
 from agentgym_envs.tool_use.shapes import LEVELS
-from agentgym_envs.tool_use.worlds import FACTS, TOOLS, WORLDS
+from agentgym_envs.tool_use.worlds import FACTS, TOOLS, WORLD_OF, WORLDS
 
 NAMES = {thing for world in WORLDS.values() for thing in world.things}
 
@@ -165,3 +165,40 @@ def test_the_facts_of_a_tool_are_those_of_its_method() -> None:
                 told = getattr(world("secret"), tool)(*(given[kind] for kind in facts.takes.values()))
                 assert tuple(re.findall(r"([a-z]+) [0-9]+", told)) == facts.fields
     assert len(TOOLS) == sum(map(len, FACTS.values()))  # every name once, whatever the world
+
+
+@pytest.mark.parametrize("tool", [name for name, facts in TOOLS.items() if facts.sets])
+def test_an_action_changes_what_another_tool_reads(tool: str) -> None:
+    world = WORLDS[WORLD_OF[tool]]("1")
+    thing, other = world.things[:2]
+    field = TOOLS[tool].sets
+    reader = next(name for name in FACTS[WORLD_OF[tool]] if TOOLS[name].role == "read" and field in TOOLS[name].fields)
+
+    def read(name: str) -> int:
+        found = re.search(rf"{field} ([0-9]+)", getattr(world, reader)(name))
+        assert found is not None
+        return int(found[1])
+
+    before, untouched = read(thing), read(other)
+    getattr(world, tool)(thing, 3)
+    assert read(thing) - before == {"stock": -3, "seats": -3, "lines": -3, "rank": 3, "unread": 1}[field]
+    assert read(other) == untouched
+    if field in ("stock", "seats", "lines"):
+        with pytest.raises(ToolError, match=f"only {before - 3} "):
+            getattr(world, tool)(thing, before)
+
+
+def test_plans_that_do_the_same_in_another_order_have_one_structure() -> None:
+    def figure(step: int, field: str) -> Source:
+        return Source(kind="figure", step=step, field=field)
+
+    def total(one: Source, other: Source) -> str:
+        steps = (
+            Step(tool="look", sources=(GIVEN,)),
+            Step(tool="stat", sources=(GIVEN,)),
+            Step(tool="plus", sources=(one, other)),
+        )
+        return Shape(kind="read", steps=steps, reply=((2, "sum"),)).key
+
+    price, size = figure(0, "price"), figure(1, "size")
+    assert total(price, size) == total(size, price) != total(price, figure(1, "page"))

@@ -77,6 +77,12 @@ async def test_where_there_is_no_fault_nothing_is_found(path: str) -> None:
     assert report.figures["compared_scores"] >= 6
 
 
+async def test_an_evaluation_set_is_checked_without_a_train_split() -> None:
+    report = await checked("sums.py:TestOnly", num_tasks=200)
+    assert report.findings == [] and "it has no train split" in report.notes
+    assert report.figures["test_tasks"] > 0 and report.figures["compared_scores"] >= 6
+
+
 @pytest.mark.parametrize(("name", "probe"), GAMED.items())
 async def test_what_can_be_gamed_is_found_by_the_probe_that_does(name: str, probe: str) -> None:
     report = await checked(f"gamed.py:{name}", only=tuple(PROBES))

@@ -49,3 +49,12 @@ async def test_a_template_is_proven_for_each_shape_of_the_first_tasks(lab, tmp_p
     recipe = lab.recipe(f"env.name={tmp_path}/mixed.py:Mixed", f"model.chat_template={tmp_path}/mistral.jinja")
     with pytest.raises(UserError, match="rewrites history"):
         await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())
+
+
+async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab):
+    faulty = Path(__file__).parents[1] / "data" / "faulty"
+    recipe = lab.recipe(f"env.name={faulty / 'sums.py'}:TestOnly")
+    gym = await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter(), training=False)
+    await gym.close()
+    with pytest.raises(UserError, match="train on sums"):
+        await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())

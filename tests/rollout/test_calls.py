@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -15,12 +16,13 @@ from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
 from agentgym.hooks import PluginRegistry
 from agentgym.rewards import Reward, reward
-from agentgym.rollout.calls import AgentTurn
+from agentgym.rollout.calls import MAX_DEPTH, AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.scripted import play_script
+from agentgym.runs.records import decode_episode, encode_episode
 from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, tool
 from agentgym.types import Episode, FinishReason, Message, Outcome, Stop, Task, Turn, VersionSpan
 
@@ -152,10 +154,9 @@ TURN = Turn(
 
 def test_calls_are_answered_in_order_and_the_environment_is_asked_after_them() -> None:
     played = Played()
-    first, second = played.say((call("add", number=2), call("add"), call("add", number=-1)), "done")
-    episode = played.episode
-    assert [message["content"] for message in first.messages] == ["2", "3", "Error: it only grows"]
-    assert played.environment.asked == ["after calls"] and episode.stop is Stop.DONE and second is not None
+    [reply] = played.say((call("add", number=2), call("add"), call("add", number=-1)))
+    assert [message["content"] for message in reply.messages] == ["2", "3", "Error: it only grows"]
+    assert played.environment.asked == ["after calls"] and played.episode.stop is Stop.DONE
 
 
 def test_a_turn_without_calls_is_the_environments_to_answer() -> None:
@@ -225,6 +226,17 @@ def test_long_results_are_cut_with_a_word_and_half_characters_replaced() -> None
     cut, replaced, whole = (trace.result for trace in played.episode.tool_calls)
     assert cut == "x" * 10 + "\n[cut: these are the first 10 of 11 characters]"
     assert replaced == "???" and whole == "x" * 10
+
+
+def test_arguments_that_are_too_deep_to_be_saved_are_malformed() -> None:
+    def nested(depth: int) -> Any:
+        return [nested(depth - 1)] if depth else 1
+
+    played = Played()
+    played.say((call("add", number=nested(MAX_DEPTH - 2)), call("nothing", x={"y": nested(900)})))
+    assert [trace.error for trace in played.episode.tool_calls] == ["arguments", "malformed"]
+    record = json.loads(json.dumps(encode_episode(played.episode)))
+    assert decode_episode(record).tool_calls == played.episode.tool_calls
 
 
 def test_malformed_calls_are_told_masked_or_the_end() -> None:
@@ -334,7 +346,8 @@ async def test_a_script_is_closed_when_the_episode_ends_before_it() -> None:
         finally:
             closed.append(True)
 
-    assert (await play(endless())).stop is Stop.MAX_TURNS and closed
+    script = endless()
+    assert (await play(script)).stop is Stop.MAX_TURNS and closed
 
 
 async def test_a_script_meets_the_environments_faults_as_a_model_does() -> None:

@@ -58,6 +58,8 @@ class SayYes(Environment[list[str]]):
             return None
         if said == "crash":
             raise ZeroDivisionError("in the environment")
+        if said == "slow":
+            await asyncio.sleep(9)
         if said == "lose the sandbox":
             raise InfraError("sandbox gone")
         if said == "hang":
@@ -171,6 +173,13 @@ def test_finish_is_called_when_the_episodes_time_is_over(play):
 def test_finish_has_its_own_time_when_the_episodes_is_over(play):
     episode, _ = play("hang", config=RolloutConfig(episode_time_s=5), breaks={"finish": 30.0})
     assert episode.error.source == "episode" and episode.timing_s["environment_s"] == pytest.approx(35)
+
+
+def test_a_turn_that_took_all_of_the_time_is_answered_in_full(play):
+    config = RolloutConfig(episode_time_s=5, cut_turns="score")
+    episode, _ = play("slowslow", config=config, delay_s=30)
+    assert (episode.stop, episode.outcome, episode.error) == (Stop.TIME, Outcome.SCORED, None)
+    assert episode.timing_s["environment_s"] == pytest.approx(9)
 
 
 def test_an_error_in_finish_costs_the_episode_but_hides_no_earlier_one(play):

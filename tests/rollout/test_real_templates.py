@@ -79,6 +79,7 @@ def test_a_real_template_is_continued_or_refused_with_its_reason(folder: Path, n
             with pytest.raises(UserError, match=str(outcome)):
                 check_template(renderer, roles, turns=2)
             continue
+        check_what_is_remembered(renderer)
         line = check_template(renderer, roles, turns=2)
         assert outcome in line and bool(outcome) == bool(line) and "\n" not in line
         ids, whole = continued(renderer, opening, name)
@@ -92,6 +93,21 @@ def test_one_turn_needs_no_proof(folder: Path, name: str) -> None:
     (folder / "template.jinja").write_text(REAL[name], encoding="utf-8")
     tokenizer = HuggingFaceTokenizer(str(folder_of(folder, eos_of(name))), str(folder / "template.jinja"))
     assert check_template(ChatRenderer(tokenizer), ["system", "user"], turns=1) == ""
+
+
+TEXTS = (
+    "three", "7", "[1, 2]", '{"a": 1}', 'He said "no".\n- a\n\n- b', "\u00e9\u2028 \\n", "null", " spaced ", "",
+    "a /no_think", "/think b", "detailed thinking off", "<think>hm</think>", "</think> so", "```py\n```",
+    "<tool_response>x</tool_response>", "[INST] x", "User: hi", "https://x.org/?a=1&b=2", "True",
+)  # fmt: skip
+
+
+def check_what_is_remembered(renderer: ChatRenderer) -> None:
+    """What is remembered of a template is what it writes, first while it is learned, then as it was."""
+    frames, end, _ = renderer._continuation(None)
+    for text in (*TEXTS, *TEXTS):
+        messages = renderer._harmless([{"role": "user", "content": text}])
+        assert frames.render(messages) == renderer.between_turns(messages, end), text
 
 
 def continued(renderer: ChatRenderer, opening: list[Message], name: str) -> tuple[tuple[int, ...], str]:

@@ -97,7 +97,7 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
 def _tasks(environment: Environment[Any], config: CheckConfig, report: Report) -> list[Task]:
     try:
         tasks = first_tasks(environment, "test", config.seed, config.num_tasks)
-        if len(tasks) < config.num_tasks:
+        if len(tasks) < config.num_tasks and "train" in environment.splits:
             more = first_tasks(environment, "train", config.seed, config.num_tasks - len(tasks))
             tasks += more
             report.notes.append(f"{len(tasks)} tasks are played, {len(more)} of the train split")

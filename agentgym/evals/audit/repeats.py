@@ -13,7 +13,7 @@ from typing import Any
 from agentgym.env import Environment
 from agentgym.evals.audit.findings import Report
 from agentgym.sandbox import SandboxOptions
-from agentgym.types import Json, Split, Task
+from agentgym.types import Json, Task
 
 NUM_TASKS, NUM_PLAYED = 48, 6
 HASH_SEEDS = ("1", "2")
@@ -48,10 +48,9 @@ def as_line(task: Task) -> str:
 
 
 def tasks_seen(environment: Environment[Any], seed: int) -> dict[str, list[str]]:
-    """The first tasks of both splits."""
+    """The first tasks of each split."""
     found: dict[str, list[str]] = {}
-    splits: tuple[Split, ...] = ("train", "test")
-    for split in splits:
+    for split in environment.splits:
         stream = environment.tasks(split, seed)
         found[split] = [as_line(task) for task, _ in zip(stream, range(NUM_TASKS), strict=False)]
     return found

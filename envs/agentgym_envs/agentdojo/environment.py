@@ -46,6 +46,7 @@ class AgentDojoEnvironment(Environment[Desk]):
 
     name: ClassVar[str] = "agentdojo"
     max_turns: ClassVar[int] = 30
+    splits = ("test",)
     requirements: ClassVar[str] = "pip install agentdojo"
 
     def __init__(

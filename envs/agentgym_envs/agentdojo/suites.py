@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -63,6 +64,7 @@ class Suite:
     runtime: Any
     as_text: Any
     functions: Functions = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _weak: dict[str, bool] = field(default_factory=dict)
     _worlds: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = field(default_factory=dict)
 
@@ -90,12 +92,13 @@ class Suite:
     def world(self, task_id: str, injections: Mapping[str, str]) -> Any:
         """The task's world as it begins, with these texts in it; the caller may change it."""
         key = (task_id, tuple(sorted(injections.items())))
-        if key not in self._worlds:
-            if len(self._worlds) >= _CACHED_WORLDS:
-                self._worlds.pop(next(iter(self._worlds)))
-            loaded = self.found.load_and_inject_default_environment(dict(injections))
-            self._worlds[key] = self.found.user_tasks[task_id].init_environment(loaded)
-        return self._worlds[key].model_copy(deep=True)
+        with self._lock:  # episodes begin in threads
+            if key not in self._worlds:
+                if len(self._worlds) >= _CACHED_WORLDS:
+                    self._worlds.pop(next(iter(self._worlds)))
+                loaded = self.found.load_and_inject_default_environment(dict(injections))
+                self._worlds[key] = self.found.user_tasks[task_id].init_environment(loaded)
+            return self._worlds[key].model_copy(deep=True)
 
     def call(self, world: Any, name: str, arguments: Mapping[str, Any]) -> str:
         """One call, as text. Raises ToolError with one line for what was wrong with it."""

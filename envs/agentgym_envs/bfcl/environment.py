@@ -58,6 +58,7 @@ class BfclEnvironment(Environment[Conversation]):
     name: ClassVar[str] = "bfcl"
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 100
+    splits = ("test",)
     dynamic_tools: ClassVar[bool] = True
     requirements: ClassVar[str] = (
         "pip install --no-deps bfcl-eval, and pip install mpmath (its other dependencies are those of its own clients)"

@@ -28,10 +28,11 @@ _NUMBER: Final = re.compile(
 )
 _BOX: Final = r"\\(?:boxed|fbox)\s*\{"
 _MARKS: Final[dict[AnswerFormat, re.Pattern[str]]] = {
-    "auto": re.compile(rf"####|{_BOX}|\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE),
+    "auto": re.compile(rf"####|{_BOX}"),
     "boxed": re.compile(_BOX),
     "hashes": re.compile("####"),
 }
+_WORDED: Final = re.compile(r"\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE)  # a mark where there is no other
 _LATEX_FRACTION: Final = re.compile(
     r"\\[dt]?frac\s*(?:\{\s*([-+]?[0-9.,]+)\s*\}\s*\{\s*([0-9.,]+)\s*\}|([0-9])\s*([0-9]))"
 )
@@ -80,9 +81,10 @@ class Found:
 def find_answer(text: str, form: AnswerFormat = "auto") -> Found:
     """The last marked answer, and only that one, so that naming many numbers wins nothing.
 
-    Without a mark it is the last number of the text where the form allows that.
+    `answer is` is a mark only where there is no other. Without any it is the last number of the text where the form
+    allows that.
     """
-    marks = list(_MARKS[form].finditer(text))
+    marks = list(_MARKS[form].finditer(text)) or (list(_WORDED.finditer(text)) if form == "auto" else [])
     if not marks:
         return Found(_pick(text, last=True) if form == "auto" else None, marked=False)
     mark = marks[-1]

@@ -144,7 +144,7 @@ class MathEnvironment(Environment[Calculator | Python | None]):
         if gold is not None:
             if self._judge is None:
                 self._judge = Judge(self._tolerance)
-            return await self._judge.is_right(gold, found.text)
+            return await self._judge.is_right(gold, found.text, task.prompt[0]["content"])
         right, said = _answer_of(task), found.number
         assert said is not None
         if self._units == "check" and (wanted := units_of(str(task.answer))):

@@ -33,9 +33,9 @@ class Judge:
         self._tolerance = tolerance
         self._calls = KillableCalls("agentgym_envs.math.judge:equivalent", processes=2)
 
-    async def is_right(self, gold: str, answer: str) -> bool:
+    async def is_right(self, gold: str, answer: str, question: str = "") -> bool:
         """What the judge cannot finish within its limits is wrong. Raises InfraError when the machine was too slow."""
-        decided = by_text(gold, answer, self._tolerance)
+        decided = by_text(gold, answer, self._tolerance, question)
         if decided is not None:
             return decided
         try:
@@ -53,15 +53,18 @@ class Judge:
         self._calls.close()
 
 
-def by_text(gold: str, answer: str, tolerance: float = 0.0) -> bool | None:
+def by_text(gold: str, answer: str, tolerance: float = 0.0, question: str = "") -> bool | None:
     """True or False where that needs no algebra, else None.
 
-    An answer with more operations than the gold one could need is a calculation that was left to the judge, or the
-    question itself: it is wrong. So is every calculation where the gold answer is a number.
+    A formula of the question is wrong unless it is the gold answer word for word: to factor it, or to reduce it, was
+    the task. An answer with more operations than the gold one could need is a calculation that was left to the judge:
+    it is wrong. So is every calculation where the gold answer is a number.
     """
     if simplified(gold) == simplified(answer):
         return True
     said = answer.rpartition("=")[2]
+    if _operations(said) and simplified(said) in simplified(question):
+        return False
     right, given = plain_number(gold), plain_number(said)
     if right is not None and given is not None:
         return given.equals(right, tolerance)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError, nearest
@@ -15,9 +16,10 @@ from agentgym.rewards import reward
 from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.reasoning_gym.generators import OTHER_QUESTION, RIGHT
 
+log = logging.getLogger(__name__)
+
 INSTRUCTION: Final = "\nGive your final answer between <answer> and </answer>."
 TEST_ONE_IN: Final = 5  # questions that belong to the test split
-CHUNK: Final = 8  # entries made at a time
 MAX_FRUITLESS: Final = 100  # entries in a row without a new question of the split, until a generator is given up
 MAX_ANSWER_CHARS: Final = 4000  # or four times the right one's; longer ones are wrong
 _NOT_FINITE: Final = re.compile(r"(?<![a-z])(?:nan|inf|infinity)(?![a-z])", re.IGNORECASE)
@@ -60,7 +62,7 @@ class ReasoningGym(Environment[None]):
         """datasets: names of generators, or a map of names to their settings; all but the faulty ones by default.
 
         size: of one data set, after which another begins, with another seed. test_tasks: the most that the test split
-        has. cpu_s: the CPU time that making a few entries or scoring an answer may take, in a process of its own.
+        has. cpu_s: the CPU time that making an entry or scoring an answer may take, in a process of its own.
         Raises UserError for a value that is not allowed; names and settings are checked when tasks are asked for.
         """
         if size < 1 or test_tasks < 1 or cpu_s <= 0:
@@ -152,13 +154,12 @@ class _Source:
     def __init__(self, calls: KillableCalls, name: str, config: dict[str, Json], seed: int) -> None:
         self._calls, self._name, self._config, self._seed = calls, name, config, seed
         self._round = self._index = 0
-        self._entries: list[Any] = []
 
     def next(self, split: Split, seen: set[str]) -> Task | None:
         """The next question of the split, in `test` one that is not in `seen`; None when there seems to be none."""
         for _ in range(MAX_FRUITLESS):
             index, dataset_seed, entry = self._entry()
-            if entry is None:
+            if not isinstance(entry, list):
                 continue
             question, answer = entry
             key = f"{self._name}\n{question}"
@@ -175,24 +176,23 @@ class _Source:
             )
         return None
 
-    def _entry(self) -> tuple[int, int, Any]:
+    def _entry(self) -> tuple[int, int, Json]:
+        """Its place, and [question, answer]; None for one that cannot be solved, or not be made within the limits."""
         size = int(str(self._config["size"]))
         if self._index == size:
-            self._round, self._index, self._entries = self._round + 1, 0, []
+            self._round, self._index = self._round + 1, 0
+        index, self._index = self._index, self._index + 1
         dataset_seed = _number(f"{self._seed}/{self._name}/{self._round}") % 2**31
-        if not self._entries:
-            stop = min(self._index + CHUNK, size)
-            drawn: dict[str, Json] = {"dataset": self._name, "config": self._config, "seed": dataset_seed}
-            try:
-                made = self._calls.wait({**drawn, "start": self._index, "stop": stop})
-            except CallFailed as failed:
+        drawn: dict[str, Json] = {"dataset": self._name, "config": self._config, "seed": dataset_seed, "index": index}
+        try:
+            return index, dataset_seed, self._calls.wait(drawn)
+        except CallFailed as failed:
+            if failed.kind not in ("cpu_limit", "time_limit", "died", "MemoryError"):
                 raise UserError(
                     f"reasoning_gym: the dataset {self._name!r} with {self._config} cannot be made: {failed}"
                 ) from failed
-            assert isinstance(made, list)
-            self._entries = made[::-1]
-        self._index += 1
-        return self._index - 1, dataset_seed, self._entries.pop()
+            log.warning("reasoning_gym: left out entry %d of %s, seed %d: %s", index, self._name, dataset_seed, failed)
+            return index, dataset_seed, None
 
 
 def _may_be_scored(said: str, gold: str) -> bool:

@@ -18,10 +18,9 @@ _MAX_DATASETS: Final = 256  # kept in a process
 def serve(argument: Json) -> Json:
     """Answers one of three requests.
 
-    {"names"}: the names of all generators. {"dataset", "config", "seed", "start", "stop"}: entries, each as
-    [question, answer or None], or null for one that no agent could solve: its answer is empty, scores less than 1,
-    or is another one when the entry is made again. {"dataset", "config", "seed", "index", "question", "said"}: the
-    score of an answer.
+    {"names"}: the names of all generators. {"dataset", "config", "seed", "index"}: an entry as [question,
+    answer or None], or None where no agent could solve it: its answer is empty, scores less than 1, or is another one
+    when the entry is made again. The same with "question" and "said": the score of an answer.
     """
     assert isinstance(argument, dict)
     if "names" in argument:
@@ -29,9 +28,10 @@ def serve(argument: Json) -> Json:
 
         return sorted(DATASETS)
     made = _dataset(str(argument["dataset"]), json.dumps(argument["config"], sort_keys=True), _int(argument["seed"]))
+    index = _int(argument["index"])
     if "said" not in argument:
-        return [_checked(made, index) for index in range(_int(argument["start"]), _int(argument["stop"]))]
-    entry = _entry(made, _int(argument["index"]))
+        return _checked(made, index)
+    entry = _entry(made, index)
     if str(entry["question"]) != argument["question"]:
         raise RuntimeError(OTHER_QUESTION)
     score = float(made.score_answer(answer=argument["said"], entry=entry))

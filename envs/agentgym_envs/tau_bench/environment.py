@@ -12,7 +12,7 @@ from agentgym.tools import Tools
 from agentgym.types import Message, Split, Task
 from agentgym_envs.benchmarks.functions import FunctionTools, call_message
 from agentgym_envs.benchmarks.package import BenchmarkPackage, in_order
-from agentgym_envs.tau_bench.domain import ENDS, PARTS, Case, Domain, DomainName, Shop
+from agentgym_envs.tau_bench.domain import ENDS, Case, Domain, DomainName, Shop
 
 RULES: Final = """
 # This conversation
@@ -59,6 +59,7 @@ class TauBenchEnvironment(Environment[Shop]):
         if domain not in get_args(DomainName):
             raise UserError(f"tau_bench: no domain {domain!r}.{nearest(domain, get_args(DomainName))}")
         self._domain_name = domain
+        self.splits = ("train", "test") if domain == "retail" else ("test",)
         self._package = BenchmarkPackage.find("tau_bench", path, environment=self.name, requirements=self.requirements)
         self._faulty, self._unverifiable = faulty, unverifiable
 
@@ -68,7 +69,7 @@ class TauBenchEnvironment(Environment[Shop]):
         return self._domain.data_hash()
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        if (self._domain_name, split) not in PARTS:
+        if split not in self.splits:
             raise UserError(
                 f"tau_bench: the domain {self._domain_name} has no {split} split: train on domain `retail` or on "
                 f"`tool_use`, and evaluate on {self._domain_name}"

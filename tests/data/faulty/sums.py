@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from agentgym import Environment, EpisodeContext, Message, Reply, Split, Task
+from agentgym import Environment, EpisodeContext, Message, Reply, Split, Task, UserError
 
 TEST_ONE_IN = 4
 
@@ -66,3 +66,14 @@ class Endless(Sums):
 
     def is_right(self, text: str, task: Task) -> bool:
         return text.isascii() and text == str(task.answer)
+
+
+class TestOnly(Sums):
+    """An evaluation set: it has no train split."""
+
+    splits = ("test",)
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        if split == "train":
+            raise UserError("it has no train split; train on sums")
+        return super().tasks(split, seed)

@@ -1,0 +1,56 @@
+"""`agentgym new`: a package of your own, with tests and checks."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from agentgym.cli.packages import TEMPLATES, PackagePlan, package_name
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
+from agentgym.errors import UserError
+
+DESCRIPTION = """
+Make an installable package: an environment that works, with its oracle, tests, an entry point and a CI workflow that
+runs `agentgym envs check ENV`. Then change it into yours. Nothing is overwritten.
+"""
+EXAMPLES = """
+agentgym new word_game
+agentgym new short_answers --template reward
+agentgym new stack_machine --template sandbox --folder packages/stack_machine
+agentgym new lamps --template tools
+"""
+TAKES_OVERRIDES = False
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of the package, its plugin and what it provides")
+    parser.add_argument(
+        "--template",
+        choices=TEMPLATES,
+        default="env",
+        help="; ".join(f"{name}: {what[0].lower()}{what[1:]}" for name, what in TEMPLATES.items()) + " (default env)",
+    )
+    parser.add_argument("--folder", metavar="DIR", help="where (default: a folder with the name, here)")
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    name = package_name(arguments.name)
+    plan = PackagePlan(name=name, template=arguments.template, folder=Path(arguments.folder or name))
+    taken = next((record for record in shell.plugins().records if record.name in (name, plan.environment)), None)
+    if taken is not None:
+        raise UserError(f"there is a plugin {taken.origin} already; give another name")
+    written = plan.write()
+    if arguments.json:
+        shell.say_json({"name": name, "environment": plan.environment, "files": [str(path) for path in written]})
+        return 0
+    shell.say(f"{TEMPLATES[plan.template]}, in {plan.folder}:")
+    for path in written:
+        shell.say(f"  {path.relative_to(plan.folder)}")
+    folder = plan.folder if plan.folder.is_absolute() else f"./{plan.folder}"
+    shell.say(
+        f"\nnext:\n  pip install -e '{folder}[test]'\n  agentgym envs check {plan.environment}\n"
+        f"  pytest {plan.folder}\n  agentgym train --env {plan.environment}"
+    )
+    return 0

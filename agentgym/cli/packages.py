@@ -1,0 +1,93 @@
+"""Makes an installable package from a template: files with their names filled in."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from agentgym.errors import UserError
+
+TEMPLATES: Mapping[str, str] = {
+    "env": "An environment",
+    "reward": "A reward, and an environment to try it in",
+    "sandbox": "A sandbox, and an environment whose agent uses it",
+    "tools": "An environment with tools",
+}
+_MODULES = {"env": (), "reward": ("rewards",), "sandbox": ("sandbox",), "tools": ()}
+_ABOUT = {"environment": "its tasks, what it replies, what is right", "rewards": "the reward", "sandbox": "the sandbox"}
+_TAKEN = {"agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes", "test", "tests"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagePlan:
+    """What is made. name: of the package, its plugin and what it provides. environment: the name for `--env`."""
+
+    name: str
+    template: str
+    folder: Path
+
+    @property
+    def environment(self) -> str:
+        return f"{self.name}_trial" if self.template == "reward" else self.name
+
+    def contents(self) -> dict[str, str]:
+        """The files by their paths in the folder."""
+        name, template = self.name, self.template
+        modules = ("environment", *_MODULES[template])
+        sources = {
+            "pyproject.toml": "shared/pyproject.toml",
+            "README.md": "shared/README.md",
+            ".gitignore": "shared/gitignore",
+            ".github/workflows/check.yml": "shared/check.yml",
+            f"{name}/__init__.py": f"{template}/__init__.py",
+            **{f"{name}/{module}.py": f"{template}/{module}.py" for module in modules},
+            f"tests/test_{name}.py": f"{template}/test.py",
+        }
+        listed = [f"- `{name}/{module}.py`: {_ABOUT[module]}" for module in modules]
+        values = {
+            "name": name,
+            "environment": self.environment,
+            "Class": "".join(part.capitalize() for part in name.split("_")),
+            "distribution": name.replace("_", "-"),
+            "description": TEMPLATES[template],
+            "agentgym": "agentgym[tools]" if template == "tools" else "agentgym",
+            "files": "\n".join([*listed, f"- `tests/test_{name}.py`: tests of these"]),
+        }
+        return {path: _filled(source, values) for path, source in sources.items()}
+
+    def write(self) -> list[Path]:
+        """Write the files; returns their paths. Raises UserError where the folder holds anything."""
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise UserError(f"{str(self.folder)!r} exists, and nothing is overwritten; give another --folder")
+        contents = self.contents()
+        written = []
+        for path, text in contents.items():
+            target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+            written.append(target)
+        return written
+
+
+def package_name(given: str) -> str:
+    """The name as Python takes it. Raises UserError for one that no package can have."""
+    name = given.replace("-", "_")
+    shape = "a name has small letters, digits and _, and begins with a letter, as in word_game"
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name.endswith("_") or "__" in name:
+        close = re.sub(r"[^a-z0-9]+", "_", given.lower()).strip("_").lstrip("0123456789_")
+        raise UserError(f"{given!r} can't name a package: {shape}." + (f" Did you mean {close!r}?" if close else ""))
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
+        raise UserError(f"{name!r} is a word or a module of Python or of agentgym; give another, such as my_{name}")
+    return name
+
+
+def _filled(source: str, values: Mapping[str, str]) -> str:
+    text = (files("agentgym.cli") / "templates" / f"{source}.tmpl").read_text(encoding="utf-8")
+    for key, value in values.items():
+        text = text.replace("{{" + key + "}}", value)
+    return text
