@@ -21,6 +21,7 @@ from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
+from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import ModelConfig
 from agentgym.rl.demonstrations import Written
@@ -53,6 +54,7 @@ async def sft(
     """
     found = registry or PluginRegistry.discover(recipe.plugins.disabled)
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
+    read_architecture(model_path)  # raises for what can't be trained
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     lessons = load_lessons(folder) if resume else await collect(recipe, folder, model_path, found, reporter)
     job = SftJob(

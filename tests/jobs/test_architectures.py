@@ -10,6 +10,8 @@ from plain_model import make_model
 
 from agentgym.errors import UserError
 from agentgym.jobs.evaluate import evaluate
+from agentgym.jobs.sft import sft
+from agentgym.jobs.sft_config import SftConfig, SftRecipe
 from agentgym.jobs.train import train
 from agentgym.models.tiny import policy_path
 
@@ -35,9 +37,11 @@ def test_it_is_evaluated_by_the_slow_engine_which_says_so(lab, recipe):
     assert len(turns) == 2 and all(0 < len(turn.completion_ids) <= 8 for turn in turns)
 
 
-def test_training_it_is_refused_before_anything_starts(lab, recipe):
+@pytest.mark.parametrize("job", [train, sft], ids=["train", "sft"])
+def test_training_it_is_refused_before_anything_starts(lab, recipe, job):
     folder = lab.new_run(recipe)
+    given = recipe if job is train else SftRecipe(model=recipe.model, sft=SftConfig(data=("unread.jsonl",)))
     with pytest.raises(UserError, match=r"model_type is 'gpt2'.*can't be trained.*generator\.engine=transformers"):
-        asyncio.run(train(recipe, folder, lab.reporter()))
+        asyncio.run(job(given, folder, lab.reporter()))
     folder.close()
     assert not list((folder.path / "logs").glob("*"))

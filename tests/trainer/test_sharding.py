@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_model import write_model
 
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
@@ -52,10 +53,14 @@ def run_workers(model_path: str, folder: Path, *, procs: int, tensor_parallel: i
 
 
 @pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("family", "near"), [("qwen3", 2e-5), ("llama", 1e-3), ("qwen2", 1e-3)]
+)  # where gradients are nearly 0, three steps of AdamW make rounding larger
 def test_one_process_equals_fsdp_and_tensor_parallel(
-    model_path: str, tmp_path: Path, make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    tmp_path: Path, make_engine: Callable[..., TitanEngine], samples: list[Sample], family: str, near: float
 ) -> None:
     """And what two processes save, one loads."""
+    model_path = write_model(tmp_path / "model", family=family)
     [alone] = run_workers(model_path, tmp_path / "alone", procs=1, tensor_parallel=1)
     for name, tensor_parallel in (("fsdp", 1), ("tensor", 2)):
         ranks = run_workers(model_path, tmp_path / name, procs=2, tensor_parallel=tensor_parallel)
@@ -66,11 +71,11 @@ def test_one_process_equals_fsdp_and_tensor_parallel(
                 assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-6)
                 assert found == pytest.approx(expected, abs=1e-5)
             for expected_row, found_row in zip(alone["logprobs"], result["logprobs"], strict=True):
-                assert found_row == pytest.approx(expected_row, abs=2e-5)
-            assert result["weights"] == pytest.approx(alone["weights"], rel=1e-5)
-        heir = make_engine()
+                assert found_row == pytest.approx(expected_row, abs=near)
+            assert result["weights"] == pytest.approx(alone["weights"], rel=near / 2)
+        heir = make_engine(path=model_path)
         heir.load(str(tmp_path / name / "checkpoint"))
         reader = make_engine(path=str(tmp_path / name / "exported"))
         for engine in (heir, reader):
             for expected_row, found_row in zip(ranks[0]["logprobs"], engine.logprobs(samples), strict=True):
-                assert list(found_row) == pytest.approx(expected_row, abs=2e-5)
+                assert list(found_row) == pytest.approx(expected_row, abs=near)
