@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self, TextIO, TypeVar, cast
 
 from agentgym.errors import InfraError, UserError, nearest
@@ -34,7 +35,7 @@ _LINK = re.compile(r"\s*For further information visit https?://\S+")
 _MAX_FAULTS = 5  # that an agent is told of at once
 
 
-@dataclass(slots=True)
+@dataclass
 class McpServer:
     """How a server is reached. Make it with `stdio`, `http` or `of`; then `open` gives the tools of an episode.
 
@@ -55,28 +56,25 @@ class McpServer:
         cls, command: str, *arguments: str, env: Mapping[str, str] | None = None, cwd: str | None = None, **limits: Any
     ) -> Self:
         """A server that is started as a process. limits: `call_timeout_s`, `start_timeout_s` and `shared`."""
-        mcp = _import_mcp()
-
-        def connect(errors: TextIO) -> Any:
-            from mcp.client.stdio import stdio_client
-
-            given = None if env is None else dict(env)
-            parameters = mcp.StdioServerParameters(command=command, args=list(arguments), env=given, cwd=cwd)
-            return stdio_client(parameters, errlog=errors)
-
-        return cls(" ".join((command, *arguments)), connect, **limits)
+        _import_mcp()
+        given = None if env is None else dict(env)
+        return cls(" ".join((command, *arguments)), partial(_process, command, arguments, given, cwd), **limits)
 
     @classmethod
     def http(cls, url: str, **limits: Any) -> Self:
         """A server behind an address, over streamable HTTP: `http://host:port/mcp`."""
         _import_mcp()
-        return cls(url, lambda _: url, **limits)
+        return cls(url, partial(_as_it_is, url), **limits)
 
     @classmethod
     def of(cls, server: object, **limits: Any) -> Self:
         """A server of this process, an `MCPServer` of the package `mcp`: for tests."""
         _import_mcp()
-        return cls(str(getattr(server, "name", "server")), lambda _: server, **limits)
+        return cls(str(getattr(server, "name", "server")), partial(_as_it_is, server), **limits)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without its session: an environment goes to the processes that score, and opens none there."""
+        return {**self.__dict__, "_session": None}
 
     async def open(self) -> McpSession:
         """The tools of one episode; close them when it ends. Raises InfraError where the server does not start.
@@ -186,8 +184,8 @@ class McpSession:
                 self._opened.set_exception(self._as_ours(error))
 
     def _as_ours(self, error: BaseException) -> Exception:
-        if isinstance(error, UserError):
-            return error
+        if isinstance(cause := _cause(error), UserError):
+            return cause
         return InfraError(f"{self._named()} did not start: {_reason(error)}{self._last_words()}")
 
     async def _list(self) -> None:
@@ -246,18 +244,36 @@ class _Refused(Exception):
     """The server does not take the arguments, which the schema allows."""
 
 
-def _import_mcp() -> Any:
+def _import_mcp() -> None:
     try:
         import jsonschema  # noqa: F401
-        import mcp
+        import mcp  # noqa: F401
     except ImportError as error:
         raise UserError("tools of MCP servers need more packages: pip install 'agentgym[mcp]'") from error
-    return mcp
+
+
+def _process(
+    command: str, arguments: Sequence[str], env: dict[str, str] | None, cwd: str | None, errors: TextIO
+) -> Any:
+    from mcp import StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    return stdio_client(StdioServerParameters(command=command, args=list(arguments), env=env, cwd=cwd), errlog=errors)
+
+
+def _as_it_is(server: object, errors: TextIO) -> object:
+    return server
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error of a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _reason(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = _cause(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

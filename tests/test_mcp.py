@@ -186,7 +186,10 @@ async def played(*calls: str):
         for one in functions
     ]
     scorer = Scorer.of(environment, PluginRegistry([]), {})
-    return await play_script(environment, next(environment.tasks("train")), says, scorer=scorer)
+    try:
+        return await play_script(environment, next(environment.tasks("train")), says, scorer=scorer)
+    finally:
+        await scorer.close()
 
 
 async def test_an_episode_has_a_server_of_its_own_which_ends_with_it():
