@@ -23,20 +23,24 @@ def checked(name: str, tasks: int, timeout_s: float) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         return {"name": name, "failed": f"no report within {timeout_s:g} s"}
-    lines = done.stdout.splitlines()
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"environment"')]  # some generators print
     if done.returncode not in (0, 1) or not lines:
         return {"name": name, "failed": (done.stderr.strip().splitlines() or ["nothing was printed"])[-1]}
     return {"name": name, **json.loads(lines[-1])}
 
 
 def table(reports: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row for each finding."""
-    rows = ["| generator | finding | what |", "|---|---|---|"]
+    """Markdown: a row for each kind of finding of a generator, with the first place where it was found."""
+    rows = ["| generator | finding | where | what |", "|---|---|---|---|"]
     for report in sorted(reports, key=lambda one: one["name"]):
         if failed := report.get("failed"):
-            rows.append(f"| `{report['name']}` | no report | {_cell(failed)} |")
+            rows.append(f"| `{report['name']}` | no report | | {_cell(failed)} |")
+        kinds: dict[str, list[dict[str, str]]] = {}
         for found in report.get("findings", ()):
-            rows.append(f"| `{report['name']}` | {found['kind']} | {_cell(found['message'])} |")
+            kinds.setdefault(found["kind"], []).append(found)
+        for kind, found in kinds.items():
+            where = ", ".join(one["where"] for one in found)
+            rows.append(f"| `{report['name']}` | {kind} | {_cell(where)} | {_cell(found[0]['message'])} |")
     return "\n".join(rows)
 
 

@@ -32,11 +32,12 @@ from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, Versi
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLE = ROOT / "tests" / "data" / "example_plugin"
-OF_THE_SYSTEM = {"systemctl", "apt-get", ".", "git", "cd"}  # not ours to check
+OF_THE_SYSTEM = {"systemctl", "apt-get", ".", "git", "cd", "sed"}  # not ours to check
 STARTERS = {"sudo", "systemd-run"}  # they run another program
 PLACEHOLDERS = {
     "NAME": "code_exec",
     "ENV": "math",
+    "house_style": "math",  # which the reader of the tutorial has made
     "RUN": "runs/NAME",
     "MODEL": "builtin:tiny",
     "COMMAND": "envs",
