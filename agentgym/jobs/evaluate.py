@@ -15,6 +15,7 @@ from agentgym.jobs.metrics import counts_since
 from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
+from agentgym.rollout.garbage import rare_collections
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.evaluations import EvaluationFiles
@@ -47,6 +48,7 @@ async def evaluate(
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
+        stack.enter_context(rare_collections())
         await stack.enter_async_context(watched(gym.activity))
         runtime = Runtime(log_dir=folder.path / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
         await stack.enter_async_context(runtime)

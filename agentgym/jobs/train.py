@@ -28,6 +28,7 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.ending import nothing_left
 from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.rollout.garbage import rare_collections
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream, held_out_tasks
 from agentgym.rollout.tokenizer import read_template
@@ -130,6 +131,7 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
+        stack.enter_context(rare_collections())
         await stack.enter_async_context(watched(self.gym.activity))
         logs = self.folder.path / "logs"
         runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)

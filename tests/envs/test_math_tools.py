@@ -6,16 +6,20 @@ import time
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import play
 
+from agentgym.sandbox import LimitHit, Limits, RunResult, RunStatus
+from agentgym.tools import ToolError
 from agentgym.types import Message
 from agentgym_envs.math.calculator import CannotCalculate, calculate
 from agentgym_envs.math.environment import MathEnvironment
 from agentgym_envs.math.solutions import call_message
+from agentgym_envs.math.tools import Python
 
 GSM8K = Path(__file__).parent.parent / "data" / "gsm8k_shaped.jsonl"
 
@@ -124,3 +128,28 @@ def test_python_asks_for_a_session_and_the_default_for_nothing() -> None:
     assert spec is not None and spec.session
     assert next(MathEnvironment(tools="calculator").tasks("train")).sandbox is None
     assert MathEnvironment().max_turns == 2 and MathEnvironment.tools is None
+
+
+class Answering:
+    """A session that gives one result to every program."""
+
+    def __init__(self, result: RunResult) -> None:
+        self._result = result
+
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = Limits()) -> RunResult:  # noqa: B008
+        return self._result
+
+
+def printed(text: str, status: RunStatus = RunStatus.OK, **more: Any) -> Python:
+    result = RunResult(status=status, exit_code=0, stdout=text, stderr="", **more)
+    return Python(Answering(result), Limits())  # type: ignore[arg-type]
+
+
+async def test_python_gives_what_was_printed_and_says_why_it_ended() -> None:
+    assert await printed("7\n").python("3 + 4") == "7"
+    assert await printed("").python("x = 1") == "(nothing was printed)"
+    long = await printed("9" * 5000).python("x")
+    assert len(long) < 2100 and long.endswith("[cut: 5000 characters were printed]")
+    with pytest.raises(ToolError, match=r"^half\n\[timeout; limit wall_s: 11 of 10; all names are lost\]$"):
+        limit = LimitHit(resource="wall_s", used=11, allowed=10)
+        await printed("half\n", RunStatus.TIMEOUT, limit=limit, state_lost=True).python("while True: pass")

@@ -51,6 +51,7 @@ def write_qwen3(folder: Path) -> Path:
         pytest.param("code_exec_tiny", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
         pytest.param("code_exec_sync", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
         ("math", ["model.chat_template=builtin:plain"], TEMPLATES["builtin:plain"]),
+        pytest.param("tool_use", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
         ("qwen3_0.6b_two_gpus", ON_CPU, REAL["qwen3"]),
     ],
 )

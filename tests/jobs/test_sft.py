@@ -1,6 +1,7 @@
 """Whole runs of supervised fine-tuning on the CPU, small ones."""
 
 import asyncio
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -10,9 +11,13 @@ import pytest
 
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.collecting import FILE, collect, load_lessons
+from agentgym.jobs.demonstrations import Collection, read_file
 from agentgym.jobs.layers import finish_sft
 from agentgym.jobs.sft import sft
 from agentgym.jobs.sft_config import SftRecipe
+from agentgym.models.tiny import policy_path
 from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder
@@ -86,6 +91,24 @@ def test_with_an_environment_it_is_measured_before_and_after_on_the_same_tasks(m
     assert result.first.num_tasks == result.last.num_tasks == 4 and result.difference is not None
     assert folder.load_comparison()["steps"] == 2
     assert [row.step for row in with_held_out(folder, HELD_OUT) if HELD_OUT in row.metrics] == [0, 2]
+
+
+def test_an_oracles_conversations_are_kept_with_the_tools_that_it_was_shown(make_lab, tmp_path):
+    settings, reporter = recipe(oracle_tasks=10, env="tool_use"), make_lab.reporter()
+    settings = replace(settings, trainer=replace(settings.trainer, seq_len=4096))
+    folder = new_run(tmp_path, settings)
+    lessons = asyncio.run(collect(settings, folder, policy_path(), PluginRegistry.discover(), reporter))
+    folder.close()
+    assert "tool_use: the oracle succeeds in 10 of 10 tasks; the full reward is 1" in reporter.notes
+    assert (len(lessons.trained), len(lessons.held_out)) == (9, 1)
+    assert load_lessons(folder) == lessons
+    with gzip.open(folder.path / FILE, "rt") as file:
+        rows = [json.loads(line) for line in file]
+    assert all(row["tools"] and row["messages"][0]["role"] == "system" for row in rows)
+    collection = Collection(max_skipped_share=0.0)
+    (tmp_path / "again.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read_file(str(tmp_path / "again.jsonl"), collection)
+    assert [list(one.demonstration.tools) for one in collection.found] == [row["tools"] for row in rows]
 
 
 def test_too_many_faults_end_the_run_before_anything_is_trained(make_lab, tmp_path, talks):

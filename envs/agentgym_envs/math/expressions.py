@@ -12,7 +12,7 @@ from agentgym_envs.math.answers import plain_number
 
 MAX_CHARS: Final = 200  # of an answer, or four times the gold one's
 _OPERATION: Final = re.compile(
-    r"[*/^+!]|(?<=[\w)}])\s*-|\\(?:d?frac|tfrac|sqrt|cdot|times|div|pm|d?binom|sum|prod|int|log|ln|sin|cos|tan|pi)\b"
+    r"[*/^+!]|(?<=[\w)}])\s*-|\\(?:d?frac|tfrac|sqrt|cdot|times|div|pm|d?binom|sum|prod|int|log|ln|sin|cos|tan|pi)(?![a-zA-Z])"
 )
 _DROPPED: Final = re.compile(
     r"\\(?:left|right|displaystyle|limits)\b|\\[!,;: ]|\\?\$|~|\s+|\^\{?\\circ\}?|\\?%|\\degree"
@@ -63,7 +63,8 @@ def by_text(gold: str, answer: str, tolerance: float = 0.0, question: str = "") 
     if simplified(gold) == simplified(answer):
         return True
     said = answer.rpartition("=")[2]
-    if _operations(said) and simplified(said) in simplified(question):
+    asked = simplified(question)
+    if ("=" in answer and simplified(answer) in asked) or (_operations(said) and simplified(said) in asked):
         return False
     right, given = plain_number(gold), plain_number(said)
     if right is not None and given is not None:
