@@ -183,8 +183,10 @@ def test_the_same_recipe_gives_the_same_policy_and_it_loads(tmp_path: Path) -> N
     assert digests[0] == digests[1]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from apps.sft.policy import ShapeConfig
+
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(folder)) == 1536
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(folder)) == ShapeConfig().vocab_size
     assert sum(file.stat().st_size for file in files) < 8_000_000
 
 

@@ -75,6 +75,12 @@ async def test_a_reply_seen_in_an_earlier_turn_counts(tmp_path: Path, play) -> N
     assert not (await play(environment, task, [LS, "So.", "As before."])).success  # a turn that asks for calls has some
 
 
+async def test_a_reply_that_is_asked_for_twice_must_be_seen_twice(tmp_path: Path, play) -> None:
+    environment, [task] = made(tmp_path, ({"question": [user("Look twice.")]}, [["ls()", "ls()"]]))
+    assert (await play(environment, task, [LS, LS, "So."])).success
+    assert not (await play(environment, task, [LS, "So."])).success
+
+
 async def test_a_function_comes_with_its_turn(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, LATER, category="miss_func")
     context = EpisodeContext(task=task, messages=list(task.prompt))

@@ -1,6 +1,7 @@
 """Whole training runs on the CPU, small ones."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from agentgym.jobs.ending import TrainResult
 from agentgym.jobs.evaluate import evaluate
 from agentgym.jobs.train import train
 from agentgym.recipe import Recipe
+from agentgym.rollout.garbage import THRESHOLDS
 from agentgym.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -61,9 +63,11 @@ def finished(make_lab, tmp_path_factory) -> Finished:
 
 def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
     recipe = lab.recipe("loss.kl_coef=0.01", "loop.check_sync_every=1")
-    folder, reporter = lab.new_run(recipe), lab.reporter()
+    searches = [gc.get_threshold()]
+    folder, reporter = lab.new_run(recipe), lab.reporter(on_step=lambda step: searches.append(gc.get_threshold()))
     result = asyncio.run(train(recipe, folder, reporter))
     folder.close()
+    assert searches[1] == THRESHOLDS and gc.get_threshold() == searches[0] != THRESHOLDS
     assert [row.step for row in folder.read_metrics()] == [1, 2, 3]
     assert result.first.num_episodes == result.last.num_episodes == 6
     assert folder.checkpoint_steps() == [0, 1, 2, 3]
