@@ -90,6 +90,15 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         {
             "hermes": "agentgym.rollout.tool_formats.hermes:Hermes",
             "smollm2": "agentgym.rollout.tool_formats.hermes:SmolLM2",
+            "qwen_coder": "agentgym.rollout.tool_formats.qwen_coder:QwenCoder",
+            "llama_json": "agentgym.rollout.tool_formats.llama_json:LlamaJson",
+            "pythonic": "agentgym.rollout.tool_formats.pythonic:Pythonic",
+            "mistral": "agentgym.rollout.tool_formats.mistral:Mistral",
+            "mistral_list": "agentgym.rollout.tool_formats.mistral:MistralList",
+            "deepseek_v3": "agentgym.rollout.tool_formats.renderers:DeepSeekV3",
+            "glm45": "agentgym.rollout.tool_formats.renderers:Glm45",
+            "kimi_k2": "agentgym.rollout.tool_formats.renderers:KimiK2",
+            "gpt_oss": "agentgym.rollout.tool_formats.renderers:GptOss",
         },
     ),
 }

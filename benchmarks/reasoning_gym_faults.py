@@ -23,10 +23,10 @@ def checked(name: str, tasks: int, timeout_s: float) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         return {"name": name, "failed": f"no report within {timeout_s:g} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"environment"')]  # some generators print
-    if done.returncode not in (0, 1) or not lines:
+    _, begins, rest = done.stdout.rpartition('{"environment"')  # some generators print
+    if done.returncode not in (0, 1) or not begins:
         return {"name": name, "failed": (done.stderr.strip().splitlines() or ["nothing was printed"])[-1]}
-    return {"name": name, **json.loads(lines[-1])}
+    return {"name": name, **json.loads(begins + rest)}
 
 
 def table(reports: Sequence[dict[str, Any]]) -> str:

@@ -23,6 +23,7 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, SandboxBackend
+from agentgym.tools import Schema, Toolbox
 from agentgym.types import Task
 
 SAMPLED_TASKS = 64  # of each split, whose prompts are measured before anything is started
@@ -53,10 +54,11 @@ class Gym:
         some = [*train, *test]
         turns = recipe.rollout.max_turns or environment.max_turns
         shapes = {tuple(message["role"] for message in task.prompt) for task in some}
-        for note in {check_template(renderer, roles, turns=turns) for roles in shapes} - {""}:
+        tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
+        for note in {check_template(renderer, roles, turns=turns, tools=tools) for roles in shapes} - {""}:
             reporter.note(note)
         for tasks in [train, test] if training else [test]:
-            _check_prompts(recipe, renderer, tasks)
+            _check_prompts(recipe, renderer, tasks, tools)
         sandbox = recipe.sandbox
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
         capabilities = None
@@ -130,10 +132,12 @@ def check_sampling(recipe: Recipe) -> None:
         )
 
 
-def _check_prompts(recipe: Recipe, renderer: ChatRenderer, tasks: Sequence[Task]) -> None:
+def _check_prompts(
+    recipe: Recipe, renderer: ChatRenderer, tasks: Sequence[Task], tools: Sequence[Schema] | None
+) -> None:
     """Each prompt must leave the agent a token. What an environment adds at an episode's start is not known here."""
     limit = recipe.rollout.max_episode_tokens
-    lengths = [len(renderer.prompt(task.prompt)) for task in tasks]
+    lengths = [len(renderer.prompt(task.prompt, tools)) for task in tasks]
     if max(lengths) < limit:
         return
     longest = max(lengths)

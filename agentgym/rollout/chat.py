@@ -11,30 +11,41 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import groupby
 from typing import Any
 
 from agentgym.errors import UserError
+from agentgym.rollout.marks import Marks
 from agentgym.rollout.template_cache import Frames, Remembered
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
-from agentgym.rollout.tool_formats.base import Parsed, ToolFormat, replaced
+from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
 from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
-from agentgym.rollout.tool_use import ToolUse, call_message, calling_message, find_tool_use, render, result_messages
-from agentgym.tools import ToolCall
-from agentgym.types import Json, Message
+from agentgym.rollout.tool_use import (
+    ToolUse,
+    call_message,
+    calling_message,
+    find_tool_use,
+    is_same_call,
+    render,
+    result_messages,
+)
+from agentgym.tools import Schema, ToolCall
+from agentgym.types import Message, Role
 
 AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
 USER: Message = {"role": "user", "content": "\u27eauser\u27eb"}
 _REMEMBERED_CHARS = 1000  # a reply that is longer seldom comes twice
 _THOUGHTS = ("<think>", "</think>")
+_MAX_TOLD = 1024
 
-Schemas = Sequence[Mapping[str, Json]]
+Schemas = Sequence[Schema]
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Tools as they enter a prompt. given: what they were made of, which keeps its id from being used again."""
+    """Tools as they enter a prompt: for a template that writes them, or as a text. number: of its own."""
 
-    given: Schemas
+    number: int
     native: Any
     text: str
 
@@ -51,9 +62,11 @@ class ChatRenderer:
         self.turn_end, self.stop = _turn_end(tokenizer)
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
         self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
-        self._marks: tuple[str, ...] = ()  # what no message may contain since there are tools
-        self._told: dict[int, _Told] = {}
-        self._prompts: Remembered[tuple[Schemas | None, tuple[int, ...]]] = Remembered(256)
+        self.call_stop = self.stop  # of a turn that calls: harmony, Llama and GLM end it otherwise
+        self._marks_of = _marks_of(tokenizer, ())
+        self._told: dict[int, tuple[Schemas, _Told]] = {}  # by id, which the schemas themselves keep from reuse
+        self._told_by_text: dict[str, _Told] = {}
+        self._prompts: Remembered[tuple[int, ...]] = Remembered(256)
         self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
         self._continuations: Remembered[tuple[Frames, str, int]] = Remembered(64)
 
@@ -61,26 +74,28 @@ class ChatRenderer:
     def tool_use(self) -> ToolUse:
         """What the template does with tools. Raises UserError where no format of calls is proved."""
         use = find_tool_use(self.tokenizer, self._tool_format)
-        self._marks = use.marks
-        self.end_ids = tuple(sorted({*self.end_ids, *self._call_ends(use)}))
+        self._marks_of = _marks_of(self.tokenizer, use.marks)
+        self.call_stop = self._call_end(use) or self.stop
+        self.end_ids = tuple(sorted({*self.end_ids, *self.tokenizer.encode(self.call_stop)}))
         return use
 
     def prompt(self, messages: Sequence[Message], tools: Schemas | None = None) -> tuple[int, ...]:
         """The ids of an opening conversation, up to the start of the agent's turn."""
         if any("tool_calls" in message for message in messages):
             return self.tokenizer.encode(self.prompt_text(messages, tools))
-        key = (id(tools), *((m["role"], m["content"], m.get("name"), m.get("tool_call_id")) for m in messages))
-        known = self._prompts.get(key)  # the episodes of a group have one prompt
-        if known is None or known[0] is not tools:
-            known = self._prompts.keep(key, (tools, self.tokenizer.encode(self.prompt_text(messages, tools))))
-        return known[1]
+        known = self._known(tools).number if tools else None
+        key = (known, *((m["role"], m["content"], m.get("name"), m.get("tool_call_id")) for m in messages))
+        ids = self._prompts.get(key)  # the episodes of a group have one prompt
+        return ids or self._prompts.keep(key, self.tokenizer.encode(self.prompt_text(messages, tools)))
 
     def prompt_text(self, messages: Sequence[Message], tools: Schemas | None = None) -> str:
-        if not tools:
-            return self.tokenizer.render(self._harmless(messages), generation_prompt=True)
-        use, known = self.tool_use, self._known(tools)
-        talk = [self._as_taken(message) for message in self._harmless(messages)]
-        if use.native:
+        """What `prompt` encodes."""
+        known = self._known(tools) if tools else None
+        safe = self._harmless(messages)
+        if known is None:
+            return self.tokenizer.render(safe, generation_prompt=True)
+        talk = self._as_taken(safe)
+        if self.tool_use.native:
             return render(self.tokenizer, talk, known.native, generation_prompt=True)
         return self.tokenizer.render(with_tools(talk, known.text), generation_prompt=True)
 
@@ -92,7 +107,7 @@ class ChatRenderer:
         messages, or drops a result.
         """
         frames, end, num_end = self._continuation(said[-1] if said else None)
-        text = end + frames.render(self._harmless(messages))
+        text = end + frames.render([self._without_unused(message) for message in self._harmless(messages)])
         ids = self._replies.get((text, num_end))
         if ids is None:
             ids = self.tokenizer.encode(text)[num_end:]
@@ -112,7 +127,19 @@ class ChatRenderer:
 
     def parse(self, completion_ids: Sequence[int]) -> Parsed:
         """What the agent said, without its end token: its calls, and what is outside of them."""
-        return self.tool_use.format.parse_ids(self._without_end(completion_ids), self.tokenizer)
+        said = self._without_end(completion_ids)
+        if not self._opens_thought:
+            return self.tool_use.format.parse_ids(said, self.tokenizer)
+        begun = self._opens_thought  # by the prompt: a call in that thought is none
+        parsed = self.tool_use.format.parse_ids((*self.tokenizer.encode(begun), *said), self.tokenizer)
+        return Parsed(parsed.content.removeprefix(begun), parsed.calls)
+
+    @cached_property
+    def _opens_thought(self) -> str:
+        """The thought's beginning that the template writes for the agent; "" of most."""
+        prompt = self.tokenizer.render([USER], generation_prompt=True)
+        _, mark, rest = prompt.rpartition(_THOUGHTS[0])
+        return mark + rest if mark and not rest.strip() else ""
 
     def turn(self, message: Message | str) -> tuple[int, ...]:
         """An agent's turn that was written, not sampled (a demonstration), with its end token.
@@ -121,7 +148,9 @@ class ChatRenderer:
         """
         given: Message = {"role": "assistant", "content": message} if isinstance(message, str) else message
         [safe] = self._harmless([given])
-        return self.tokenizer.encode(self._written(safe)) + self.tokenizer.encode(self.stop)
+        return self.tokenizer.encode(self.written(safe)) + self.tokenizer.encode(
+            self.call_stop if _calls_of(safe) else self.stop
+        )
 
     def text(self, completion_ids: Sequence[int]) -> str:
         """What the agent said, without its end token."""
@@ -131,6 +160,26 @@ class ChatRenderer:
         if completion_ids and completion_ids[-1] in self.end_ids:
             return completion_ids[:-1]
         return completion_ids
+
+    @cached_property
+    def _unused(self) -> frozenset[str]:
+        """Those of a result's name and id that the template does not write."""
+        result: Message = {"role": "tool", "content": "0", "name": "tool", "tool_call_id": "call00001"}
+        text = self.between_turns([result], self.stop)
+        others: list[tuple[str, Message]] = [
+            ("name", {**result, "name": "other"}), ("tool_call_id", {**result, "tool_call_id": "call00002"}),
+        ]  # fmt: skip
+        return frozenset(field for field, other in others if self.between_turns([other], self.stop) == text)
+
+    def _without_unused(self, message: Message) -> Message:
+        if message["role"] != "tool" or not self._unused:
+            return message
+        kept: Message = {"role": "tool", "content": message["content"]}
+        if "name" not in self._unused:
+            kept["name"] = message.get("name", "tool")
+        if "tool_call_id" not in self._unused:
+            kept["tool_call_id"] = message.get("tool_call_id", "call00000")
+        return kept
 
     def between_turns(self, messages: Sequence[Message], end: str) -> str:
         """The template's text from the `end` of an agent's turn, which is left out, to the start of its next turn."""
@@ -148,7 +197,7 @@ class ChatRenderer:
         use = self.tool_use
         new = result_messages(messages, use.results_as)
         calls = [
-            ToolCall(message.get("name", "tool"), {}, message.get("tool_call_id", ""))
+            ToolCall(message.get("name", "tool"), {}, message.get("tool_call_id", "call00000"))
             for message in messages
             if message["role"] == "tool"
         ]
@@ -165,53 +214,65 @@ class ChatRenderer:
                 )
         return text
 
-    def _call_ends(self, use: ToolUse) -> tuple[int, ...]:
-        """Ids of the tokens that end a turn that calls, where they are others: harmony's, Llama's, GLM's."""
+    def _call_end(self, use: ToolUse) -> str:
+        """The token that ends a turn that calls; "": the one of every turn."""
         if use.calls_as == "content" or use.results_as != "tool":
-            return ()
+            return ""
         call = calling_message([ToolCall("tool", {}, "call00001")], "", use.calls_as)
         result: Message = {"role": "tool", "content": "0", "name": "tool", "tool_call_id": "call00001"}
         with suppress(UserError):
             before = self.tokenizer.render([USER, call], generation_prompt=False).rstrip()
-            after = _after_calling_turn(self.tokenizer, call, [result])
             ended = next((token for token in self.tokenizer.special_tokens if before.endswith(token)), "")
-            end = ended if ended and ended not in use.format.markers else _leading_token(self.tokenizer, after.lstrip())
-            return self.tokenizer.encode(end)
-        return ()
+            if ended and ended not in use.format.markers:
+                return ended
+            return _leading_token(self.tokenizer, _after_calling_turn(self.tokenizer, call, [result]).lstrip())
+        return ""
 
-    def _written(self, message: Message) -> str:
+    def written(self, message: Message) -> str:
         """What a turn says: its content and its calls."""
         calls = _calls_of(message)
         if not calls:
             return message["content"]
         use = self.tool_use
         ours = use.format.write(calls, message["content"])
+        if self._opens_thought and _THOUGHTS[1] not in ours:
+            ours = f"{_THOUGHTS[1]}\n\n{ours}"
         if use.calls_as == "content":
             return ours
         with suppress(UserError):
             before = self.tokenizer.render([USER], generation_prompt=True)
             turn = calling_message(calls, message["content"], use.calls_as)
-            whole = self.tokenizer.render([USER, turn], generation_prompt=False).rstrip().removesuffix(self.stop)
-            if whole.startswith(before) and use.format.parse(whole[len(before) :]).calls == tuple(calls):
-                return whole[len(before) :]
+            whole = self.tokenizer.render([USER, turn], generation_prompt=False).rstrip().removesuffix(self.call_stop)
+            if not whole.startswith(before) and before.rstrip().endswith(_THOUGHTS[0]):
+                before = before.rstrip()  # an empty thought, closed as the template closes it
+            said = whole[len(before) :]
+            if whole.startswith(before) and _is_read(use.format.parse(said), calls):
+                return said
         return ours
 
-    def _as_taken(self, message: Message) -> Message:
-        """An earlier turn with calls, or a result, as the template takes it."""
-        if calls := _calls_of(message):
-            return call_message(calls, message["content"], self.tool_use)
-        return result_messages([message], self.tool_use.results_as)[0]
+    def _as_taken(self, messages: Sequence[Message]) -> list[Message]:
+        """Turns that call, and the results of each, as the template takes them."""
+        taken: list[Message] = []
+        for are_results, run in groupby(messages, lambda message: message["role"] == "tool"):
+            if are_results:
+                taken += result_messages(list(run), self.tool_use.results_as)
+                continue
+            for message in run:
+                calls = _calls_of(message)
+                taken.append(call_message(calls, message["content"], self.tool_use) if calls else message)
+        return taken
 
     def _known(self, tools: Schemas) -> _Told:
-        known = self._told.get(id(tools))
-        if known is None:
-            plain = json.loads(json.dumps(list(tools)))
-            use = self.tool_use
-            text = "" if use.native else told(plain, use.format, self._tool_instruction)
-            if len(self._told) >= 256:  # tools that change make new ones all the time
-                self._told.clear()
-            known = self._told[id(tools)] = _Told(tools, plain, text)
-        return known
+        if len(self._told) >= _MAX_TOLD:  # tools of each episode, or that change
+            self._told.clear()
+        if id(tools) not in self._told:
+            text = json.dumps(list(tools))
+            if text not in self._told_by_text:
+                plain, use = json.loads(text), self.tool_use
+                told_as = "" if use.native else told(plain, use.format, self._tool_instruction)
+                self._told_by_text[text] = _Told(len(self._told_by_text), plain, told_as)
+            self._told[id(tools)] = tools, self._told_by_text[text]
+        return self._told[id(tools)][1]
 
     def _harmless(self, messages: Sequence[Message]) -> list[Message]:
         """Special tokens in a message's text are broken up: only the template writes control tokens.
@@ -219,30 +280,22 @@ class ChatRenderer:
         So are, where there are tools, the texts around calls and results in what users and tools say.
         """
         safe: list[Message] = []
+        if any(message["role"] == "tool" for message in messages):
+            self.tool_use  # noqa: B018  from now on there are tools
         for message in messages:
-            broken = self.tokenizer.special_tokens
-            if message["role"] == "tool":
-                broken = (*broken, *self.tool_use.marks, *_THOUGHTS)
-            elif message["role"] == "user":
-                broken = (*broken, *self._marks)
-            changed: Message = {**message, "content": _broken_up(message["content"], broken)}
+            marks = self._marks_of[message["role"]]
+            changed: Message = {**message, "content": marks.broken_up(message["content"])}
             if "tool_calls" in message:
-                changed["tool_calls"] = [_all_broken_up(call, broken) for call in message["tool_calls"]]
+                changed["tool_calls"] = [marks.all_broken_up(call) for call in message["tool_calls"]]
             safe.append(changed)
         return safe
 
 
-def _broken_up(text: str, marks: Sequence[str]) -> str:
-    for mark in marks:
-        if mark in text:
-            text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
-    return text
-
-
-def _all_broken_up(value: Json, marks: Sequence[str]) -> Json:
-    for mark in marks:
-        value = replaced(value, mark, f"{mark[:1]} {mark[1:]}")
-    return value
+def _marks_of(tokenizer: Tokenizer, of_tools: Sequence[str]) -> Mapping[Role, Marks]:
+    """What no message of a role may contain. of_tools: what is around calls and results, where there are tools."""
+    control = tokenizer.special_tokens
+    said, heard = Marks(control), Marks((*control, *of_tools))
+    return {"system": said, "assistant": said, "user": heard, "tool": Marks((*control, *of_tools, *_THOUGHTS))}
 
 
 def _calls_of(message: Message) -> list[ToolCall]:
@@ -255,6 +308,10 @@ def _calls_of(message: Message) -> list[ToolCall]:
         assert isinstance(arguments, Mapping)
         calls.append(ToolCall(str(function["name"]), arguments, str(call_id)))
     return calls
+
+
+def _is_read(parsed: Parsed, calls: Sequence[ToolCall]) -> bool:
+    return len(parsed.calls) == len(calls) and all(map(is_same_call, parsed.calls, calls))
 
 
 def _is_in(content: str, text: str) -> bool:

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agentgym.errors import UserError
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE
-from agentgym.types import Message, Role
+from agentgym.tools import Schema
+from agentgym.types import Json, Message, Role
 
 _MARK = re.compile("(\u27ea[^\u27eb]*\u27eb)")
 _THOUGHT = "<think>\nhm\n</think>\n\n"
 
 
-def check_template(renderer: ChatRenderer, roles: Sequence[Role], *, turns: int) -> str:
+def check_template(
+    renderer: ChatRenderer, roles: Sequence[Role], *, turns: int, tools: Sequence[Schema] | None = None
+) -> str:
     """One line about a template that writes earlier turns otherwise than they were sampled; "" for most.
 
     roles: of the opening messages. One turn needs no more than that they are all rendered. For several, a
     conversation as it is continued is compared with the template's own text of the whole: what is around the
     agent's turns must be the same. The turns themselves may differ: they are kept as they were sampled.
+    tools: then they must be in the prompt too, and turns that call them are compared as well.
     Raises UserError with the reason.
     """
     opening: list[Message] = [{"role": role, "content": f"\u27ea{role} {n}\u27eb"} for n, role in enumerate(roles)]
-    text = renderer.tokenizer.render(opening, generation_prompt=True)
+    text = renderer.prompt_text(opening, tools)
     if missing := [message["role"] for message in opening if message["content"] not in text]:
         raise UserError(
             f"the chat template leaves out the text of a {missing[0]} message: {text[-200:]!r}. {TEMPLATE_ADVICE}"
         )
+    for name in [function["name"] for tool in tools or () if isinstance(function := tool["function"], Mapping)]:
+        if str(name) not in text:
+            raise UserError(f"the chat template leaves out the tool {name!r}: {text[-200:]!r}. {TEMPLATE_ADVICE}")
     if turns == 1:
         return ""
     if not renderer.stop:
@@ -36,6 +43,9 @@ def check_template(renderer: ChatRenderer, roles: Sequence[Role], *, turns: int)
             f"it writes {renderer.between_turns([_user(0)], '')[:80]!r}. {TEMPLATE_ADVICE}"
         )
     notes = []
+    if tools:
+        notes.append(_compare_calls(renderer, opening, text, tools))
+        text = renderer.prompt_text(opening)
     if not text.rstrip().endswith("<think>"):
         notes.append(_compare(renderer, opening, text, ""))
     if not text.rstrip().endswith("</think>"):
@@ -55,7 +65,48 @@ def _compare(renderer: ChatRenderer, opening: Sequence[Message], ours: str, thou
         talk += [{"role": "assistant", "content": said}, _user(number)]
         ours += said.removeprefix("<think>\n" if ours.rstrip().endswith("<think>") else "")
         ours += renderer.stop + renderer.between_turns([_user(number)], renderer.stop)
-    whole = renderer.tokenizer.render(talk, generation_prompt=True)
+    return _differences(renderer, ours, renderer.tokenizer.render(talk, generation_prompt=True))
+
+
+def _compare_calls(renderer: ChatRenderer, opening: Sequence[Message], ours: str, tools: Sequence[Schema]) -> str:
+    """Continue two turns that call, the second with two calls where the template takes them; then compare."""
+    talk = list(opening)
+    for number, num_calls in ((1, 1), (2, 2)):
+        called, results = _calls_and_results(tools, number, num_calls)
+        if not _is_rendered(renderer, [*talk, called, *results], tools):  # some templates take one call a turn
+            called, results = _calls_and_results(tools, number, 1)
+        said = renderer.written(called)
+        talk += [called, *results]
+        ours += said + renderer.call_stop + renderer.between_turns(results, renderer.call_stop)
+    return _differences(renderer, ours, renderer.prompt_text(talk, tools))
+
+
+def _is_rendered(renderer: ChatRenderer, talk: Sequence[Message], tools: Sequence[Schema]) -> bool:
+    """Whether the template takes the messages, with all calls of the last turn."""
+    try:
+        text = renderer.prompt_text(talk, tools)
+    except UserError:
+        return False
+    last = [message for message in talk if "tool_calls" in message][-1]
+    return text.count("\u27eaagent 2\u27eb") >= len(last["tool_calls"]) or len(last["tool_calls"]) == 1
+
+
+def _calls_and_results(tools: Sequence[Schema], turn: int, num: int) -> tuple[Message, list[Message]]:
+    function = tools[0]["function"]
+    assert isinstance(function, Mapping)
+    name, ids = str(function["name"]), [f"call{turn}000{n}" for n in range(num)]
+    calls: list[Json] = [
+        {"type": "function", "id": one, "function": {"name": name, "arguments": {"x": f"\u27eaagent {turn}\u27eb"}}}
+        for one in ids
+    ]
+    results = [
+        Message(role="tool", content=f"\u27earesult {turn} {one}\u27eb", name=name, tool_call_id=one) for one in ids
+    ]
+    return Message(role="assistant", content="", tool_calls=calls), results
+
+
+def _differences(renderer: ChatRenderer, ours: str, whole: str) -> str:
+    """One line where the agent's turns differ. Raises UserError where what is around them does."""
     here, there = _MARK.split(ours), _MARK.split(whole)  # texts and marks, in turn
     note = ""
     for n, (mine, its) in enumerate(zip(here, there, strict=False)):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from agentgym.components import SEAMS, find
@@ -37,6 +38,7 @@ _SCHEMAS = tuple(
     }
     for call in _PROBES
 )
+_MORE = ". DeepSeek's, GLM's, Kimi's and harmony's formats are known to pip install 'agentgym[renderers]'"
 _TAG = re.compile(r"</?[A-Za-z_]{3,40}>|\[/?[A-Z_]{3,40}\]")
 
 
@@ -64,14 +66,15 @@ def find_tool_use(tokenizer: Tokenizer, given: ToolFormat | None = None) -> Tool
     takes_tools = _takes_tools(tokenizer)
     calls_as, written = _written_call(tokenizer, takes_tools=takes_tools)
     known = [given] if given is not None else known_formats()
-    proved = next((one for one in known if _is_proved(tokenizer, one, written)), None)
+    readers = [one for one in known if _is_proved(tokenizer, one, written)]
+    proved = next((one for one in readers if _writes_as(one, written)), readers[0] if readers else None)
     if proved is None and given is None and takes_tools:
         names = ", ".join(SEAMS["tool_formats"].builtin)
         raise UserError(
             "the chat template takes tools, but no known format reads back the call that it writes: asked for "
             f"{_PROBES[0].name} with {dumps(_PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
             f"model.tool_format to one of {names}, or to the import path of a ToolFormat; it is then taught in the "
-            "system message"
+            f"system message{_MORE if find_spec('renderers') is None else ''}"
         )
     chosen = proved or given or Hermes()
     use = ToolUse(
@@ -139,11 +142,12 @@ def _written_call(tokenizer: Tokenizer, *, takes_tools: bool) -> tuple[Written, 
         texts = []
         for calls in (_PROBES[:1], _PROBES):
             talk = [_USER, calling_message(calls, "", calls_as)]
-            if whole := _rendered(tokenizer, talk, tools=tools):
+            whole = _rendered(tokenizer, talk, tools=tools)
+            if whole and calls[-1].name in whole.rpartition(_USER["content"])[2]:
                 texts.append(_agents_part(tokenizer, before, whole))
-        if texts and _PROBES[0].name in texts[0]:
+        if texts:
             return calls_as, texts
-    return "content", texts or [""]
+    return "content", [""]
 
 
 def _agents_part(tokenizer: Tokenizer, before: str, whole: str) -> str:
@@ -164,13 +168,22 @@ def _is_proved(tokenizer: Tokenizer, tool_format: ToolFormat, written: Sequence[
     if not written[0]:
         return False
     for text, calls in zip(written, (_PROBES[:1], _PROBES), strict=False):
-        read = tool_format.parse_ids(tokenizer.encode(text), tokenizer).calls
-        if len(read) != len(calls) or not all(map(_is_same, read, calls)):
+        try:
+            read = tool_format.parse_ids(tokenizer.encode(text), tokenizer).calls
+        except UserError:  # of an extra that is not installed
+            return False
+        if len(read) != len(calls) or not all(map(is_same_call, read, calls)):
             return False
     return True
 
 
-def _is_same(read: ToolCall | MalformedCall, call: ToolCall) -> bool:
+def _writes_as(tool_format: ToolFormat, written: Sequence[str]) -> bool:
+    """Whether it also writes as the template does, white space apart; Mistral's two forms read each other."""
+    ours = (tool_format.write(calls) for calls in (_PROBES[:1], _PROBES))
+    return all("".join(mine.split()) == "".join(its.split()) for mine, its in zip(ours, written, strict=False))
+
+
+def is_same_call(read: ToolCall | MalformedCall, call: ToolCall) -> bool:
     """Formats without quotes give texts for numbers; the schema's types turn them into numbers later."""
     if not isinstance(read, ToolCall) or read.name != call.name or read.arguments.keys() != call.arguments.keys():
         return False
@@ -190,6 +203,9 @@ def _results(tokenizer: Tokenizer, use: ToolUse) -> tuple[Literal["tool", "user"
     second: Message = {**result, "content": "zqresult1"}
     for results in ([result, second], [result]):
         whole = _rendered(tokenizer, [_USER, called, *results], generation_prompt=True)
+        as_user = [Message(role="user", content=message["content"]) for message in results]
+        if whole == _rendered(tokenizer, [_USER, called, *as_user], generation_prompt=True):
+            break  # nothing says that it is a result
         if whole and all(message["content"] in whole for message in results):
             return "tool", whole[len(before) :] if whole.startswith(before) else whole.rpartition(_PROBES[0].name)[2]
     return "user", "<tool_response></tool_response>"

@@ -100,7 +100,9 @@ def play(tokenizer, speaking):
                 activity=Activity(),
             )
             try:
-                return await player.play(task, episode_id="e", seed=7)
+                episode = await player.play(task, episode_id="e", seed=7)
+                assert not player.activity.in_flight()
+                return episode
             finally:
                 await scorer.close()
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.models.tiny import policy_path
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.tokenizer import CHATML, HuggingFaceTokenizer
+from agentgym.rollout.tool_formats.pythonic import Pythonic
 from agentgym.tools import MalformedCall, ToolCall
 
 SCHEMAS = (
@@ -50,3 +57,78 @@ def test_a_malformed_call_keeps_its_place(tokenizer):
     first, second = parsed.calls
     assert isinstance(first, MalformedCall) and first.text == '{"name": "buy"' and "delimiter" in first.fault
     assert second == ToolCall("buy", {}) and parsed.content == "and"
+
+
+CALL = '<tool_call>\n{"name": "buy", "arguments": {"item": "<tool_call>"}}\n</tool_call>'
+
+
+def as_typed(tokenizer: HuggingFaceTokenizer, text: str) -> tuple[int, ...]:
+    """The text in tokens that are no marker's."""
+    parts = text.replace("<tool", "<\0tool").replace("</tool", "</\0tool").split("\0")
+    return tuple(i for part in parts for i in tokenizer.encode(part))
+
+
+@pytest.fixture(scope="module")
+def tiny() -> HuggingFaceTokenizer:
+    return HuggingFaceTokenizer(str(policy_path()))
+
+
+def test_a_marker_that_was_typed_and_not_sampled_is_no_call(tiny):
+    """The policy that ships has `<tool_call>` as a token."""
+    renderer, typed = ChatRenderer(tiny), as_typed(tiny, CALL)
+    assert tiny.decode(typed) == CALL == tiny.decode(tiny.encode(CALL)) and typed != tiny.encode(CALL)
+    parsed = renderer.parse(typed)
+    assert parsed.calls == () and parsed.content == CALL
+
+
+def test_a_marker_that_is_typed_in_an_argument_ends_no_call(tiny):
+    begin, end = tiny.encode("<tool_call>"), tiny.encode("</tool_call>")
+    odd = "</tool_call> and <tool_call>"
+    body = as_typed(tiny, f'{{"name": "buy", "arguments": {{"item": "{odd}"}}}}')
+    renderer = ChatRenderer(tiny)
+    assert renderer.parse((*begin, *body, *end)).calls == (ToolCall("buy", {"item": odd}),)
+    broken = as_typed(tiny, f'{{"name": "{odd}"')
+    [call] = renderer.parse((*begin, *broken, *end)).calls
+    assert isinstance(call, MalformedCall) and call.text == f'{{"name": "{odd}"'
+
+
+def test_where_markers_are_characters_characters_are_what_counts(tokenizer):
+    [call] = ChatRenderer(tokenizer).parse(tokenizer.encode('<tool_call>{"name": "buy"}</tool_call>')).calls
+    assert call == ToolCall("buy", {})
+
+
+def test_a_call_that_is_only_thought_of_is_none(tokenizer):
+    said = '<think>\nI could <tool_call>{"name": "buy"}</tool_call></think>\nNo.'
+    parsed = ChatRenderer(tokenizer).parse(tokenizer.encode(said))
+    assert parsed.calls == () and parsed.content == said
+    assert ChatRenderer(tokenizer).parse(tokenizer.encode(said.removesuffix("</think>\nNo."))).calls == ()
+
+
+def test_a_named_format_is_taught_with_ones_own_words(tokenizer):
+    renderer = ChatRenderer(tokenizer, Pythonic(), "You can:\n{tools}\nas {call}")
+    text = renderer.prompt_text([USER], SCHEMAS)
+    assert "You can:\nbuy(item: string, count?: integer): Buy things." in text
+    assert "as [NAME(ARGUMENT='VALUE')]" in text
+    assert renderer.parse(tokenizer.encode("[buy(item='apple')]")).calls == (ToolCall("buy", {"item": "apple"}),)
+
+
+def test_a_template_that_drops_results_is_refused(tokenizer_of):
+    template = "{% for m in messages %}{% if m.content is string and 'zqresult' not in m.content %}{{ m.role }}: " \
+        "{{ m.content if m.role != 'user' or loop.first else '' }}<|im_end|>{% endif %}{% endfor %}"  # fmt: skip
+    renderer = ChatRenderer(tokenizer_of(template))
+    with pytest.raises(UserError, match="drops the result of a tool"):
+        renderer.reply([{"role": "tool", "content": "42", "name": "buy", "tool_call_id": "call00001"}])
+
+
+def test_an_unknown_format_is_named_with_the_nearest():
+    with pytest.raises(UserError, match=r"no tool format 'hermse'.*Did you mean 'hermes'"):
+        PluginRegistry([]).component("tool_formats", "hermse")
+
+
+def test_a_call_in_a_thought_that_the_prompt_opened_is_none(tokenizer_of):
+    renderer = ChatRenderer(tokenizer_of(CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")))
+    call = '<tool_call>{"name": "buy"}</tool_call>'
+    thought = renderer.tokenizer.encode(f"I could {call}")
+    assert renderer.parse(thought).calls == () and renderer.parse(thought).content == f"I could {call}"
+    parsed = renderer.parse((*thought, *renderer.tokenizer.encode(f"</think>\n\n{call}")))
+    assert parsed.calls == (ToolCall("buy", {}),) and parsed.content == f"I could {call}</think>"

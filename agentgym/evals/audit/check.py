@@ -153,6 +153,7 @@ async def _ask_processes(environment: Environment[Any], config: CheckConfig, rep
         options=config.options,
         rewards=config.rewards,
         seed=config.seed,
+        counts={split: len(lines) for split, lines in here.items()},
         sandbox=report.sandbox or "auto",
         sandbox_options=config.sandbox_options,
     )

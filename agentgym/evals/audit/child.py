@@ -28,7 +28,7 @@ async def see(request: ChildRequest) -> dict[str, object]:
     """What `Seen` has."""
     registry = PluginRegistry.discover()
     environment = build_environment(registry, request.name, request.options)
-    tasks = tasks_seen(environment, request.seed)
+    tasks = tasks_seen(environment, request.seed, request.counts)
     scores: dict[str, str] = {}
     if request.sandbox is not None:
         played = first_tasks(environment, "test", request.seed, NUM_PLAYED)

@@ -6,29 +6,33 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from agentgym.env import Environment
 from agentgym.evals.audit.findings import Report
 from agentgym.sandbox import SandboxOptions
-from agentgym.types import Json, Task
+from agentgym.types import Json, Split, Task
 
 NUM_TASKS, NUM_PLAYED = 48, 6
+DRAW_S = 2.0
 HASH_SEEDS = ("1", "2")
-CHILD_S = 180.0
+CHILD_S = 60.0
 MODULE = "agentgym.evals.audit.child"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest:
-    """What another process draws and plays. sandbox: None plays nothing."""
+    """What another process draws and plays. counts: tasks that are drawn, by split. sandbox: None plays nothing."""
 
     name: str
     options: Mapping[str, Json]
     rewards: Mapping[str, float]
     seed: int
+    counts: Mapping[str, int]
     sandbox: str | None
     sandbox_options: SandboxOptions
 
@@ -47,19 +51,25 @@ def as_line(task: Task) -> str:
     return json.dumps(shown, sort_keys=True, default=lambda value: type(value).__name__)
 
 
-def tasks_seen(environment: Environment[Any], seed: int) -> dict[str, list[str]]:
-    """The first tasks of each split."""
-    found: dict[str, list[str]] = {}
-    for split in environment.splits:
-        stream = environment.tasks(split, seed)
-        found[split] = [as_line(task) for task, _ in zip(stream, range(NUM_TASKS), strict=False)]
+def tasks_seen(
+    environment: Environment[Any], seed: int, counts: Mapping[str, int] | None = None
+) -> dict[str, list[str]]:
+    """The first tasks of both splits: so many, or as many as can be had in a few seconds."""
+    splits: tuple[Split, ...] = ("train", "test")
+    found: dict[str, list[str]] = {split: [] for split in splits}
+    for split in splits:
+        began = time.monotonic()
+        for task in islice(environment.tasks(split, seed), NUM_TASKS if counts is None else counts[split]):
+            found[split].append(as_line(task))
+            if counts is None and time.monotonic() - began > DRAW_S:
+                break
     return found
 
 
 def check_again(environment: Environment[Any], seed: int, report: Report) -> dict[str, list[str]]:
     """The same object gives the same tasks again; returns them."""
     seen = tasks_seen(environment, seed)
-    again = tasks_seen(environment, seed)
+    again = tasks_seen(environment, seed, {split: len(lines) for split, lines in seen.items()})
     if difference := first_difference(seen, again):
         message = "asked again for the same seed, the same object gives other tasks"
         report.add("tasks_change", "second call", message, difference)

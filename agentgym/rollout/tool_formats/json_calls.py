@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
@@ -18,7 +19,13 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+def _finite(text: str) -> float:
+    if math.isfinite(number := float(text)):
+        return number
+    raise ValueError(f"{text[:40]} is too large a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 class Unreadable(Exception):
@@ -57,7 +64,8 @@ def call_of(value: Json, text: str, key: str) -> ToolCall | MalformedCall:
     """The call that an object stands for. key: of its arguments. text: as it was sampled."""
     if isinstance(value, Mapping):
         name, arguments, call_id = value.get("name"), value.get(key, {}), value.get("id", "")
-        if isinstance(name, str) and name and isinstance(arguments, Mapping):
+        known = key in value or not value.keys() - {"name", "id", "type"}  # else its arguments have another name
+        if isinstance(name, str) and name and isinstance(arguments, Mapping) and known:
             return ToolCall(name, arguments, call_id if isinstance(call_id, str) else "")
     return malformed(text, key, f"this is not one: {text.strip()[:MAX_FAULT]}")
 

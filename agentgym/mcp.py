@@ -1,0 +1,369 @@
+"""Tools of MCP servers: a process for each episode or one for all, an address, or a server in this process.
+
+shop = McpServer.stdio("python", "shop_server.py")
+
+async def start(self, context):
+    return await shop.open()
+
+async def toolbox(self, context):
+    return context.state
+
+async def finish(self, context):
+    if context.state is not None:
+        await context.state.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self, TextIO, TypeVar, cast
+
+from agentgym.errors import InfraError, UserError, nearest
+from agentgym.tools import Schema, ToolCall, ToolResult
+from agentgym.types import Json
+
+Answer = TypeVar("Answer")
+
+_LINK = re.compile(r"\s*For further information visit https?://\S+")
+_MAX_FAULTS = 5  # that an agent is told of at once
+
+
+@dataclass
+class McpServer:
+    """How a server is reached. Make it with `stdio`, `http` or `of`; then `open` gives the tools of an episode.
+
+    name: as it is called in errors. connect: makes what `mcp.Client` takes, and is given the file for what the server
+    says on its standard error. call_timeout_s: of one call; a server that does not answer within it, or dies, broke
+    the episode, which is played again. shared: all episodes use one session, which is right where calls change nothing.
+    """
+
+    name: str
+    connect: Callable[[TextIO], Any]
+    call_timeout_s: float = 30.0
+    start_timeout_s: float = 30.0
+    shared: bool = False
+    _session: McpSession | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def stdio(
+        cls, command: str, *arguments: str, env: Mapping[str, str] | None = None, cwd: str | None = None, **limits: Any
+    ) -> Self:
+        """A server that is started as a process. limits: `call_timeout_s`, `start_timeout_s` and `shared`."""
+        _import_mcp()
+        given = None if env is None else dict(env)
+        return cls(" ".join((command, *arguments)), partial(_process, command, arguments, given, cwd), **limits)
+
+    @classmethod
+    def http(cls, url: str, **limits: Any) -> Self:
+        """A server behind an address, over streamable HTTP: `http://host:port/mcp`."""
+        _import_mcp()
+        return cls(url, partial(_as_it_is, url), **limits)
+
+    @classmethod
+    def of(cls, server: object, **limits: Any) -> Self:
+        """A server of this process, an `MCPServer` of the package `mcp`: for tests."""
+        _import_mcp()
+        return cls(str(getattr(server, "name", "server")), partial(_as_it_is, server), **limits)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without its session: an environment goes to the processes that score, and opens none there."""
+        return {**self.__dict__, "_session": None}
+
+    async def open(self) -> McpSession:
+        """The tools of one episode; close them when it ends. Raises InfraError where the server does not start.
+
+        Raises UserError for a tool whose schema is not one.
+        """
+        if not self.shared:
+            return await McpSession.started(self)
+        if self._session is None or self._session.is_broken:
+            self._session = await McpSession.started(self)
+        return self._session
+
+    async def close(self) -> None:
+        """End the session that all episodes share."""
+        if self._session is not None:
+            await self._session.end()
+            self._session = None
+
+
+class McpSession:
+    """One connection to a server, as the `Tools` of an episode."""
+
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+        self._client: Any = None
+        self._schemas: tuple[Schema, ...] = ()
+        self._checks: dict[str, Any] = {}  # validators of arguments, by the tool's name
+        self._parallel_safe: set[str] = set()
+        self._broken = ""
+        self._ending = asyncio.Event()
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._errors = cast(TextIO, tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115  closed with the session
+        self._task = asyncio.create_task(self._serve())
+
+    @classmethod
+    async def started(cls, server: McpServer) -> Self:
+        session = cls(server)
+        try:
+            async with asyncio.timeout(server.start_timeout_s):
+                await asyncio.shield(session._opened)
+        except TimeoutError as error:
+            await session.end()
+            raise InfraError(f"{session._named()} did not start within {server.start_timeout_s:g} s") from error
+        except BaseException:
+            await session.end()
+            raise
+        return session
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self._broken) or self._task.done()
+
+    def schemas(self) -> Sequence[Schema]:
+        return self._schemas
+
+    def is_parallel_safe(self, name: str) -> bool:
+        """What the server says of the tool: that it only reads."""
+        return name in self._parallel_safe or name not in self._checks
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Raises InfraError where the server died, or did not answer in time; its session is over then."""
+        check = self._checks.get(call.name)
+        if check is None:
+            return ToolResult(f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._checks)}", "unknown_tool")
+        arguments = _typed(call.arguments, check.schema)
+        if faults := _faults(check, arguments):
+            return ToolResult(f"Error: {call.name}: {faults}", "arguments")
+        if self.is_broken:
+            raise InfraError(f"{self._named()} is gone{self._broken}{self._last_words()}")
+        try:
+            return _told(await self._ask(call.name, self._client.call_tool(call.name, arguments)))
+        except _Refused as refused:
+            return ToolResult(f"Error: {call.name}: {refused}", "arguments")
+
+    async def close(self) -> None:
+        """End the session and, where it is one of this episode alone, the server."""
+        if not self._server.shared or self.is_broken:
+            await self.end()
+
+    async def end(self) -> None:
+        self._broken = self._broken or ": its session was closed"
+        self._ending.set()
+        if not self._opened.done():
+            self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._opened.done():
+            self._opened.cancel()
+        elif not self._opened.cancelled():
+            self._opened.exception()  # it was reported already
+        self._errors.close()
+
+    async def _serve(self) -> None:
+        """Hold the connection: in a task of its own, since its parts must be closed where they were opened."""
+        import mcp
+
+        try:
+            async with AsyncExitStack() as stack:
+                self._client = await stack.enter_async_context(mcp.Client(self._server.connect(self._errors)))
+                await self._list()
+                self._opened.set_result(None)
+                await self._ending.wait()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._broken = self._broken or f": {_reason(error)}"
+            if not self._opened.done():
+                self._opened.set_exception(self._as_ours(error))
+
+    def _as_ours(self, error: BaseException) -> Exception:
+        if isinstance(cause := _cause(error), UserError):
+            return cause
+        return InfraError(f"{self._named()} did not start: {_reason(error)}{self._last_words()}")
+
+    async def _list(self) -> None:
+        tools, cursor = [], None
+        while True:
+            page = await self._client.list_tools(cursor=cursor)
+            tools += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        self._schemas = tuple(_schema(tool) for tool in tools)
+        self._checks = {tool.name: _check_of(tool, self._server.name) for tool in tools}
+        self._parallel_safe = {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint}
+
+    async def _ask(self, tool: str, call: Awaitable[Answer]) -> Answer:
+        """One answer. A call that is given up ends the session: nobody knows what it still does to the server."""
+        import mcp
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, REQUEST_TIMEOUT
+
+        asked = asyncio.ensure_future(call)
+        limit_s = self._server.call_timeout_s
+        try:
+            done, _ = await asyncio.wait([asked, self._task], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if asked in done:
+                return asked.result()
+            why = "died" if done else f"did not answer within {limit_s:g} s"
+            raise InfraError(f"{self._named()} {why} in a call of {tool}{self._last_words()}")
+        except mcp.MCPError as error:
+            if self.is_broken or error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                self._broken = self._broken or f": {error.message}"
+                raise InfraError(
+                    f"{self._named()} died in a call of {tool}: {error.message}{self._last_words()}"
+                ) from error
+            if error.code == INVALID_PARAMS:
+                raise _Refused(error.message) from error
+            raise InfraError(f"{self._named()} failed in a call of {tool}: {error.message}") from error
+        finally:
+            if not asked.done():
+                asked.cancel()
+                self._broken = self._broken or f": a call of {tool} was given up"
+                self._ending.set()
+
+    def _named(self) -> str:
+        return f"the MCP server {self._server.name!r}"
+
+    def _last_words(self) -> str:
+        """The end of what it said on its standard error."""
+        if self._errors.closed:
+            return ""
+        self._errors.seek(0)
+        lines = self._errors.read()[-2000:].strip().splitlines()
+        return f". It said: {lines[-1][:300]}" if lines else ""
+
+
+class _Refused(Exception):
+    """The server does not take the arguments, which the schema allows."""
+
+
+def _import_mcp() -> None:
+    try:
+        import jsonschema  # noqa: F401
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise UserError("tools of MCP servers need more packages: pip install 'agentgym[mcp]'") from error
+
+
+def _process(
+    command: str, arguments: Sequence[str], env: dict[str, str] | None, cwd: str | None, errors: TextIO
+) -> Any:
+    from mcp import StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    return stdio_client(StdioServerParameters(command=command, args=list(arguments), env=env, cwd=cwd), errlog=errors)
+
+
+def _as_it_is(server: object, errors: TextIO) -> object:
+    return server
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error of a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    error = _cause(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _schema(tool: Any) -> Schema:
+    function = {"name": tool.name, "description": tool.description or "", "parameters": _untitled(tool.input_schema)}
+    return {"type": "function", "function": function}
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that libraries make of names; a parameter that is called `title` stays."""
+    if isinstance(schema, list):
+        return [_untitled(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if not (key == "title" and isinstance(value, str))}
+    names = ("properties", "$defs", "definitions")
+    return {
+        key: {name: _untitled(part) for name, part in value.items()}
+        if key in names and isinstance(value, dict)
+        else _untitled(value)
+        for key, value in kept.items()
+    }
+
+
+def _check_of(tool: Any, server: str) -> Any:
+    """What checks the arguments. References to other documents are not followed."""
+    import jsonschema
+    import referencing
+
+    schema = tool.input_schema
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise UserError(
+            f"the tool {tool.name!r} of the MCP server {server!r} has no valid schema: {error.message}"
+        ) from error
+    return kind(schema, registry=referencing.Registry())
+
+
+def _faults(check: Any, arguments: Mapping[str, Json]) -> str:
+    """In one line, what is wrong with the arguments; "" of right ones."""
+    found = []
+    for error in check.iter_errors(arguments):
+        place = ".".join(map(str, error.absolute_path))
+        found.append(f"{place}: {error.message[:200]}" if place else error.message[:200])
+        if len(found) == _MAX_FAULTS:
+            break
+    return " ".join("; ".join(found).split())
+
+
+def _typed(arguments: Mapping[str, Json], schema: Mapping[str, Any]) -> dict[str, Json]:
+    """Texts as what the schema asks for: some formats of calls have no quotes."""
+    properties = schema.get("properties", {})
+    return {name: _as_type(value, properties.get(name)) for name, value in arguments.items()}
+
+
+def _as_type(value: Json, schema: Any) -> Json:
+    if not isinstance(value, str) or not isinstance(schema, Mapping):
+        return value
+    wanted: set[str] = set()
+    for part in [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]:
+        given = part.get("type", ()) if isinstance(part, Mapping) else ()
+        wanted |= {given} if isinstance(given, str) else set(given)
+    if not wanted or "string" in wanted:
+        return value
+    try:
+        read: Json = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    except (ValueError, RecursionError):
+        return value
+    return read
+
+
+def _told(answer: Any) -> ToolResult:
+    """What the agent reads of a result; links to pages about errors cost tokens and say nothing."""
+    parts = [_block(block) for block in answer.content]
+    if not parts and answer.structured_content is not None:
+        parts = [json.dumps(answer.structured_content, ensure_ascii=False)]
+    text = "\n".join(part for part in parts if part)
+    if not answer.is_error:
+        return ToolResult(text or "done")
+    text = " ".join(_LINK.sub("", text).split())
+    return ToolResult(text if text.startswith("Error") else f"Error: {text}", "tool")
+
+
+def _block(block: Any) -> str:
+    if block.type == "text":
+        return str(block.text)
+    if block.type == "resource" and hasattr(block.resource, "text"):
+        return str(block.resource.text)
+    if block.type == "resource_link":
+        return str(block.uri)
+    return f"[{block.type}: this agent reads only text]"

@@ -1,0 +1,29 @@
+"""Texts that only the template may write, broken up in what messages say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentgym.rollout.tool_formats.base import replaced
+from agentgym.types import Json
+
+
+class Marks:
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._marks = tuple(dict.fromkeys(mark for mark in marks if mark))
+        self._firsts = {mark[0] for mark in self._marks}
+
+    def broken_up(self, text: str) -> str:
+        """A space after the first character of each mark."""
+        if not any(first in text for first in self._firsts):
+            return text
+        for mark in self._marks:
+            if mark in text:
+                text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
+        return text
+
+    def all_broken_up(self, value: Json) -> Json:
+        """In all texts of a value."""
+        for mark in self._marks:
+            value = replaced(value, mark, f"{mark[:1]} {mark[1:]}")
+        return value

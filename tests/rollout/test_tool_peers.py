@@ -1,0 +1,63 @@
+"""Our own parsers against those of the package `renderers`, for the families that both know."""
+
+from __future__ import annotations
+
+import pytest
+import tool_corpus
+from renderers.llama_3 import Llama3Renderer
+from renderers.qwen3 import Qwen3Renderer
+from renderers.qwen35 import Qwen35Renderer
+from tool_corpus import text_of
+
+from agentgym.rollout.tool_formats.hermes import Hermes
+from agentgym.rollout.tool_formats.llama_json import LlamaJson
+from agentgym.rollout.tool_formats.qwen_coder import QwenCoder
+from agentgym.rollout.tool_formats.renderers import Characters
+from agentgym.tools import ToolCall
+
+TEXTS = [{"name": name, "parameters": {"properties": {key: {"type": "string"} for key in tool_corpus.KEYS}}}
+         for name in tool_corpus.NAMES]  # fmt: skip
+
+
+def peer(renderer, tokenizer, text):
+    """The calls that it reads, and None for each that it finds to be broken; it raises for what is nested deeply."""
+    try:
+        calls = renderer.parse_response(tokenizer.encode(text), tools=TEXTS).tool_calls
+    except RecursionError:
+        return [None]
+    return [(call.name, call.arguments) if call.status == "ok" else None for call in calls]
+
+
+def ours(tool_format, text):
+    calls = tool_format.parse(text).calls
+    return [(call.name, dict(call.arguments)) if isinstance(call, ToolCall) else None for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("made", "tool_format"), [(Qwen3Renderer, Hermes()), (Qwen35Renderer, QwenCoder()), (Llama3Renderer, LlamaJson())]
+)
+def test_500_calls_are_read_alike(made, tool_format):
+    tokenizer = Characters()
+    renderer = made(tokenizer)
+    for call in tool_corpus.calls(500, seed=9):
+        text = tool_format.write([call])
+        [(name, arguments)], [(own_name, own)] = peer(renderer, tokenizer, text), ours(tool_format, text)
+        assert name == own_name and arguments.keys() == own.keys()
+        for key, value in arguments.items():
+            assert text_of(value).strip() == text_of(own[key]).strip()
+
+
+def test_500_turns_with_broken_calls_are_read_alike_up_to_a_tag_that_is_never_closed():
+    """There it takes the next calls for a part of the broken one; ours begin again at the next tag.
+
+    And a call whose arguments have another name is one without arguments to it.
+    """
+    tokenizer = Characters()
+    renderer = Qwen3Renderer(tokenizer)
+    alike = 0
+    texts = [Hermes().write(calls, content) for calls, content in tool_corpus.turns(500)]
+    for text in tool_corpus.broken(texts, seed=1):
+        mine, its = ours(Hermes(), text), peer(renderer, tokenizer, text)
+        alike += mine == its
+        assert [call for call in its if call and call[1]] == [call for call in mine if call and call in its and call[1]]
+    assert alike >= 470

@@ -1,0 +1,203 @@
+"""Tools of MCP servers: one in this process, real ones over stdio and streamable HTTP, and what breaks them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mcp_shop
+import pytest
+from mcp.server.lowlevel import Server
+
+from agentgym import Environment, InfraError, Reply, Task, ToolCall, reward
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.mcp import McpServer
+from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.scripted import play_script
+from agentgym.types import Outcome
+
+SHOP = str(Path(mcp_shop.__file__))
+
+
+def stdio(**limits: float | bool) -> McpServer:
+    return McpServer.stdio(sys.executable, SHOP, **limits)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, SHOP, "http"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stderr is not None
+        running = next(found for line in server.stderr if (found := re.search(r"running on (http://\S+)", line)))
+        yield f"{running[1]}/mcp"
+        server.kill()
+
+
+async def answers(server: McpServer) -> None:
+    session = await server.open()
+    try:
+        schemas = session.schemas()
+        assert session.schemas() is schemas
+        buy = schemas[0]["function"]
+        assert buy["name"] == "buy" and buy["description"] == "Buy things."
+        assert buy["parameters"]["properties"] == {
+            "item": {"type": "string"},
+            "count": {"default": 1, "type": "integer"},
+        }
+        assert session.is_parallel_safe("look") and not session.is_parallel_safe("buy")
+        result = await session.call(ToolCall("buy", {"item": "apple", "count": "2"}))
+        assert (result.text, result.error) == ("left: 1", "")
+        result = await session.call(ToolCall("buy", {"item": "apple", "count": 9}))
+        assert result.error == "tool" and "only 1 of apple" in result.text
+        result = await session.call(ToolCall("buy", {"count": "two"}))
+        assert result.error == "arguments" and "'two' is not of type 'integer'; 'item' is a required" in result.text
+        result = await session.call(ToolCall("bye", {}))
+        assert result.error == "unknown_tool" and "Did you mean 'buy'?" in result.text
+    finally:
+        await session.close()
+
+
+async def test_a_server_of_this_process_answers(monkeypatch):
+    monkeypatch.setitem(mcp_shop.STOCK, "apple", 3)
+    await answers(McpServer.of(mcp_shop.server))
+
+
+async def test_a_process_of_its_own_answers_and_each_session_has_its_own_state():
+    await answers(stdio())
+    await answers(stdio())
+
+
+async def test_a_server_behind_an_address_answers(address):
+    await answers(McpServer.http(address))
+
+
+async def pid(session) -> Path:
+    return Path("/proc", (await session.call(ToolCall("pid", {}))).text)
+
+
+async def test_a_server_that_dies_is_named_with_its_last_words():
+    session = await stdio().open()
+    with pytest.raises(InfraError, match=r"mcp_shop.py' died in a call of die.*out of memory"):
+        await session.call(ToolCall("die", {}))
+    with pytest.raises(InfraError, match="is gone"):
+        await session.call(ToolCall("look", {}))
+    await session.close()
+
+
+async def test_a_server_that_hangs_is_given_up_and_killed():
+    session = await stdio(call_timeout_s=0.2).open()
+    process = await pid(session)
+    with pytest.raises(InfraError, match=r"did not answer within 0.2 s in a call of hang"):
+        await session.call(ToolCall("hang", {}))
+    await session.close()
+    assert not process.exists()
+
+
+async def test_a_cancelled_call_ends_its_session_and_a_shared_one_is_opened_again():
+    server = stdio(shared=True)
+    session = await server.open()
+    process = await pid(session)
+    await session.close()
+    assert await server.open() is session
+    call = asyncio.create_task(session.call(ToolCall("hang", {})))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    with pytest.raises(InfraError, match="given up"):
+        await session.call(ToolCall("look", {}))
+    await session.close()
+    assert not process.exists()
+    again = await server.open()
+    assert again is not session and (await again.call(ToolCall("look", {}))).error == ""
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (lambda: McpServer.stdio("/no/such/server"), "'/no/such/server' did not start: FileNotFoundError"),
+        (
+            lambda: McpServer.stdio(sys.executable, "-c", "import sys; sys.exit('no config')"),
+            "did not start.*no config",
+        ),
+        (lambda: McpServer.http("http://127.0.0.1:9/mcp"), "'http://127.0.0.1:9/mcp' did not start"),
+        (
+            lambda: McpServer.stdio(sys.executable, "-c", "open(0).read()", start_timeout_s=0.3),
+            "did not start within 0.3 s",
+        ),
+    ],
+    ids=["no file", "exits", "no port", "silent"],
+)
+async def test_a_server_that_does_not_start_is_named(server, reason):
+    with pytest.raises(InfraError, match=reason):
+        await server().open()
+
+
+async def test_a_schema_that_is_none_is_refused_by_name():
+    async def list_tools(context, parameters):
+        from mcp.types import ListToolsResult, Tool
+
+        return ListToolsResult(tools=[Tool(name="odd", input_schema={"type": "object", "required": 3})])
+
+    with pytest.raises(UserError, match=r"tool 'odd' of the MCP server 'broken' has no valid schema"):
+        await McpServer.of(Server("broken", on_list_tools=list_tools)).open()
+
+
+class Shopping(Environment):
+    name = "shopping"
+    max_turns = 4
+
+    def __init__(self) -> None:
+        self.server = stdio()
+
+    def tasks(self, split, seed=0):
+        yield Task(task_id="one", prompt=({"role": "user", "content": "Buy two apples."},))
+
+    async def start(self, context):
+        return await self.server.open()
+
+    async def toolbox(self, context):
+        return context.state
+
+    async def reply(self, context):
+        return Reply(done=True)
+
+    @reward
+    def bought(self, episode):
+        return float(len(episode.tool_calls))
+
+    async def finish(self, context):
+        if context.state is not None:
+            await context.state.close()
+
+
+async def played(*calls: str):
+    environment = Shopping()
+    functions = [{"name": name, "arguments": {"item": "apple"} if name == "buy" else {}} for name in calls]
+    says = [
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "", "function": one}]}
+        for one in functions
+    ]
+    scorer = Scorer.of(environment, PluginRegistry([]), {})
+    try:
+        return await play_script(environment, next(environment.tasks("train")), says, scorer=scorer)
+    finally:
+        await scorer.close()
+
+
+async def test_an_episode_has_a_server_of_its_own_which_ends_with_it():
+    episode = await played("pid", "buy", "buy")
+    assert [trace.result for trace in episode.tool_calls[1:]] == ["left: 2", "left: 1"]
+    assert not Path("/proc", episode.tool_calls[0].result).exists()
+
+
+async def test_a_server_that_dies_is_the_environments_fault_and_never_a_zero():
+    episode = await played("buy", "die")
+    assert episode.outcome is Outcome.INFRA_ERROR and "out of memory" in episode.error.message
