@@ -119,8 +119,12 @@ def convert_when_all_are_ready(target: str, source: str, ready: object, made: ob
         ready.wait(60)  # type: ignore[attr-defined]  # all have seen that there is no folder
         return Path(source)
 
-    folder = converted(Path(target), find)
-    made.put((is_whole(folder), (folder / "config.json").stat().st_ino))  # type: ignore[attr-defined]
+    found: tuple[bool, object] = (False, "it failed")
+    try:
+        folder = converted(Path(target), find)
+        found = is_whole(folder), (folder / "config.json").stat().st_ino
+    finally:
+        made.put(found)  # type: ignore[attr-defined]
 
 
 def test_processes_that_want_it_at_once_share_what_one_of_them_makes(source: Path, tmp_path: Path) -> None:
