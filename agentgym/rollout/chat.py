@@ -20,7 +20,15 @@ from agentgym.rollout.template_cache import Frames, Remembered
 from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
 from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
 from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
-from agentgym.rollout.tool_use import ToolUse, call_message, calling_message, find_tool_use, render, result_messages
+from agentgym.rollout.tool_use import (
+    ToolUse,
+    call_message,
+    calling_message,
+    find_tool_use,
+    is_same_call,
+    render,
+    result_messages,
+)
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Message, Role
 
@@ -119,7 +127,19 @@ class ChatRenderer:
 
     def parse(self, completion_ids: Sequence[int]) -> Parsed:
         """What the agent said, without its end token: its calls, and what is outside of them."""
-        return self.tool_use.format.parse_ids(self._without_end(completion_ids), self.tokenizer)
+        said = self._without_end(completion_ids)
+        if not self._opens_thought:
+            return self.tool_use.format.parse_ids(said, self.tokenizer)
+        begun = self._opens_thought  # by the prompt: a call in that thought is none
+        parsed = self.tool_use.format.parse_ids((*self.tokenizer.encode(begun), *said), self.tokenizer)
+        return Parsed(parsed.content.removeprefix(begun), parsed.calls)
+
+    @cached_property
+    def _opens_thought(self) -> str:
+        """The thought's beginning that the template writes for the agent; "" of most."""
+        prompt = self.tokenizer.render([USER], generation_prompt=True)
+        _, mark, rest = prompt.rpartition(_THOUGHTS[0])
+        return mark + rest if mark and not rest.strip() else ""
 
     def turn(self, message: Message | str) -> tuple[int, ...]:
         """An agent's turn that was written, not sampled (a demonstration), with its end token.
@@ -215,6 +235,8 @@ class ChatRenderer:
             return message["content"]
         use = self.tool_use
         ours = use.format.write(calls, message["content"])
+        if self._opens_thought and _THOUGHTS[1] not in ours:
+            ours = f"{_THOUGHTS[1]}\n\n{ours}"
         if use.calls_as == "content":
             return ours
         with suppress(UserError):
@@ -289,8 +311,7 @@ def _calls_of(message: Message) -> list[ToolCall]:
 
 
 def _is_read(parsed: Parsed, calls: Sequence[ToolCall]) -> bool:
-    read = [(call.name, call.arguments) for call in parsed.calls if isinstance(call, ToolCall)]
-    return read == [(call.name, call.arguments) for call in calls] and len(read) == len(parsed.calls)
+    return len(parsed.calls) == len(calls) and all(map(is_same_call, parsed.calls, calls))
 
 
 def _is_in(content: str, text: str) -> bool:

@@ -172,7 +172,7 @@ def _is_proved(tokenizer: Tokenizer, tool_format: ToolFormat, written: Sequence[
             read = tool_format.parse_ids(tokenizer.encode(text), tokenizer).calls
         except UserError:  # of an extra that is not installed
             return False
-        if len(read) != len(calls) or not all(map(_is_same, read, calls)):
+        if len(read) != len(calls) or not all(map(is_same_call, read, calls)):
             return False
     return True
 
@@ -183,7 +183,7 @@ def _writes_as(tool_format: ToolFormat, written: Sequence[str]) -> bool:
     return all("".join(mine.split()) == "".join(its.split()) for mine, its in zip(ours, written, strict=False))
 
 
-def _is_same(read: ToolCall | MalformedCall, call: ToolCall) -> bool:
+def is_same_call(read: ToolCall | MalformedCall, call: ToolCall) -> bool:
     """Formats without quotes give texts for numbers; the schema's types turn them into numbers later."""
     if not isinstance(read, ToolCall) or read.name != call.name or read.arguments.keys() != call.arguments.keys():
         return False

@@ -8,7 +8,7 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.rollout.tokenizer import CHATML, HuggingFaceTokenizer
 from agentgym.rollout.tool_formats.pythonic import Pythonic
 from agentgym.tools import MalformedCall, ToolCall
 
@@ -123,3 +123,12 @@ def test_a_template_that_drops_results_is_refused(tokenizer_of):
 def test_an_unknown_format_is_named_with_the_nearest():
     with pytest.raises(UserError, match=r"no tool format 'hermse'.*Did you mean 'hermes'"):
         PluginRegistry([]).component("tool_formats", "hermse")
+
+
+def test_a_call_in_a_thought_that_the_prompt_opened_is_none(tokenizer_of):
+    renderer = ChatRenderer(tokenizer_of(CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")))
+    call = '<tool_call>{"name": "buy"}</tool_call>'
+    thought = renderer.tokenizer.encode(f"I could {call}")
+    assert renderer.parse(thought).calls == () and renderer.parse(thought).content == f"I could {call}"
+    parsed = renderer.parse((*thought, *renderer.tokenizer.encode(f"</think>\n\n{call}")))
+    assert parsed.calls == (ToolCall("buy", {}),) and parsed.content == f"I could {call}</think>"
