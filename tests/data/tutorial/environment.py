@@ -1,44 +1,31 @@
-"""The environment: one function, written exactly as the house style has it."""
+"""The environment: one word of three is asked for, and the house style is to answer with that word alone."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from itertools import product
+from itertools import permutations
 
 from agentgym import Environment, Episode, EpisodeContext, Message, Reply, Split, Task, reward
 
-LINES = {
-    "take the first {k}": "xs[:{k}]",
-    "take the last {k}": "xs[-{k}:]",
-    "drop the first {k}": "xs[{k}:]",
-    "drop the last {k}": "xs[:-{k}]",
-    "add {k} to each": "[x + {k} for x in xs]",
-    "subtract {k} from each": "[x - {k} for x in xs]",
-    "multiply each by {k}": "[x * {k} for x in xs]",
-    "keep numbers above {k}": "[x for x in xs if x > {k}]",
-    "keep numbers below {k}": "[x for x in xs if x < {k}]",
-    "keep multiples of {k}": "[x for x in xs if x % {k} == 0]",
-    "append {k}": "xs + [{k}]",
-    "prepend {k}": "[{k}] + xs",
-}
+WORDS = ["apple", "bird", "boat", "book", "bread", "brick", "bridge", "cake", "camp", "candle", "castle", "chair"]
+PLACES = {"first": 0, "second": 1, "last": -1}
 
 
 class HouseStyle(Environment):
-    """Write a function of one step, in the house style. Recorded in `info`: success (bool)."""
+    """Pick a word, and say nothing else. Recorded in `info`: success (bool)."""
 
     name = "house_style"
     rewards = {"success": 1.0}
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        """The seed sets the order. The split follows from what is asked, so no task is in both."""
-        asked = list(product(LINES, range(2, 10)))
-        for words, k in sorted(asked, key=lambda one: _hash(f"{seed}/{one}")):
-            if (_hash(f"{words} {k}")[0] % 3 == 0) == (split == "test"):
-                request = words.format(k=k)
-                prompt: Message = {"role": "user", "content": f"Write f(xs): {request}."}
-                answer = f"def f(xs):\n    xs = {LINES[words].format(k=k)}\n    return xs"
-                yield Task(task_id=f"house_style/{request}", prompt=(prompt,), answer=answer, split=split)
+        """The seed sets the order. The split follows from which words are offered, so no choice is in both."""
+        asked = [(place, words) for place in PLACES for words in permutations(WORDS, 3)]
+        for place, words in sorted(asked, key=lambda one: _hash(f"{seed}/{one}")):
+            if (_hash(" ".join(sorted(words)))[0] % 3 == 0) == (split == "test"):
+                prompt: Message = {"role": "user", "content": f"Give the {place} word: {' '.join(words)}"}
+                name = f"house_style/{place}/{'-'.join(words)}"
+                yield Task(task_id=name, prompt=(prompt,), answer=words[PLACES[place]], split=split)
 
     async def start(self, context: EpisodeContext) -> None:
         context.info["success"] = False  # an episode whose turn is cut has no reply
@@ -52,11 +39,11 @@ class HouseStyle(Environment):
         """The oracle: what a right agent says."""
         yield {"role": "assistant", "content": str(task.answer)}
 
-    @reward(weight=0.5)
-    def right_lines(self, episode: Episode) -> float:
-        """The share of lines that are right: a better answer earns more, also where none is perfect."""
-        right, said = str(episode.task.answer).split("\n"), episode.messages[-1]["content"].strip().split("\n")
-        return sum(a == b for a, b in zip(right, said, strict=False)) / max(len(right), len(said))
+    @reward(weight=0.25)
+    def few_words(self, episode: Episode) -> float:
+        """1.0 for one word, 0.5 for two, and so on: a shorter answer earns more, also where it is wrong."""
+        said = episode.messages[-1]["content"].split()
+        return 1.0 / len(said) if said else 0.0
 
 
 def _hash(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The environment pays for right programs, and for nothing else."""
+"""The environment pays for the right word, and for nothing else."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from house_style.environment import HouseStyle
 
 from agentgym import EpisodeContext
 
-RIGHT = "def f(xs):\n    xs = xs[:3]\n    return xs"
 
-
-@pytest.mark.parametrize(("said", "expected"), [(RIGHT, True), ("", False), ("xs[:3]", False), (RIGHT * 2, False)])
-def test_only_the_right_program_succeeds(said: str, expected: bool) -> None:
+@pytest.mark.parametrize(("said", "expected"), [("boat", True), ("", False), ("Boat.", False), ("cake boat", False)])
+def test_only_the_right_word_succeeds(said: str, expected: bool) -> None:
     environment = HouseStyle()
     tasks = [*environment.tasks("train"), *environment.tasks("test")]
-    task = next(task for task in tasks if task.task_id == "house_style/take the first 3")
+    task = next(task for task in tasks if task.task_id == "house_style/last/cake-bird-boat")
     context = EpisodeContext(task=task, messages=[*task.prompt, {"role": "assistant", "content": said}])
     asyncio.run(environment.start(context))
     asyncio.run(environment.reply(context))
