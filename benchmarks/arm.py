@@ -109,6 +109,7 @@ def figures(arm: str, result: TrainResult, folder: RunFolder, wall_s: float, pea
         "training_s": steps_s,
         "wall_s": wall_s,
         "peak_mib": peak_mib,
+        "signal": total("loop/groups") / max(1.0, total("loop/groups") + total("loop/skipped_groups")),
         "compute_share": total("time/compute_share") / max(1, len(rows)),
         "time": {kind: total(f"time/{kind}_s") / steps_s for kind in ("generate", "sandbox", "train", "publish")},
         "staleness_max": max((row.metrics["loop/staleness_max"] for row in rows), default=0),

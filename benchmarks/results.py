@@ -1,6 +1,7 @@
 """Makes the tables and the curve of docs/results.md, by running whole training runs one after another.
 
     python benchmarks/results.py learning     three seeds and the controls
+    python benchmarks/results.py environments the other environments, three seeds each, and their controls
     python benchmarks/results.py overlap      asynchronous against synchronous
     python benchmarks/results.py write        docs/results.md from what was measured
 
@@ -14,10 +15,12 @@ import argparse
 import json
 import os
 import platform
+import queue
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -26,15 +29,38 @@ DOCUMENT = HERE.parent / "docs" / "results.md"
 CURVE = HERE.parent / "docs" / "results-curve.png"
 
 STALE = ("--lag", "16", "--set", "loop.max_staleness=0", "--set", "loop.steps=40")
+STEPS = ("--set", "loop.steps=60")  # more than the default, so that the end is flat
 LEARNING: Mapping[str, tuple[str, ...]] = {
-    "seed-0": (),
-    "seed-1": ("--set", "loop.seed=1", "--set", "trainer.seed=1"),
-    "seed-2": ("--set", "loop.seed=2", "--set", "trainer.seed=2"),
-    "random-reward": ("--random-reward",),
-    "learning-rate-0": ("--set", "optimizer.lr=0"),
+    "seed-0": STEPS,
+    "seed-1": (*STEPS, "--set", "loop.seed=1", "--set", "trainer.seed=1"),
+    "seed-2": (*STEPS, "--set", "loop.seed=2", "--set", "trainer.seed=2"),
+    "random-reward": (*STEPS, "--random-reward"),
+    "learning-rate-0": (*STEPS, "--set", "optimizer.lr=0"),
     "stale-16-corrected": STALE,
     "stale-16-uncorrected": (*STALE, "--set", "loss.name=reinforce"),
-    "docker": ("--set", "sandbox.name=docker"),
+    "docker": (*STEPS, "--set", "sandbox.name=docker"),
+}
+
+
+def _seeds(name: str, *words: str) -> dict[str, tuple[str, ...]]:
+    """Three arms, one for each seed."""
+    return {
+        f"{name}-{seed}": (*words, "--set", f"loop.seed={seed}", "--set", f"trainer.seed={seed}") for seed in range(3)
+    }
+
+
+MATH = (*STEPS, "--set", "env.name=math", "--set", "env.options.levels=[1,2]")
+TOOLS = (*STEPS, "--set", "env.name=tool_use", "--set", "env.options.levels=[1,2]")
+DIGITS = MEASURED / "digits.py"  # the environment of README.md
+README = ("--set", f"env.name={DIGITS}:Digits", "--set", "loop.steps=20")
+ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
+    **_seeds("math", *MATH),
+    "math-random-reward": (*MATH, "--random-reward"),
+    **_seeds("tool_use", *TOOLS),
+    "tool_use-withheld": (*TOOLS, "--set", "env.options.withhold_replies=true"),
+    **_seeds("readme", *README),
+    "readme-learning-rate-0": (*README, "--set", "optimizer.lr=0"),
+    "learnable": (*STEPS, "--set", "task_sampler=learnable"),
 }
 WORK = ("--set", "loop.steps=40")
 OVERLAP: Mapping[str, tuple[str, ...]] = {
@@ -45,27 +71,47 @@ OVERLAP: Mapping[str, tuple[str, ...]] = {
 Figures = Mapping[str, object]
 
 
-def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, monty: bool) -> None:
-    """Run the arms that are not measured yet."""
+def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, at_once: int) -> None:
+    """Run the arms that are not measured yet. at_once: how many; with more than one, each has two cores of its own."""
     MEASURED.mkdir(exist_ok=True)
-    for name, words in arms.items():
-        target = MEASURED / f"{name}.json"
-        if target.exists() and not again:
-            print(f"{name}: measured already")
-            continue
-        command = [sys.executable, str(HERE / "arm.py"), "--name", name]
-        if monty and "--delay-ms" not in words and "sandbox.name=docker" not in words:
-            command += ["--set", "sandbox.name=monty"]
-        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{name}: FAILED\n{done.stderr[-3000:]}")
-            continue
-        figures = json.loads(done.stdout.strip().splitlines()[-1])
-        target.write_text(json.dumps(figures, indent=1) + "\n")
-        print(
-            f"{name}: {figures['first']:.3f} -> {figures['last']:.3f} "
-            f"in {figures['training_s']:.0f} s of training, {figures['wall_s']:.0f} s in all"
-        )
+    _, _, rest = (HERE.parent / "README.md").read_text().partition(f"<!-- file: {DIGITS.name} -->\n```python\n")
+    DIGITS.write_text(rest.partition("```")[0])
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for place in range(at_once):
+        free.put(place)
+
+    def run(name: str, words: tuple[str, ...]) -> None:
+        place = free.get()
+        try:
+            _run(name, words, (2 * place, 2 * place + 1) if at_once > 1 else ())
+        finally:
+            free.put(place)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for name, words in arms.items():
+            if (MEASURED / f"{name}.json").exists() and not again:
+                print(f"{name}: measured already")
+            else:
+                pool.submit(run, name, words)
+
+
+def _run(name: str, words: tuple[str, ...], cores: tuple[int, ...]) -> None:
+    command = [sys.executable, str(HERE / "arm.py"), "--name", name]
+    if "--delay-ms" not in words and "sandbox.name=docker" not in words:
+        command += ["--set", "sandbox.name=monty"]
+    if cores:
+        command = ["taskset", "-c", ",".join(map(str, cores)), *command]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{name}: FAILED\n{done.stderr[-3000:]}", flush=True)
+        return
+    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    (MEASURED / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(
+        f"{name}: {figures['first']:.3f} -> {figures['last']:.3f} "
+        f"in {figures['training_s']:.0f} s of training, {figures['wall_s']:.0f} s in all",
+        flush=True,
+    )
 
 
 def load(names: Iterable[str]) -> dict[str, Figures]:
@@ -156,7 +202,7 @@ def machine() -> str:
 
 def write() -> None:
     """Replace the text between the markers of docs/results.md."""
-    learning, overlap = load(LEARNING), load(OVERLAP)
+    learning, overlap, environments = load(LEARNING), load(OVERLAP), load(ENVIRONMENTS)
     parts = {"machine": f"Machine: {machine()}."}
     if learning:
         draw_curve(learning)
@@ -164,6 +210,8 @@ def write() -> None:
         mean = f"\n\nMean rise of {len(seeds)} seeds: {statistics.fmean(seeds):+.3f}, the least {min(seeds):+.3f}."
         peak = max(number(f, "peak_mib") for f in learning.values())
         parts["learning"] = learning_table(learning) + mean + f" Peak memory of the process tree: {peak:.0f} MiB."
+    if environments:
+        parts["environments"] = learning_table(environments)
     if overlap:
         parts["overlap"] = overlap_table(overlap)
     text = DOCUMENT.read_text()
@@ -178,17 +226,18 @@ def write() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learning", "overlap", "write"])
+    parser.add_argument("what", choices=["learning", "environments", "overlap", "write"])
     parser.add_argument("--again", action="store_true", help="measure arms again that are there")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="arms beside each other, two cores each")
     parser.add_argument("--only", nargs="*", help="only these arms")
     arguments = parser.parse_args()
     if arguments.what == "write":
         write()
         return
-    arms = LEARNING if arguments.what == "learning" else OVERLAP
+    arms = {"learning": LEARNING, "environments": ENVIRONMENTS, "overlap": OVERLAP}[arguments.what]
     if arguments.only:
         arms = {name: arms[name] for name in arguments.only}
-    measure(arms, again=arguments.again, monty=True)
+    measure(arms, again=arguments.again, at_once=arguments.at_once)
 
 
 if __name__ == "__main__":

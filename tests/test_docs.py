@@ -125,7 +125,7 @@ def test_a_program_runs_and_prints_what_is_shown(block: Block, place: Path, requ
 @pytest.mark.slow
 def test_the_environment_of_the_first_screen_is_trained(place: Path) -> None:
     """The README's file and command, for two steps."""
-    words = next(c.words for c in COMMANDS if "brief.py:Brief" in c.words and "train" in c.words)
+    words = next(c.words for c in COMMANDS if "digits.py:Digits" in c.words and "train" in c.words)
     command = [sys.executable, "-m", "agentgym.cli.main", *words[1:]]
     short = ["--loop.steps", "2", "--eval.tasks", "8", "--logging.sinks", "[]", "--json"]
     done = subprocess.run([*command, *short], cwd=place, capture_output=True, text=True, timeout=280)

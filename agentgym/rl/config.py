@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class LoopConfig:
     """max_staleness: in weight versions; 0 is synchronous RL."""
 
-    steps: int = 60
+    steps: int = 40
     groups_per_step: int = 16
     group_size: int = 8
     max_staleness: int = 1

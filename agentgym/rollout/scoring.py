@@ -178,7 +178,7 @@ def _wrong(reward: Reward, score: float | list[float] | None, episode: Episode) 
     """What is wrong with a score; "" for nothing."""
     if isinstance(score, list) != (reward.scope == "turn") and score is not None:
         return f"it gave {score!r:.80}; with the scope `turn` a reward gives a list, otherwise a number"
-    if isinstance(score, list) and len(score) != len(episode.turns):
+    if isinstance(score, list) and episode.turns and len(score) != len(episode.turns):  # none where a script played
         return f"it gave {len(score)} scores for {len(episode.turns)} turns; give one for each"
     for one in score if isinstance(score, list) else [] if score is None else [score]:
         if not reward.low - RANGE_SLACK <= one <= reward.high + RANGE_SLACK:  # nan too

@@ -21,13 +21,13 @@ from apps.sft.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 class ShapeConfig:
     """A dense Qwen3 with tied embeddings."""
 
-    vocab_size: int = 1536
-    hidden_size: int = 160
+    vocab_size: int = 1280
+    hidden_size: int = 128
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 32
-    intermediate_size: int = 384
+    intermediate_size: int = 320
     max_position_embeddings: int = 1024
 
 

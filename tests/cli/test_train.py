@@ -89,7 +89,7 @@ def test_the_users_mistake_is_one_message_and_exit_code_2_and_leaves_nothing(cli
 def test_a_dry_run_shows_config_and_plan_and_starts_nothing(cli) -> None:
     end = cli.train("--dry-run", "--name", "dry")
     assert end.code == 0 and not cli.jobs.trained and not Path("runs").exists()
-    assert "steps: 60" in end.out and "folder       runs/dry" in end.out
+    assert "steps: 40" in end.out and "folder       runs/dry" in end.out
     end = cli.train("--dry-run", "--json", "--name", "dry")
     shown = json.loads(end.out)
     assert build(Recipe, shown["config"]).env.name == "counting"

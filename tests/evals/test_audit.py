@@ -109,6 +109,12 @@ async def test_a_crash_comes_with_the_head_of_its_traceback() -> None:
     assert found.detail.startswith("JSONDecodeError: ") and "broken.py" in found.detail
 
 
+@pytest.mark.parametrize("only", ["tasks", "oracle"])
+async def test_what_the_user_has_not_installed_is_the_users_mistake(only: str) -> None:
+    with pytest.raises(UserError, match="fetch it first"):
+        await checked("broken.py:NeedsData", only=[only])
+
+
 async def test_an_accepted_finding_does_not_count() -> None:
     report = await checked("gamed.py:InText", only=["candidates"], allowed=["gamed:candidates"])
     assert (report.findings, [found.kind for found in report.allowed]) == ([], ["gamed"])

@@ -29,7 +29,7 @@ An evaluation that was interrupted goes on with --resume.
 """
 EXAMPLES = """
 agentgym eval builtin:tiny --env code_exec
-agentgym eval builtin:tiny --env brief.py:Brief
+agentgym eval builtin:tiny --env digits.py:Digits
 agentgym eval runs/math-1 --name math-1-more --tasks 200
 agentgym eval runs/math-1/checkpoints/step-000020 --samples 8
 agentgym eval runs/math-1 --greedy

@@ -39,7 +39,7 @@ checkpoint, or from that of --from-step; what later steps left is dropped.
 """
 EXAMPLES = """
 agentgym train --env code_exec
-agentgym train --env brief.py:Brief --reward success --reward brevity=0.1
+agentgym train --env digits.py:Digits --reward success --reward brief=0.1
 agentgym train --env code_exec --seed 1 --name code-1
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run

@@ -101,6 +101,8 @@ def _tasks(environment: Environment[Any], config: CheckConfig, report: Report) -
             more = first_tasks(environment, "train", config.seed, config.num_tasks - len(tasks))
             tasks += more
             report.notes.append(f"{len(tasks)} tasks are played, {len(more)} of the train split")
+    except UserError:  # a package or a file is missing
+        raise
     except Exception as error:  # plugin code: anything may come
         report.add("crash", "tasks of test", "the tasks cannot be drawn", head(error))
         return []

@@ -15,7 +15,7 @@ from typing import Any
 from agentgym.env import Environment
 from agentgym.evals.audit.findings import Report
 from agentgym.sandbox import SandboxOptions
-from agentgym.types import Json, Split, Task
+from agentgym.types import Json, Task
 
 NUM_TASKS, NUM_PLAYED = 48, 6
 DRAW_S = 2.0
@@ -54,10 +54,9 @@ def as_line(task: Task) -> str:
 def tasks_seen(
     environment: Environment[Any], seed: int, counts: Mapping[str, int] | None = None
 ) -> dict[str, list[str]]:
-    """The first tasks of both splits: so many, or as many as can be had in a few seconds."""
-    splits: tuple[Split, ...] = ("train", "test")
-    found: dict[str, list[str]] = {split: [] for split in splits}
-    for split in splits:
+    """The first tasks of each split: so many, or as many as can be had in a few seconds."""
+    found: dict[str, list[str]] = {split: [] for split in environment.splits}
+    for split in environment.splits:
         began = time.monotonic()
         for task in islice(environment.tasks(split, seed), NUM_TASKS if counts is None else counts[split]):
             found[split].append(as_line(task))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym.env import Environment
+from agentgym.errors import UserError
 from agentgym.evals.audit.findings import Report
 from agentgym.evals.audit.structure import content, own_structure, pattern, text
 from agentgym.evals.audit.watched import head
@@ -65,6 +66,8 @@ def check_stream(environment: Environment[Any], seed: int, report: Report, say: 
         say(f"drawing {split} tasks")
         try:
             drawn[split].append(draw(environment, split, one_seed, count))
+        except UserError:  # a package or a file is missing
+            raise
         except Exception as error:  # plugin code: anything may come
             report.add("crash", f"tasks of {split}", f"tasks({split!r}, {one_seed}) raises", head(error))
             return

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sums import Sums, say
 
-from agentgym import EpisodeContext, Message, Reply, Split, Task, reward
+from agentgym import EpisodeContext, Message, Reply, Split, Task, UserError, reward
 
 
 class OracleLoses(Sums):
@@ -187,3 +187,10 @@ class TasksRaise(Sums):
             if "9" in task.task_id:
                 raise KeyError(task.task_id)
             yield task
+
+
+class NeedsData(Sums):
+    """No fault of the environment: the user has not installed what it needs."""
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        raise UserError("sums: there is no file sums.jsonl; fetch it first")
