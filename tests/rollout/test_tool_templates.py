@@ -14,6 +14,7 @@ from agentgym.errors import UserError
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.continuation import check_template
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.tools import ToolCall
 
 SCHEMAS = tuple(
     {
@@ -79,11 +80,20 @@ def test_the_format_is_the_one_that_the_template_is_proved_to_write(renderer_of:
 
 @pytest.mark.parametrize("name", [n for n, expected in EXPECTED.items() if isinstance(expected, str)])
 def test_a_corpus_of_calls_survives_the_template(renderer_of: Renderers, name: str) -> None:
-    renderer = renderer_of(f"builtin:{name}" if name == "chatml" else name)
-    for call in tool_corpus.calls(15, seed=len(name)):
+    survives(renderer_of(f"builtin:{name}" if name == "chatml" else name), tool_corpus.calls(15, seed=len(name)))
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", [n for n, expected in EXPECTED.items() if isinstance(expected, str)])
+def test_500_calls_survive_the_template(renderer_of: Renderers, name: str) -> None:
+    survives(renderer_of(f"builtin:{name}" if name == "chatml" else name), tool_corpus.calls(500))
+
+
+def survives(renderer: ChatRenderer, calls: list[ToolCall]) -> None:
+    for call in calls:
         function = {"name": call.name, "arguments": call.arguments}
-        calls = [{"type": "function", "id": call.call_id, "function": function}]
-        [read] = renderer.parse(renderer.turn({"role": "assistant", "content": "", "tool_calls": calls})).calls
+        written = [{"type": "function", "id": call.call_id, "function": function}]
+        [read] = renderer.parse(renderer.turn({"role": "assistant", "content": "", "tool_calls": written})).calls
         assert told(read, renderer.tool_use.format) == told(call, renderer.tool_use.format)
 
 
