@@ -1,6 +1,7 @@
 """Saved episodes under other rewards: which are scored, what is counted as changed, and the command."""
 
 import json
+import re
 
 import pytest
 
@@ -109,6 +110,7 @@ def test_the_command_says_what_changes(cli, run_dir, tmp_path):
     end = cli("rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long=2")
     assert end.code == 0, end.err
     assert "3 episodes, 3 with another reward" in end.out
+    assert re.search(r"^long +2 ", end.out, re.MULTILINE)  # the weight, whatever path named the reward
     assert "groups with signal: 1 of 1 before, 1 after; pairs of a group that change their order: 3 of 3" in end.out
     assert "Read one: agentgym episodes runs/one --step 1 --show d" in end.out
 

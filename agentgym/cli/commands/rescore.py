@@ -100,7 +100,8 @@ def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -
         for name, weight in given_weights(arguments.reward).items()
     }
     weights = found or dict(recipe.rewards) or default_weights(environment)
-    return Scorer.of(environment, registry, weights), weights
+    by_name = {find_reward(key, environment, registry).name: weight for key, weight in weights.items()}
+    return Scorer.of(environment, registry, weights), by_name  # an import path has a name of its own in an episode
 
 
 def _show(
