@@ -88,6 +88,9 @@ async def test_rewards_of_a_group_see_those_that_were_played_together():
     found = await rescored(*saved(1, episode("a", 0.0), episode("b", 0.0)), *saved(2, episode("d", 0.0)), reward=reward)
     assert seen == [["a", "b"], ["d"]]
     assert [one.after.reward for one in found] == [1.0] * 3
+    async with Scorer([reward], {"together": 1.0}) as scorer:  # an evaluation has no groups
+        [alone] = await rescore(saved(1, episode("a", 0.0)), scorer, evaluation=True)
+    assert alone.after.rewards == {"together": None} and len(seen) == 2
 
 
 REWARDS = """
