@@ -23,7 +23,9 @@ async def solve(stage: Stage, tasks: Sequence[Task], judge: Judge, *, together: 
     """Solutions of the tasks, and the schemas of the tools. together: they are also played at the same time."""
     report = judge.report
     began = time.monotonic()
-    solutions, played, unknown = [], [], []
+    solutions: list[Solution] = []
+    unknown: list[Solution] = []
+    played: list[Played] = []
     for task in tasks:
         solution = Solution(task, is_oracle=True)
         try:
