@@ -320,6 +320,11 @@ class Group:
 
     @property
     def has_signal(self) -> bool:
+        """Whether its episodes teach something: some advantage is not 0.0, and not all of their turns are masked."""
+        counted = [e for e, advantage in zip(self.episodes, self.advantages, strict=False) if advantage is not None]
+        turns = [turn for episode in counted for turn in episode.turns]
+        if turns and all(turn.masked for turn in turns):
+            return False
         return any(self.advantages) or any(any(episode.turn_advantages) for episode in self.episodes)
 
     def trained(self) -> list[tuple[Episode, float]]:

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -78,3 +79,14 @@ def test_every_scored_episode_is_a_sample_whatever_its_advantage():
     samples = group_samples([group])
     assert [set(sample.advantages) for sample in samples] == [{0.0, 1.0}, {0.0}]
     assert [sample.num_trained_tokens for sample in samples] == [3, 3]
+
+
+def test_a_group_whose_turns_are_all_masked_has_no_signal():
+    """A step without a trained token would end the run."""
+    group = Group(group_id=0, task=TASK, start_version=0, episodes=[two_turns() for _ in range(3)])
+    group.advantages = [1.0, -1.0, None]
+    for episode in group.episodes[:2]:
+        episode.turns = [dataclasses.replace(turn, masked=True) for turn in episode.turns]
+    assert group_samples([group]) == [] and not group.has_signal
+    group.episodes[0] = two_turns()
+    assert group.has_signal
