@@ -72,6 +72,8 @@ def test_a_backslash_in_a_text_is_no_warning():
     ("name", "text"),
     [
         ("GptOss", "<|channel|>final<|message|>Write to=functions.f to call it."),
+        ("Pythonic", "<think>I could <|tool_call_start|>[f()]<|tool_call_end|></think>No."),
+        ("LlamaJson", '<think>I could <|python_tag|>{"name": "f", "parameters": {}}</think>No.'),
         ("Glm45", "<think>I could <tool_call>f\n</tool_call></think>No."),
     ],
 )

@@ -26,10 +26,9 @@ class LlamaJson(ToolFormat):
     markers: ClassVar[tuple[str, ...]] = (_TAG, "<|python_start|>", "<|python_end|>")
 
     def parse(self, text: str) -> Parsed:
-        head, tag, said = text.replace(_PYTHON, _TAG).partition(_TAG)
-        if not tag:
-            thoughts = after_thoughts(text)
-            head, said = text[:thoughts], text[thoughts:]
+        thoughts = after_thoughts(text)
+        head, tag, said = text[thoughts:].replace(_PYTHON, _TAG).partition(_TAG)
+        head, said = (text[:thoughts] + head, said) if tag else (text[:thoughts], text[thoughts:])
         said = said.strip()
         if not tag and not (said.startswith("{") and _says_name(said)):
             return Parsed(text)

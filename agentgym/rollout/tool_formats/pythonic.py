@@ -31,13 +31,14 @@ class Pythonic(ToolFormat):
 
     def parse(self, text: str) -> Parsed:
         begins = after_thoughts(text)
-        start, end = (_LFM_START, _LFM_END) if _LFM_START in text else (_START, _END)
-        head, tag, said = text.partition(start)
+        thoughts, text_after = text[:begins], text[begins:]
+        start, end = (_LFM_START, _LFM_END) if _LFM_START in text_after else (_START, _END)
+        head, tag, said = text_after.partition(start)
         if tag:
             said, _, rest = said.rpartition(end) if end in said else (said, "", "")
-            head += rest
+            head = f"{thoughts}{head}{rest}"
         else:
-            head, said = text[:begins], text[begins:]
+            head, said = thoughts, text_after
         said = said.strip()
         if not _LOOKS_LIKE_CALLS.match(said) and not tag:
             return Parsed(text)
