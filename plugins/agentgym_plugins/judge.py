@@ -38,6 +38,8 @@ INSTRUCTION: Final = (
 AGAIN: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 """Statuses of HTTP after which the same request may succeed."""
 
+TABLE: Final = "CREATE TABLE IF NOT EXISTS grades (key TEXT PRIMARY KEY, score REAL)"
+
 
 class JudgeFailed(InfraError):
     """The endpoint did not answer, or not with a grade."""
@@ -195,7 +197,8 @@ class Judge:
     def _cached(self, key: str) -> float | None:
         if not self.cache or not (path := Path(self.cache).expanduser()).is_file():
             return None
-        with closing(sqlite3.connect(path, timeout=10)) as base:
+        with closing(sqlite3.connect(path, timeout=10)) as base, base:
+            base.execute(TABLE)  # the file may have been begun by another process just now
             row = base.execute("SELECT score FROM grades WHERE key = ?", (key,)).fetchone()
         return None if row is None else float(row[0])
 
@@ -205,7 +208,7 @@ class Judge:
         path = Path(self.cache).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=10)) as base, base:
-            base.execute("CREATE TABLE IF NOT EXISTS grades (key TEXT PRIMARY KEY, score REAL)")
+            base.execute(TABLE)
             base.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (key, score))
 
 

@@ -172,3 +172,10 @@ async def test_the_judge_reads_the_calls_of_tools_and_grades_other_calls_anew(en
     assert [await one.grade(calling("apple")), await one.grade(calling("\ud800"))] == [0.8, 0.2]
     told = json.loads(endpoint.asked[0]["messages"][1]["content"])
     assert told[1]["tool_calls"] == [{"name": "buy", "arguments": {"item": "apple"}}]
+
+
+async def test_a_cache_that_another_process_has_only_begun_is_empty(endpoint, tmp_path):
+    (tmp_path / "begun.sqlite").touch()
+    one = judge(endpoint, tmp_path, cache=str(tmp_path / "begun.sqlite"))
+    assert [await one.grade(said()), await one.grade(said())] == [0.8, 0.8]
+    assert one.num_cached == 1
