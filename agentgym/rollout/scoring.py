@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hooks import PluginRegistry
-from agentgym.rewards import Reward, RewardFunction, Score, marked_rewards
+from agentgym.rewards import UNBOUNDED, Reward, RewardFunction, Score, marked_rewards
 from agentgym.rollout.worker import Answer, as_score, as_scores, failure
 from agentgym.rollout.worker_pool import WorkerPool
 from agentgym.types import Episode, ErrorRecord, Outcome
@@ -42,6 +42,11 @@ class Scorer:
                 raise UserError(f"no reward {name!r} to weigh.{nearest(name, by_name)}")
             if not math.isfinite(weight):
                 raise UserError(f"rewards.{name} is {weight}; a weight must be a finite number")
+            if weight and UNBOUNDED in (-by_name[name].low, by_name[name].high):  # the floor would be no number
+                raise UserError(
+                    f"rewards.{name} is {weight:g}, but {name!r} is a metric, which has no range; mark it with "
+                    "`@reward(low=..., high=...)` to weigh it"
+                )
         if not weights:
             raise UserError(
                 "no reward is weighed; name at least one under `rewards`, for example success: 1, "

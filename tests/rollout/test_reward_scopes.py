@@ -6,7 +6,7 @@ import pytest
 
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
-from agentgym.rewards import Reward, metric, reward
+from agentgym.rewards import UNBOUNDED, Reward, metric, reward
 from agentgym.rollout.scoring import Scorer
 from agentgym.types import Episode, FinishReason, Outcome, Task, Turn, VersionSpan
 
@@ -180,3 +180,10 @@ async def test_a_metric_is_recorded_without_a_range_and_counts_nothing():
         await scorer.score(episode)
     assert episode.rewards == {"fine": 1.0, "num_letters": 12_000.0}
     assert episode.reward == 1.0
+
+
+def test_a_metric_cannot_be_weighed():
+    counted = Reward(name="length", function=len, low=-UNBOUNDED, high=UNBOUNDED, inline=True)
+    Scorer([counted], {"length": 0.0})
+    with pytest.raises(UserError, match=r"rewards\.length is 0\.1, but 'length' is a metric, which has no range"):
+        Scorer([counted], {"length": 0.1})
