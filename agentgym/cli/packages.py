@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import keyword
 import re
 import sys
@@ -35,6 +37,10 @@ class PackagePlan:
     def environment(self) -> str:
         return f"{self.name}_trial" if self.template == "reward" else self.name
 
+    @property
+    def class_name(self) -> str:
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
     def contents(self) -> dict[str, str]:
         """The files by their paths in the folder."""
         name, template = self.name, self.template
@@ -52,7 +58,7 @@ class PackagePlan:
         values = {
             "name": name,
             "environment": self.environment,
-            "Class": "".join(part.capitalize() for part in name.split("_")),
+            "Class": self.class_name,
             "distribution": name.replace("_", "-"),
             "description": TEMPLATES[template],
             "agentgym": "agentgym[tools]" if template == "tools" else "agentgym",
@@ -61,7 +67,13 @@ class PackagePlan:
         return {path: _filled(source, values) for path, source in sources.items()}
 
     def write(self) -> list[Path]:
-        """Write the files; returns their paths. Raises UserError where the folder holds anything."""
+        """Write the files; returns their paths.
+
+        Raises UserError where the folder holds anything, and for a name by which the files call something else.
+        """
+        own = self.name if self.template == "reward" else self.class_name
+        if own in _names_of(self.template):
+            raise UserError(f"the package would call two things {own!r}; give another name, such as my_{self.name}")
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise UserError(f"{str(self.folder)!r} exists, and nothing is overwritten; give another --folder")
         contents = self.contents()
@@ -84,6 +96,20 @@ def package_name(given: str) -> str:
     if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
         raise UserError(f"{name!r} is a word or a module of Python or of agentgym; give another, such as my_{name}")
     return name
+
+
+def _names_of(template: str) -> set[str]:
+    """What a template's modules import and define, beside what is named after the package, and what Python has."""
+    names = set(dir(builtins)) if template == "reward" else set()
+    for path, text in PackagePlan(name="x", template=template, folder=Path()).contents().items():
+        for node in ast.parse(text).body if path.endswith(".py") else ():
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Assign):
+                names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names - {"x", "X"}
 
 
 def _filled(source: str, values: Mapping[str, str]) -> str:

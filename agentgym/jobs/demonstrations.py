@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from agentgym.errors import UserError
 from agentgym.rl.demonstrations import Demonstration, Written, written
 from agentgym.rl.samples import episode_sample
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.runs.files import open_text
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import SavedEpisode
 from agentgym.types import Episode, Json, Message
@@ -58,10 +60,11 @@ class Collection:
 
 
 def read_file(path: str, into: Collection) -> None:
-    """The rows of a JSONL file. Raises UserError where it can't be read at all."""
+    """The rows of a JSONL file, plain or gzipped. Raises UserError where it can't be read at all."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        with open_text(Path(path)) as file:
+            lines = list(file)  # `splitlines` would also split at U+2028 within a text
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UserError(f"sft.data: {path} could not be read: {error}") from None
     before = len(into.found), len(into.faults)
     for number, line in enumerate(lines, start=1):
@@ -80,7 +83,7 @@ def read_row(line: str, place: str) -> Demonstration:
     """Raises Unfit for what is not a conversation."""
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise Unfit(f"it is not JSON: {error}") from None
     if not isinstance(row, Mapping):
         raise Unfit(f"it is a {type(row).__name__}; a row is an object with messages")
@@ -126,6 +129,8 @@ def write_all(collection: Collection, renderer: ChatRenderer, seq_len: int) -> l
     for one in collection.found:
         try:
             made = as_sampled(one.episode, renderer) if one.episode is not None else None
+            if made is None and one.episode is not None and one.episode.tool_calls:
+                raise Unfit("it has tool calls, and another tokenizer: it can't be written again without its tools")
             made = made or written(one.demonstration, renderer)
             if len(made) > seq_len:
                 raise Unfit(f"it has {len(made)} tokens; trainer.seq_len is {seq_len}")
@@ -183,7 +188,7 @@ def _call(given: object, place: str) -> dict[str, Json]:
     if isinstance(arguments, str):  # as OpenAI's interface has them
         try:
             arguments = json.loads(arguments or "{}")
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise Unfit(f"{place}: its arguments are not JSON: {arguments!r:.80}") from None
     if not isinstance(arguments, Mapping):
         raise Unfit(f"{place}: its arguments are a {type(arguments).__name__}, not an object")

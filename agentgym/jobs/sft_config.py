@@ -52,8 +52,10 @@ class SftConfig:
                 f"sft.batch_size is at least 1; got {self.steps}, {self.oracle_tasks}, {self.checkpoint_every}, "
                 f"{self.keep_checkpoints} and {self.batch_size}"
             )
-        if not self.steps and self.epochs <= 0:
+        if not self.steps and not 0 < self.epochs < math.inf:
             raise ValueError(f"sft.epochs is {self.epochs:g}; give more than 0, or sft.steps")
+        if math.isnan(self.min_reward):  # which no reward is below
+            raise ValueError("sft.min_reward is nan; give a number")
         if not 0 <= self.held_out_share < 1 or not 0 <= self.max_skipped_share <= 1:
             raise ValueError(
                 f"sft.held_out_share {self.held_out_share:g} and sft.max_skipped_share {self.max_skipped_share:g} are "

@@ -130,7 +130,7 @@ def write_json_lines(path: Path, records: Iterable[Mapping[str, Json]]) -> None:
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Json]]:
     """The objects of a plain or gzipped file, one a line. A torn line is skipped and logged."""
-    with _open_text(path) as file:
+    with open_text(path) as file:
         try:
             for number, line in enumerate(file, start=1):
                 try:
@@ -144,7 +144,8 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Json]]:
             log.warning("%s is torn and ends early: %s", path, error)
 
 
-def _open_text(path: Path) -> IO[str]:
+def open_text(path: Path) -> IO[str]:
+    """A plain or gzipped file."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8")
     return path.open(encoding="utf-8")

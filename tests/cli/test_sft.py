@@ -53,6 +53,8 @@ def test_the_learning_rate_is_that_of_sft_for_the_models_size(cli) -> None:
         (["--data", "a", "--sft.epoch", "5"], "Did you mean 'sft.epochs'"),
         (["--data", "a", "--sft.epochs", "0"], "sft.epochs is 0; give more than 0, or sft.steps"),
         (["--data", "a", "--loss.kl_coef", "0.1", "--loss.name", "grpo"], "loss needs a reference model"),
+        (["--data", "a", "--set", "sft.epochs=.inf"], "sft.epochs is inf"),
+        (["--from", "runs/one", "--min-reward", "nan"], "sft.min_reward is nan"),
         (["--from-step", "3", "--data", "a"], "give the run with --resume"),
         (["--data", "a", "--resume", "runs/one"], "so sft.data cannot be given"),
         (["--resume", "runs/one"], "no run folder 'runs/one'"),

@@ -47,7 +47,11 @@ PLANTED = {  # the finding, where, and the parts of the check that are needed
     "broken.py:DrawsScores": ("scores_change", "played again", "together"),
     "broken.py:StateOnSelf": ("shared_state", "episodes", "together"),
     "broken.py:NotATask": ("bad_task", "test", "tasks"),
+    "broken.py:YieldsMappings": ("bad_task", "test", "tasks,empty,processes"),
+    "broken.py:MessageWithoutContent": ("bad_task", "test", "tasks,empty"),
     "broken.py:AnswerIsASet": ("not_json", "test", "tasks"),
+    "broken.py:KeysAreTuples": ("not_json", "test", "tasks,oracle,processes"),
+    "broken.py:RightIsUnscored": ("oracle_loses", "oracle", "oracle"),
     "broken.py:NoTrain": ("no_tasks", "train", "tasks"),
     "sums.py:Endless": ("endless_test", "test", "tasks"),
     "broken.py:OneId": ("equal_ids", "test", "tasks"),
@@ -81,6 +85,24 @@ async def test_an_evaluation_set_is_checked_without_a_train_split() -> None:
     report = await checked("sums.py:TestOnly", num_tasks=200)
     assert report.findings == [] and "it has no train split" in report.notes
     assert report.figures["test_tasks"] > 0 and report.figures["compared_scores"] >= 6
+
+
+async def test_a_check_that_could_play_nothing_is_not_clean() -> None:
+    report = await checked("broken.py:YieldsMappings", only=["oracle"])
+    assert [found.kind for found in report.findings] == ["no_tasks"]
+
+
+async def test_an_answer_without_a_score_is_no_finding() -> None:
+    report = await checked("broken.py:EmptyIsUnscored", only=["oracle", "empty"])
+    assert report.findings == [] and not any(one.finding for one in report.probes)
+
+
+async def test_tasks_that_the_oracle_cannot_do_are_counted_and_probed() -> None:
+    report = await checked("broken.py:SolvesSome", only=["oracle", "together", "empty"], num_tasks=9)
+    assert report.findings == [] and report.oracle == 1.0
+    [note] = [note for note in report.notes if note.startswith("the oracle knows no way to do ")]
+    [oracle, empty] = report.probes
+    assert note.endswith(f"{empty.episodes - oracle.episodes} of 9 tasks") and oracle.episodes < empty.episodes == 9
 
 
 @pytest.mark.parametrize(("name", "probe"), GAMED.items())

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,8 +25,9 @@ from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.runs.files import write_json_lines
 from agentgym.runs.folder import RunFolder
-from agentgym.types import Episode, FinishReason, Group, Message, Task, Turn, VersionSpan
+from agentgym.types import Episode, FinishReason, Group, Message, Task, ToolTrace, Turn, VersionSpan
 
 TALK: list[Message] = [{"role": "user", "content": "Say hi."}, {"role": "assistant", "content": "return xs"}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}
@@ -70,6 +71,7 @@ def test_a_row_is_read_as_others_write_it() -> None:
             "arguments are not JSON",
         ),
         ({"messages": TALK, "tools": [{"name": "f"}]}, "tools is not a list of"),
+        ('{"messages": ' + "1" * 5000 + "}", "it is not JSON"),
     ],
 )
 def test_a_row_that_is_no_conversation_is_named_with_file_row_and_fault(tmp_path: Path, row: Any, reason: str) -> None:
@@ -82,6 +84,25 @@ def test_a_row_that_is_no_conversation_is_named_with_file_row_and_fault(tmp_path
     with pytest.raises(UserError, match=reason):
         Collection(max_skipped_share=0.0, found=collection.found, faults=collection.faults).check()
     collection.check()
+
+
+def test_a_row_may_contain_separators_that_end_no_line(tmp_path: Path) -> None:
+    said = "one\u2028two\x85three"
+    row = json.dumps({"messages": [TALK[0], {"role": "assistant", "content": said}]}, ensure_ascii=False)
+    (tmp_path / "talks.jsonl").write_text(row + "\n", encoding="utf-8")
+    collection = Collection(max_skipped_share=0.0)
+    read_file(str(tmp_path / "talks.jsonl"), collection)
+    assert [one.demonstration.messages[1]["content"] for one in collection.found] == [said]
+
+
+def test_the_conversations_that_a_run_kept_are_read_again(tmp_path: Path) -> None:
+    write_json_lines(tmp_path / "kept.jsonl.gz", [{"messages": cast(Any, TALK), "tools": [], "held_out": False}])
+    collection = Collection(max_skipped_share=0.0)
+    read_file(str(tmp_path / "kept.jsonl.gz"), collection)
+    assert [list(one.demonstration.messages) for one in collection.found] == [TALK]
+    (tmp_path / "torn.jsonl.gz").write_bytes((tmp_path / "kept.jsonl.gz").read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"torn.jsonl.gz could not be read"):
+        read_file(str(tmp_path / "torn.jsonl.gz"), collection)
 
 
 def test_more_faults_than_the_share_end_with_a_report_of_the_first() -> None:
@@ -168,6 +189,20 @@ def test_an_episode_of_another_tokenizer_is_written_from_its_messages(tmp_path: 
     read_episodes(str(run.path), 1.0, collection)
     (made, demonstration), _ = write_all(collection, renderer, 512)
     assert made == written(demonstration, renderer)
+
+
+def test_an_episode_with_calls_is_not_written_again_without_the_tools_that_it_had(
+    tmp_path: Path, renderer: ChatRenderer
+) -> None:
+    run = saved_run(tmp_path, renderer, other_tokenizer=True)
+    collection = Collection(max_skipped_share=1.0)
+    read_episodes(str(run.path), 1.0, collection)
+    called = collection.found[0].episode
+    assert called is not None
+    called.tool_calls.append(ToolTrace(turn=1, name="look", arguments={}, result="nothing"))
+    assert len(write_all(collection, renderer, 512)) == 1
+    [fault] = collection.faults
+    assert "without its tools" in fault
 
 
 class Counted(Environment):

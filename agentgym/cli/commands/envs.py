@@ -24,8 +24,8 @@ from agentgym.types import Json, Split, Task
 DESCRIPTION = """
 `agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show ENV` prints the
 options of one and some of its tasks, as the agent gets them; `agentgym envs check ENV` plays one without any model and
-looks for faults. ENV may be an import path, as in
-my_env.py:GuessNumber. Options of the environment are given as --env.options.NAME VALUE.
+looks for faults. ENV may be an import path, as in my_env.py:GuessNumber. Options of the environment are given as
+--env.options.NAME VALUE.
 """
 EXAMPLES = """
 agentgym envs

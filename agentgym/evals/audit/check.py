@@ -89,6 +89,8 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
     tasks = _tasks(environment, config, report)
     if tasks:
         await _play(registry, environment, tasks, config, report, say)
+    elif not report.findings:
+        report.add("no_tasks", "test", "there is no task that can be played")
     _set_allowed(report, config.allowed)
     report.seconds = time.monotonic() - began
     return report
@@ -106,7 +108,7 @@ def _tasks(environment: Environment[Any], config: CheckConfig, report: Report) -
     except Exception as error:  # plugin code: anything may come
         report.add("crash", "tasks of test", "the tasks cannot be drawn", head(error))
         return []
-    return [task for task in tasks if isinstance(task, Task) and task.prompt]
+    return tasks
 
 
 async def _play(

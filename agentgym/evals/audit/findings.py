@@ -19,7 +19,7 @@ KINDS: Mapping[str, str] = {
     "scores_change": "the same episode gets another reward in another process",
     "shared_state": "episodes that are played at the same time disturb each other",
     "bad_task": "a task is not one that can be played",
-    "not_json": "an answer, or what is recorded in `info`, is not JSON, so it cannot be saved",
+    "not_json": "an answer is not JSON, so it cannot be saved",
     "no_tasks": "a split has no task",
     "endless_test": "the test split does not end",
     "equal_ids": "different tasks have the same id",

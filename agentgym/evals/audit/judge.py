@@ -117,8 +117,6 @@ class Judge:
         for one in failed:
             error = one.episode.error
             assert error is not None
-            if error.kind == "unscored":
-                continue
             by_reward = error.source.startswith("reward")
             kind = "crash"
             if by_reward and error.message.startswith("it gave "):

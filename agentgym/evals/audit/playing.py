@@ -22,30 +22,30 @@ Schemas = Sequence[Mapping[str, Any]]
 async def solve(stage: Stage, tasks: Sequence[Task], judge: Judge, *, together: bool) -> tuple[list[Solution], Schemas]:
     """Solutions of the tasks, and the schemas of the tools. together: they are also played at the same time."""
     report = judge.report
-    try:
-        has = has_oracle(stage.environment, tasks[0])
-    except Exception as error:  # plugin code: anything may come
-        report.add("crash", "solve", "solve(task) raises", head(error))
-        has = False
-    if not has:
-        return await _without_oracle(stage, tasks, judge)
     began = time.monotonic()
-    solutions, played = [], []
-    for number, task in enumerate(tasks):
+    solutions: list[Solution] = []
+    unknown: list[Solution] = []
+    played: list[Played] = []
+    for task in tasks:
         solution = Solution(task, is_oracle=True)
         try:
-            played.append(await stage.play(task, _oracle(stage, solution), seed=number))
+            if not has_oracle(stage.environment, task):
+                unknown.append(written(task))
+                continue
+            played.append(await stage.play(task, _oracle(stage, solution), seed=len(solutions)))
         except Exception as error:  # of `solve`: what else fails is on the episode
             report.add("crash", "solve", f"the oracle raises in task {task.task_id}", head(error))
             continue
         solutions.append(solution)
     if not solutions:
         return await _without_oracle(stage, tasks, judge)
+    if unknown:
+        report.notes.append(f"the oracle knows no way to do {len(unknown)} of {len(tasks)} tasks")
     judge.oracle(solutions, played, time.monotonic() - began)
     await _look_for_held(stage, "oracle", [(one.task, replayed(one)) for one in solutions], played, HELD_S, judge)
     if together:
         await _play_together(stage, solutions, played, judge)
-    return solutions, played[0].schemas
+    return [*solutions, *unknown], played[0].schemas
 
 
 def _oracle(stage: Stage, solution: Solution) -> Says:

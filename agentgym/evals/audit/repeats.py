@@ -14,6 +14,7 @@ from typing import Any
 
 from agentgym.env import Environment
 from agentgym.evals.audit.findings import Report
+from agentgym.evals.audit.structure import as_text
 from agentgym.sandbox import SandboxOptions
 from agentgym.types import Json, Task
 
@@ -47,8 +48,9 @@ class Seen:
 
 def as_line(task: Task) -> str:
     """All of a task that could differ."""
-    shown = {"id": task.task_id, "prompt": task.prompt, "answer": task.answer, "difficulty": task.difficulty}
-    return json.dumps(shown, sort_keys=True, default=lambda value: type(value).__name__)
+    if not isinstance(task, Task):  # a finding of its own
+        return type(task).__name__
+    return as_text({"id": task.task_id, "prompt": task.prompt, "answer": task.answer, "difficulty": task.difficulty})
 
 
 def tasks_seen(

@@ -45,7 +45,10 @@ class Played:
 
     @property
     def failed(self) -> bool:
-        return self.episode.outcome is Outcome.INFRA_ERROR and not self.unsupported
+        """Something broke; an answer that no reward scores did not break anything."""
+        error = self.episode.error
+        unscored = error is not None and error.kind == "unscored"
+        return self.episode.outcome is Outcome.INFRA_ERROR and not self.unsupported and not unscored
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +83,10 @@ def check_stream(environment: Environment[Any], seed: int, report: Report, say: 
     if not (drawn["test"] and drawn["test"][0].tasks):
         return
     _check_end(environment, drawn["test"][0], seed, report)
-    _check_repeats(drawn["test"][0].tasks, report)
-    if train := [task for one in drawn["train"] for task in one.tasks]:
-        _check_overlap(environment, train, drawn["test"][0].tasks, report)
+    tests, train = _sound(drawn["test"][0].tasks), _sound(task for one in drawn["train"] for task in one.tasks)
+    _check_repeats(tests, report)
+    if tests and train:
+        _check_overlap(environment, train, tests, report)
 
 
 def _check_time(split: str, drawn: Drawn, report: Report) -> None:
@@ -97,18 +98,26 @@ def _check_time(split: str, drawn: Drawn, report: Report) -> None:
 
 def _check_tasks(split: str, tasks: Sequence[Task], report: Report) -> None:
     for task in tasks:
-        if fault := _fault(task, split):
+        fault = _fault(task)
+        if not fault and task.split != split:
+            fault = f"it says split {task.split!r}, and tasks({split!r}) gave it"
+        if fault:
             report.add("bad_task", split, f"task {getattr(task, 'task_id', task)!r:.80}: {fault}")
         elif not _is_json(task.answer):
             report.add("not_json", split, f"task {task.task_id}: the answer {task.answer!r:.120} is not JSON")
     by_id: dict[str, str] = {}
-    for task in tasks:
+    for task in _sound(tasks):
         if by_id.setdefault(task.task_id, content(task)) != content(task):
             message = f"different tasks have the id {task.task_id!r}: results are compared by ids"
             report.add("equal_ids", split, message)
 
 
-def _fault(task: object, split: str) -> str:
+def _sound(tasks: Iterable[Task]) -> list[Task]:
+    """Those that are tasks at all."""
+    return [task for task in tasks if not _fault(task)]
+
+
+def _fault(task: object) -> str:
     if not isinstance(task, Task):
         return "it is not a Task"
     if not task.prompt:
@@ -120,7 +129,7 @@ def _fault(task: object, split: str) -> str:
             return f"a message has the role {message.get('role')!r}; there are {', '.join(ROLES)}"
     if task.prompt[-1]["role"] == "assistant":
         return "its prompt ends with an assistant's message, so it is not the agent's turn"
-    return "" if task.split == split else f"it says split {task.split!r}, and tasks({split!r}) gave it"
+    return ""
 
 
 def _is_json(value: object) -> bool:
@@ -194,6 +203,8 @@ def first_tasks(environment: Environment[Any], split: Split, seed: int, count: i
     chosen: dict[str, Task] = {}
     stream: Iterator[Task] = itertools.islice(environment.tasks(split, seed), count * 4)
     for task in stream:
+        if _fault(task):
+            continue
         chosen.setdefault(content(task), task)
         if len(chosen) >= count:
             break

@@ -22,7 +22,15 @@ def text(task: Task) -> str:
 
 def content(task: Task) -> str:
     """The same for tasks that ask the same and have the same answer."""
-    return json.dumps([text(task), task.answer], sort_keys=True, default=lambda value: type(value).__name__)
+    return as_text([text(task), task.answer])
+
+
+def as_text(value: object) -> str:
+    """The same for equal values, also for those that are no JSON."""
+    try:
+        return json.dumps(value, sort_keys=True, default=lambda one: type(one).__name__)
+    except (TypeError, ValueError):  # keys that are no texts, a value within itself
+        return repr(value)
 
 
 def pattern(task: Task) -> str:

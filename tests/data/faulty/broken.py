@@ -129,6 +129,53 @@ class NotATask(Sums):
         return replace(super().task(a, b, split), split="train")
 
 
+class YieldsMappings(Sums):
+    """No tasks, but what they would be made of."""
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        return ({"task_id": task.task_id, "prompt": task.prompt} for task in super().tasks(split, seed))
+
+
+class MessageWithoutContent(Sums):
+    def task(self, a: int, b: int, split: Split) -> Task:
+        return replace(super().task(a, b, split), prompt=({"role": "user", "text": f"{a} + {b}"},))
+
+
+class KeysAreTuples(Sums):
+    def task(self, a: int, b: int, split: Split) -> Task:
+        return replace(super().task(a, b, split), answer={(a, b): a + b})
+
+    def is_right(self, text: str, task: Task) -> bool:
+        return super().is_right(text, replace(task, answer=min(task.answer.values())))
+
+    def solve(self, task: Task) -> Iterator[Message]:
+        yield say(str(min(task.answer.values())))
+
+
+class RightIsUnscored(Sums):
+    """The reward has no score for a right answer."""
+
+    @reward(weight=0.1, inline=True)
+    def doubt(self, episode) -> float | None:
+        return None if episode.info["success"] else 0.0
+
+
+class EmptyIsUnscored(Sums):
+    """No fault: a reward need not score everything."""
+
+    @reward(weight=0.1, inline=True)
+    def brevity(self, episode) -> float | None:
+        length = len(episode.messages[-1]["content"].strip())
+        return 0.1 / length if length else None
+
+
+class SolvesSome(Sums):
+    """No fault: the oracle knows no way to do some tasks."""
+
+    def solve(self, task: Task) -> Iterator[Message] | None:
+        return super().solve(task) if task.answer % 3 else None
+
+
 class AnswerIsASet(Sums):
     def task(self, a: int, b: int, split: Split) -> Task:
         return replace(super().task(a, b, split), answer={a + b})
