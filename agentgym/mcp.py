@@ -82,10 +82,10 @@ class McpServer:
         Raises UserError for a tool whose schema is not one.
         """
         if not self.shared:
-            return await McpSession.started(self)
+            return await McpSession(self).started()
         if self._session is None or self._session.is_broken:
-            self._session = await McpSession.started(self)
-        return self._session
+            self._session = McpSession(self)  # before it has started: episodes that begin together share it
+        return await self._session.started()
 
     async def close(self) -> None:
         """End the session that all episodes share."""
@@ -109,19 +109,19 @@ class McpSession:
         self._errors = cast(TextIO, tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115  closed with the session
         self._task = asyncio.create_task(self._serve())
 
-    @classmethod
-    async def started(cls, server: McpServer) -> Self:
-        session = cls(server)
+    async def started(self) -> Self:
+        limit_s = self._server.start_timeout_s
         try:
-            async with asyncio.timeout(server.start_timeout_s):
-                await asyncio.shield(session._opened)
+            async with asyncio.timeout(limit_s):
+                await asyncio.shield(self._opened)
         except TimeoutError as error:
-            await session.end()
-            raise InfraError(f"{session._named()} did not start within {server.start_timeout_s:g} s") from error
-        except BaseException:
-            await session.end()
+            await self.end()
+            raise InfraError(f"{self._named()} did not start within {limit_s:g} s") from error
+        except BaseException as error:
+            if not (self._server.shared and isinstance(error, asyncio.CancelledError)):  # others may wait for it
+                await self.end()
             raise
-        return session
+        return self
 
     @property
     def is_broken(self) -> bool:
@@ -161,9 +161,8 @@ class McpSession:
             self._task.cancel()
         await asyncio.wait([self._task])
         if not self._opened.done():
-            self._opened.cancel()
-        elif not self._opened.cancelled():
-            self._opened.exception()  # it was reported already
+            self._opened.set_exception(InfraError(f"{self._named()} did not start{self._broken}"))
+        self._opened.exception()  # it was reported already
         self._errors.close()
 
     async def _serve(self) -> None:

@@ -119,6 +119,18 @@ async def test_a_cancelled_call_ends_its_session_and_a_shared_one_is_opened_agai
     await server.close()
 
 
+async def test_episodes_that_begin_together_share_one_session_and_its_failure():
+    server = stdio(shared=True)
+    first, *others = await asyncio.gather(*(server.open() for _ in range(3)))
+    assert all(other is first for other in others)
+    process = await pid(first)
+    await server.close()
+    assert not process.exists()
+    silent = McpServer.stdio(sys.executable, "-c", "import time; time.sleep(600)", shared=True, start_timeout_s=0.01)
+    failed = await asyncio.gather(*(silent.open() for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(error, InfraError) and "did not start" in str(error) for error in failed)
+
+
 @pytest.mark.parametrize(
     ("server", "reason"),
     [

@@ -54,11 +54,16 @@ class Summary:
 
 
 async def rescore(
-    saved: Sequence[SavedEpisode], scorer: Scorer, progress: Callable[[int, int], None] = lambda done, total: None
+    saved: Sequence[SavedEpisode],
+    scorer: Scorer,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    evaluation: bool = False,
 ) -> list[Rescored]:
     """All episodes that were scored, broke the rules or were lost to a reward, in their order.
 
     Others that infrastructure broke are left out: they never ended. progress: episodes done, of how many.
+    evaluation: they are of one, where rewards of groups are not scored.
     """
     chosen = [one for one in saved if _can_be_scored(one.episode)]
     afters = [_unscored(one.episode) for one in chosen]
@@ -80,7 +85,7 @@ async def rescore(
         for episode in afters:
             tasks.create_task(score(episode))
     scored = [Rescored(saved=one, after=after) for one, after in zip(chosen, afters, strict=True)]
-    for group in _groups(scored):
+    for group in [] if evaluation else _groups(scored):
         await scorer.score_group([one.after for one in group])
     return scored
 

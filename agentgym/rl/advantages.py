@@ -62,10 +62,11 @@ class Rloo(Advantage):
 class PerTurn(StdNormalized):
     """Each turn gets what the episode earned from it on, compared with the group's mean at that turn.
 
-    A_it = (G_it - mean_j G_jt) / std_j R_j, with the reward to go G_it = R_i - sum_{s<t} r_is, where r_is is what turn
-    s contributed to the reward R_i (rewards of the scope `turn`). Where all R are equal, the deviations' root mean
-    square divides. An episode that ended before turn t enters the mean with what was left at its end. Without rewards
-    of turns it equals `std_normalized`.
+    A_it = (G_it - mean_j G_jt) / scale, with the reward to go G_it = R_i - sum_{s<t} r_is, where r_is is what turn s
+    contributed to the reward R_i (rewards of the scope `turn`). The scale is std_j R_j, or the root mean square of
+    all deviations where that is larger: R that differ by next to nothing must not blow up turns that differ. An
+    episode that ended before turn t enters the mean with what was left at its end. Without rewards of turns it equals
+    `std_normalized`.
     Source: policy gradients with reward to go and a baseline that depends on the time step (Williams 1992; Sutton &
     Barto, Reinforcement Learning, 2018, sec. 13.4); for turns of language-model agents, arXiv:2505.11821, sec. 4.
     """
@@ -80,7 +81,8 @@ class PerTurn(StdNormalized):
         ]
         centred_GT = _centred(to_go_GT, baseline_T)
         flat = [value for row in centred_GT for value in row]
-        scale = centred_rewards(episodes_G)[1] or math.sqrt(math.fsum(value * value for value in flat) / len(flat))
+        spread = math.sqrt(math.fsum(value * value for value in flat) / len(flat))
+        scale = max(centred_rewards(episodes_G)[1], spread)
         return [
             [value / (scale + _EPSILON) for value in row[: len(episode.turns)]]
             for row, episode in zip(centred_GT, episodes_G, strict=True)
@@ -125,6 +127,11 @@ def assign_advantages(group: Group, advantage: Advantage) -> None:
             "give one finite number for each"
         )
     for episode, of_turns in zip(counted, advantage.of_turns(counted) or [[] for _ in counted], strict=True):
+        if of_turns and not (len(of_turns) == len(episode.turns) and all(map(math.isfinite, of_turns))):
+            raise ValueError(
+                f"{type(advantage).__name__} gave the advantages {of_turns} for {len(episode.turns)} turns; "
+                "give one finite number for each"
+            )
         episode.turn_advantages = of_turns
     remaining = iter(values)
     group.advantages = [next(remaining) if counts else None for counts in counts_G]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym.tools import MalformedCall, ToolCall, ToolResult, Tools
+from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Json, Message, ToolTrace
 
 Call = ToolCall | MalformedCall
@@ -60,14 +60,14 @@ def tool_message(call: Call, call_id: str, trace: ToolTrace) -> Message:
 
 async def answer_calls(
     calls: Sequence[Call],
-    tools: Tools,
     ask: Callable[[ToolCall], Awaitable[ToolResult]],
     traces: list[ToolTrace],
     *,
     turn: int,
     max_chars: int,
+    together: bool,
 ) -> None:
-    """Make the calls of one turn: together where all of its tools are safe for that, else one after another.
+    """Make the calls of one turn, together or one after another.
 
     ask: makes one call, and raises what ends the episode. traces: is given a trace of each, in the calls' order;
     of one that has no answer, with the error `broken`.
@@ -92,7 +92,7 @@ async def answer_calls(
             raise
         return trace(cut_text(result.text, max_chars), result.error)
 
-    if len(calls) > 1 and all(isinstance(c, MalformedCall) or tools.is_parallel_safe(c.name) for c in calls):
+    if together:
         traces += await _together([answer(call) for call in calls])
         return
     for call in calls:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 from agentgym.errors import UserError
@@ -66,6 +66,7 @@ class ChatRenderer:
         self._marks_of = _marks_of(tokenizer, ())
         self._told: dict[int, tuple[Schemas, _Told]] = {}  # by id, which the schemas themselves keep from reuse
         self._told_by_text: dict[str, _Told] = {}
+        self._numbers = count()
         self._prompts: Remembered[tuple[int, ...]] = Remembered(256)
         self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
         self._continuations: Remembered[tuple[Frames, str, int]] = Remembered(64)
@@ -265,12 +266,13 @@ class ChatRenderer:
     def _known(self, tools: Schemas) -> _Told:
         if len(self._told) >= _MAX_TOLD:  # tools of each episode, or that change
             self._told.clear()
+            self._told_by_text.clear()
         if id(tools) not in self._told:
             text = json.dumps(list(tools))
             if text not in self._told_by_text:
                 plain, use = json.loads(text), self.tool_use
                 told_as = "" if use.native else told(plain, use.format, self._tool_instruction)
-                self._told_by_text[text] = _Told(len(self._told_by_text), plain, told_as)
+                self._told_by_text[text] = _Told(next(self._numbers), plain, told_as)
             self._told[id(tools)] = tools, self._told_by_text[text]
         return self._told[id(tools)][1]
 
@@ -285,6 +287,8 @@ class ChatRenderer:
         for message in messages:
             marks = self._marks_of[message["role"]]
             changed: Message = {**message, "content": marks.broken_up(message["content"])}
+            if "name" in message:  # of a tool, as the agent called it
+                changed["name"] = marks.broken_up(message["name"])
             if "tool_calls" in message:
                 changed["tool_calls"] = [marks.all_broken_up(call) for call in message["tool_calls"]]
             safe.append(changed)

@@ -102,8 +102,7 @@ class EpisodePlayer:
 
     async def _turns(self, runner: EpisodeRunner) -> None:
         episode, config = runner.episode, self.config
-        tools = runner.context.tools
-        ids = array("I", self.renderer.prompt(episode.messages, None if tools is None else tools.schemas()))
+        ids = array("I", self.renderer.prompt(episode.messages, await runner.schemas()))
         while True:
             room = config.max_episode_tokens - len(ids)
             left_s = runner.until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()

@@ -101,7 +101,7 @@ class LearnableStream(TaskStream):
         super().__init__(tasks)
         self._sampler, self._seed, self._next, self._lag = sampler, seed, start, lag
         self._saved = Estimates(sampler.memory)  # of the groups before `_num_saved`
-        self._num_saved = 0
+        self._num_saved = start  # without a state nothing is known of what was played before
         self._played: dict[int, Played] = {}  # of the groups from there on
         if state is not None:
             self._restore(state)
@@ -136,7 +136,8 @@ class LearnableStream(TaskStream):
         }
 
     def state(self, next_group: int) -> Json:
-        while self._num_saved < next_group - self._lag:
+        # Groups that the draws still wait for are kept: a checkpoint may come before the next draw.
+        while self._num_saved < min(next_group - self._lag, self._num_known):
             self._saved.add(self._played.pop(self._num_saved))
             self._num_saved += 1
         recent: list[Json] = [list(self._played[group]) for group in range(self._num_saved, next_group)]

@@ -20,7 +20,7 @@ from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
-from agentgym.tools import MalformedCall, ToolCall, ToolResult
+from agentgym.tools import MalformedCall, Schema, ToolCall, ToolResult, Tools
 from agentgym.types import Episode, ErrorRecord, Message, Outcome, Stop
 
 log = logging.getLogger(__name__)
@@ -138,13 +138,35 @@ class EpisodeRunner:
                 episode.turns[-1] = replace(episode.turns[-1], masked=True)
         known = len(episode.tool_calls)
         await answer_calls(
-            calls, tools, self._call_tool, episode.tool_calls, turn=self.context.turn, max_chars=config.max_tool_chars
+            calls,
+            self._call_tool,
+            episode.tool_calls,
+            turn=self.context.turn,
+            max_chars=config.max_tool_chars,
+            together=len(calls) > 1 and await self._are_parallel_safe(calls, tools),
         )
         if episode.stop is Stop.MALFORMED:
             return []
         told = [tool_message(*one) for one in zip(calls, ids, episode.tool_calls[known:], strict=True)]
         self.context.messages.extend(told)
         return told
+
+    async def schemas(self) -> Sequence[Schema] | None:
+        """Of the episode's tools; None where it has none."""
+        tools = self.context.tools
+        if tools is None:
+            return None
+
+        async def ask(context: EpisodeContext[Any]) -> Sequence[Schema]:
+            return tools.schemas()
+
+        return await self.call("toolbox", ask)
+
+    async def _are_parallel_safe(self, calls: Sequence[Call], tools: Tools) -> bool:
+        async def ask(context: EpisodeContext[Any]) -> bool:
+            return all(isinstance(call, MalformedCall) or tools.is_parallel_safe(call.name) for call in calls)
+
+        return await self.call("toolbox", ask)
 
     async def _call_tool(self, call: ToolCall) -> ToolResult:
         async def make(context: EpisodeContext[Any]) -> ToolResult:

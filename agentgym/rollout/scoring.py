@@ -108,6 +108,7 @@ class Scorer:
             answers = await _compare(reward, scored)
             for episode, answer in zip(scored, answers, strict=True):
                 if not self._record(episode, reward, answer):
+                    episode.reward = None
                     continue
                 score, weight = episode.rewards[reward.name], self._weights[reward.name]
                 if not weight or episode.reward is None:
@@ -199,14 +200,15 @@ def _on_the_loop(reward: Reward) -> Reward:
 async def _compare(reward: Reward, episodes: Sequence[Episode]) -> list[Answer]:
     """One answer for each episode. A failure is every episode's."""
     try:
-        async with asyncio.timeout(reward.timeout_s):
+        async with asyncio.timeout(reward.timeout_s) as limit:
             scores: Any = cast(Any, reward.function)(episodes)
             scores = list(await scores if inspect.isawaitable(scores) else scores)
         if len(scores) != len(episodes):
             raise ValueError(f"it gave {len(scores)} scores for {len(episodes)} episodes; give one for each")
         return [Answer(score=as_score(score)) for score in scores]
     except Exception as error:  # plugin code: anything may come
-        return [failure(error)] * len(episodes)
+        late = isinstance(error, TimeoutError) and limit.expired()
+        return [_too_late(reward) if late else failure(error)] * len(episodes)
 
 
 def find_reward(name: str, environment: object, registry: PluginRegistry) -> Reward:
@@ -271,6 +273,10 @@ async def _await(reward: Reward, episode: Episode) -> Answer:
     except TimeoutError as error:
         if not limit.expired():
             return failure(error)
-        return Answer(error_kind="TimeoutError", error=f"it took longer than {reward.timeout_s:g} s")
+        return _too_late(reward)
     except Exception as error:  # plugin code: anything may come
         return failure(error)
+
+
+def _too_late(reward: Reward) -> Answer:
+    return Answer(error_kind="TimeoutError", error=f"it took longer than {reward.timeout_s:g} s")

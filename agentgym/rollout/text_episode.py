@@ -226,8 +226,8 @@ class TextEpisode:
 
 
 async def _prompt(runner: EpisodeRunner) -> str:
-    prompt, tools = runner.episode.task.prompt, runner.context.tools
-    return _text(prompt if tools is None else with_tools(prompt, told(tools.schemas(), _CALLS)))
+    prompt, schemas = runner.episode.task.prompt, await runner.schemas()
+    return _text(prompt if schemas is None else with_tools(prompt, told(schemas, _CALLS)))
 
 
 def _text(messages: Sequence[Message]) -> str:

@@ -23,11 +23,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agentgym.errors import InfraError, UserError
 from agentgym.rewards import reward
-from agentgym.types import Episode
+from agentgym.types import Episode, Message
 
 INSTRUCTION: Final = (
     "You grade one conversation between a user, or an environment, and an assistant. The user message is that "
@@ -157,10 +157,8 @@ class Judge:
             raise OSError(f"{url} answered what is not a chat completion: {response.text[:200]!r}") from error
 
     def _request(self, episode: Episode) -> dict[str, Any]:
-        talk = json.dumps(
-            [{"role": message["role"], "content": message["content"]} for message in episode.messages],
-            ensure_ascii=False,
-        )
+        talk = json.dumps([_shown(message) for message in episode.messages], ensure_ascii=False)
+        talk = talk.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate, which JSON's \\u can write
         if len(talk) > self.max_chars:
             half = self.max_chars // 2
             talk = f"{talk[:half]} … {len(talk) - 2 * half} characters left out … {talk[-half:]}"
@@ -209,6 +207,14 @@ class Judge:
         with closing(sqlite3.connect(path, timeout=10)) as base, base:
             base.execute("CREATE TABLE IF NOT EXISTS grades (key TEXT PRIMARY KEY, score REAL)")
             base.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (key, score))
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    """What the judge reads of a message: what was said, and the calls of tools with their arguments."""
+    shown: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    if calls := message.get("tool_calls"):
+        shown["tool_calls"] = [cast(Any, call)["function"] for call in calls]
+    return shown
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Saved episodes under other rewards: which are scored, what is counted as changed, and the command."""
 
 import json
+import re
 
 import pytest
 
@@ -87,6 +88,9 @@ async def test_rewards_of_a_group_see_those_that_were_played_together():
     found = await rescored(*saved(1, episode("a", 0.0), episode("b", 0.0)), *saved(2, episode("d", 0.0)), reward=reward)
     assert seen == [["a", "b"], ["d"]]
     assert [one.after.reward for one in found] == [1.0] * 3
+    async with Scorer([reward], {"together": 1.0}) as scorer:  # an evaluation has no groups
+        [alone] = await rescore(saved(1, episode("a", 0.0)), scorer, evaluation=True)
+    assert alone.after.rewards == {"together": None} and len(seen) == 2
 
 
 REWARDS = """
@@ -109,6 +113,7 @@ def test_the_command_says_what_changes(cli, run_dir, tmp_path):
     end = cli("rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long=2")
     assert end.code == 0, end.err
     assert "3 episodes, 3 with another reward" in end.out
+    assert re.search(r"^long +2 ", end.out, re.MULTILINE)  # the weight, whatever path named the reward
     assert "groups with signal: 1 of 1 before, 1 after; pairs of a group that change their order: 3 of 3" in end.out
     assert "Read one: agentgym episodes runs/one --step 1 --show d" in end.out
 

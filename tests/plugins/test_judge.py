@@ -158,3 +158,17 @@ async def test_no_more_are_asked_at_a_time_than_allowed(endpoint, tmp_path):
 def test_wrong_settings_are_the_users_mistake(settings):
     with pytest.raises(UserError, match="judge: "):
         Judge(**{"model": "m", "base_url": "http://localhost/v1", "rubric": "r", **settings})
+
+
+async def test_the_judge_reads_the_calls_of_tools_and_grades_other_calls_anew(endpoint, tmp_path):
+    def calling(item):
+        episode = said("")
+        function = {"name": "buy", "arguments": {"item": item}}
+        episode.messages[1]["tool_calls"] = [{"type": "function", "id": "call00000", "function": function}]
+        return episode
+
+    endpoint.answers = ['{"score": 8}', '{"score": 2}']
+    one = judge(endpoint, tmp_path)
+    assert [await one.grade(calling("apple")), await one.grade(calling("\ud800"))] == [0.8, 0.2]
+    told = json.loads(endpoint.asked[0]["messages"][1]["content"])
+    assert told[1]["tool_calls"] == [{"name": "buy", "arguments": {"item": "apple"}}]

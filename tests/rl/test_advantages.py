@@ -109,6 +109,23 @@ def test_turns_that_differ_have_signal_where_the_rewards_are_equal():
     assert not group.has_signal
 
 
+def test_rewards_that_differ_by_next_to_nothing_do_not_blow_up_the_turns():
+    group = group_of(with_turns(0.5, 0.5, 0.0), with_turns(0.5001, 0.0, 0.5001))
+    assign_advantages(group, PerTurn())
+    assert max(abs(value) for one in group.episodes for value in one.turn_advantages) < 3
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, float("nan")]])
+def test_advantages_of_turns_that_miss_one_or_are_not_finite_are_refused(values):
+    @dataclasses.dataclass(frozen=True)
+    class Broken(StdNormalized):
+        def of_turns(self, episodes_G):
+            return [values, [0.0, 0.0]]
+
+    with pytest.raises(ValueError, match=r"Broken gave the advantages .* for 2 turns"):
+        assign_advantages(group_of(with_turns(0.5, 0.5, 0.0), with_turns(0.5, 0.0, 0.5)), Broken())
+
+
 def test_an_episode_that_ended_earlier_enters_a_later_turns_mean_with_what_was_left():
     group = group_of(with_turns(1.0, 1.0), with_turns(1.0, 0.0, 1.0), episode(Outcome.INVALID, 0.0))
     assign_advantages(group, PerTurn())

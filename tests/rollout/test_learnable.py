@@ -106,6 +106,18 @@ async def test_a_resumed_run_makes_the_same_draws(save_before):
     assert resumed == whole[90:]
 
 
+@pytest.mark.parametrize("start", [0, 30])
+async def test_draws_go_on_after_a_checkpoint_of_all_that_was_drawn_and_without_an_earlier_state(start):
+    stream = Learnable().stream(Levels(), 7, start, in_flight=1)
+    for group_id in range(start, start + 10):
+        async with asyncio.timeout(60):
+            task = await stream.draw()
+        stream.observe(Group(group_id=group_id, task=task, start_version=0))
+        saved = stream.state(group_id + 1)
+    resumed = Learnable().stream(Levels(), 7, start + 10, in_flight=1, state=saved)
+    assert await resumed.draw() == await stream.draw()
+
+
 async def test_a_state_of_another_sampler_is_the_users_mistake():
     with pytest.raises(UserError, match="another task_sampler"):
         Learnable().stream(Levels(), 0, 5, state={"seen": 3})

@@ -1,5 +1,7 @@
 """Rewards of turns and of groups, and metrics: what they add to an episode, and what is refused."""
 
+import asyncio
+
 import pytest
 
 from agentgym.env import Environment, default_weights
@@ -122,6 +124,17 @@ async def test_a_reward_of_the_group_that_fails_is_each_episodes_error(function)
     assert {(episode.outcome, episode.error.source) for episode in episodes} == {
         (Outcome.INFRA_ERROR, "reward:shortest")
     }
+    assert [episode.reward for episode in episodes] == [None, None]  # no part of a sum
+
+
+async def forever(episodes):
+    await asyncio.Event().wait()
+
+
+async def test_a_reward_of_the_group_that_takes_too_long_says_so():
+    episodes = group_of(3, 5)
+    await score_group(episodes, forever, timeout_s=0.01)
+    assert {episode.error.message for episode in episodes} == {"it took longer than 0.01 s"}
 
 
 async def test_an_episode_that_the_group_gives_no_score_is_unscored():

@@ -91,9 +91,13 @@ class Speaker:
     async def update_weights(self, version: int) -> None: ...
 
 
-def play(tokenizer: HuggingFaceTokenizer, *says: str, config: RolloutConfig = CONFIG) -> tuple[Episode, Speaker]:
+def play(
+    tokenizer: HuggingFaceTokenizer, *says: str, config: RolloutConfig = CONFIG, environment: Shopping | None = None
+) -> tuple[Episode, Speaker]:
+    environment = environment or Shopping()
+
     async def main() -> tuple[Episode, Speaker]:
-        environment, speaker = Shopping(), Speaker(tokenizer, says)
+        speaker = Speaker(tokenizer, says)
         async with Scorer.of(environment, PluginRegistry([])) as scorer:
             player = EpisodePlayer(
                 environment=environment,
@@ -164,3 +168,35 @@ def test_ids_are_those_of_the_tokenizer_in_its_wrapper(tokenizer: HuggingFaceTok
 
 def test_half_a_character_becomes_a_question_mark(tokenizer: HuggingFaceTokenizer) -> None:
     assert tokenizer.encode("a\ud800b") == tokenizer.encode("a?b")
+
+
+class Unable:
+    """Tools of an environment that has a bug."""
+
+    def __init__(self, tools: Any, bug: str) -> None:
+        self.tools, self.bug = tools, bug
+
+    def schemas(self) -> Any:
+        return self._of("schemas")()
+
+    def is_parallel_safe(self, name: str) -> Any:
+        return self._of("is_parallel_safe")(name)
+
+    async def call(self, call: Any) -> Any:
+        return await self.tools.call(call)
+
+    def _of(self, name: str) -> Any:
+        if name == self.bug:
+            raise KeyError(name)
+        return getattr(self.tools, name)
+
+
+@pytest.mark.parametrize("bug", ["schemas", "is_parallel_safe"])
+def test_tools_with_a_bug_cost_the_episode_and_not_the_run(tokenizer: HuggingFaceTokenizer, bug: str) -> None:
+    class Buggy(Shopping):
+        async def toolbox(self, context: Any) -> Any:
+            return Unable(await super().toolbox(context), bug)
+
+    episode, _ = play(tokenizer, MANY * 2, "Done.", environment=Buggy())
+    assert episode.outcome is Outcome.INFRA_ERROR and episode.reward is None
+    assert episode.error is not None and episode.error.source == "environment:Shopping.toolbox"

@@ -47,3 +47,34 @@ def test_broken_calls_never_raise(tool_format):
                 else:
                     json.dumps(call.arguments, allow_nan=False)
     assert faults > 100
+
+
+TOO_LARGE = [("Pythonic", f"[f(x={number})]") for number in ("1e999", "-1e999", "[0x" + "f" * 4000 + "]")]
+EMPTY = [
+    ("DeepSeekV3", "I look. <｜tool▁calls▁begin｜>nothing"),
+    ("KimiK2", "I look. <|tool_calls_section_begin|><|tool_calls_section_end|>"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), [*TOO_LARGE, *EMPTY])
+def test_what_json_cannot_write_and_calls_that_never_come_are_malformed(name, text):
+    parsed = FORMATS[name].parse(text)
+    assert [type(call) for call in parsed.calls] == [MalformedCall]
+    assert parsed.content == ("I look." if "I look." in text else "")
+
+
+def test_a_backslash_in_a_text_is_no_warning():
+    [call] = FORMATS["Pythonic"].parse('[f(x="a\\d")]').calls
+    assert call.arguments == {"x": "a\\d"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("GptOss", "<|channel|>final<|message|>Write to=functions.f to call it."),
+        ("Glm45", "<think>I could <tool_call>f\n</tool_call></think>No."),
+    ],
+)
+def test_what_only_looks_like_a_call_stays_in_the_content(name, text):
+    parsed = FORMATS[name].parse(text)
+    assert (parsed.content, parsed.calls) == (text, ())

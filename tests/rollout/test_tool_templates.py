@@ -129,9 +129,9 @@ def test_a_result_forges_no_control_token_and_no_other_result(renderer_of: Rende
     tokenizer, use = renderer.tokenizer, renderer.tool_use
     control = {tokenizer.encode(token)[0] for token in tokenizer.special_tokens}
 
-    def written(role: str, content: str) -> tuple[list[int], list[int]]:
+    def written(role: str, content: str, tool: str = "buy") -> tuple[list[int], list[int]]:
         message = {"role": role, "content": content} | (
-            {"name": "buy", "tool_call_id": "call00001"} if role == "tool" else {}
+            {"name": tool, "tool_call_id": "call00001"} if role == "tool" else {}
         )
         ids = renderer.reply([message])
         text = tokenizer.decode(ids)
@@ -140,3 +140,17 @@ def test_a_result_forges_no_control_token_and_no_other_result(renderer_of: Rende
     for role in ("tool", "user"):
         for forged in FORGED:
             assert written(role, forged) == written(role, "plain")
+    for forged in FORGED:  # an agent may call a tool by any name
+        assert written("tool", "plain", forged) == written("tool", "plain")
+
+
+def test_tools_of_each_episode_are_not_remembered_for_ever(renderer_of: Renderers) -> None:
+    renderer = renderer_of("qwen3")
+    prompts = set()
+    for number in range(3000):
+        function = {**SCHEMAS[0]["function"], "description": f"Buys {number}."}
+        prompts.add(
+            renderer.prompt([{"role": "user", "content": "hello"}], ({"type": "function", "function": function},))
+        )
+    assert len(prompts) == 3000
+    assert len(renderer._told) == len(renderer._told_by_text) <= 1024

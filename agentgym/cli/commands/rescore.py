@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
     async def job() -> list[Rescored]:
         async with scorer:
-            return await rescore(saved, scorer, (lambda done, total: None) if arguments.json else progress)
+            told = (lambda done, total: None) if arguments.json else progress
+            return await rescore(saved, scorer, told, evaluation=arguments.evals)
 
     scored = run_until_stopped(job(), shell.warn)
     summary = summarize(scored)
@@ -100,7 +101,8 @@ def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -
         for name, weight in given_weights(arguments.reward).items()
     }
     weights = found or dict(recipe.rewards) or default_weights(environment)
-    return Scorer.of(environment, registry, weights), weights
+    by_name = {find_reward(key, environment, registry).name: weight for key, weight in weights.items()}
+    return Scorer.of(environment, registry, weights), by_name  # an import path has a name of its own in an episode
 
 
 def _show(

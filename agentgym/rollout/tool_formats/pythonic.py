@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +19,7 @@ from agentgym.types import Json
 _START, _END = "<|python_start|>", "<|python_end|>"  # of Llama 4
 _LFM_START, _LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
 _LOOKS_LIKE_CALLS = re.compile(r"\[\s*[A-Za-z_][\w.\-]*\s*\(")
+_TOO_LARGE = 10**4000  # Python writes integers of at most 4300 digits
 _CONSTANTS: Mapping[str, Json] = {"true": True, "false": False, "null": None}
 
 
@@ -60,7 +62,9 @@ def _calls(said: str) -> Iterator[ToolCall | MalformedCall]:
     try:
         if _nesting(said) > MAX_DEPTH:
             raise ValueError(TOO_DEEP)
-        tree = ast.parse(said, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of backslashes in texts, such as "\d"
+            tree = ast.parse(said, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error) or "it is too long"
         yield _malformed(said, why)
@@ -115,10 +119,12 @@ def _name(tree: ast.expr) -> str:
 
 def _value(tree: ast.expr) -> Json:
     match tree:
-        case ast.Constant(value=None | bool() | int() | float() | str() as value):
+        case ast.Constant(value=None | bool() | str() as value):
             return value
+        case ast.Constant(value=int() | float() as number):
+            return _number(number)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if number is not True:
-            return -number
+            return -_number(number)
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -126,6 +132,13 @@ def _value(tree: ast.expr) -> Json:
         case ast.Dict(keys=keys, values=values):
             return {_key(key): _value(value) for key, value in zip(keys, values, strict=True)}
     raise ValueError("arguments are literals: nothing is evaluated")
+
+
+def _number(number: float) -> float:
+    """Python reads `1e999` as infinite, and hexadecimal digits of any count, which JSON cannot write."""
+    if not -_TOO_LARGE < number < _TOO_LARGE:
+        raise ValueError("a number is too large")
+    return number
 
 
 def _key(tree: ast.expr | None) -> str:

@@ -25,7 +25,7 @@ class QwenCoder(ToolFormat):
     """`<tool_call><function=NAME><parameter=ARGUMENT>VALUE</parameter>…</function></tool_call>` for each call.
 
     Values have no quotes: objects and lists are read as JSON, all else stays a text, which the tool's schema turns into
-    what it asks for. A value ends at the last place where the tags go on as they must, so it may hold tags of its own.
+    what it asks for. A value ends at the first place where the tags go on as they must, so it may hold tags of its own.
     """
 
     markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)

@@ -13,6 +13,7 @@ from agentgym.errors import UserError
 from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
 from agentgym.rollout.tool_formats.json_calls import MAX_FAULT, Unreadable, dumps, read_json
 from agentgym.rollout.tool_formats.qwen_coder import value_of
+from agentgym.rollout.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 
@@ -71,15 +72,20 @@ class _FromRenderers(ToolFormat):
     opens: ClassVar[str]
 
     def parse(self, text: str) -> Parsed:
-        if self.opens not in text:
+        thoughts = after_thoughts(text)
+        begins = text.find(self.opens, thoughts)
+        if begins < 0:
             return Parsed(text)
         try:
-            found = list(self._found(text))
+            found = list(self._found(text[thoughts:]))
         except UserError:  # it is not installed
             raise
         except (ValueError, RecursionError, IndexError, KeyError) as error:
             return Parsed("", (MalformedCall(text, f"the tool call cannot be read: {type(error).__name__}"),))
-        return Parsed(text[: text.find(self.opens)].strip(), tuple(map(self._call, found)))
+        if not found and self.opens not in self.markers:  # typed in an answer
+            return Parsed(text)
+        calls = tuple(map(self._call, found)) or (_empty(text[begins:]),)
+        return Parsed(text[:begins].strip(), calls)
 
     def _found(self, text: str) -> Iterator[Any]:
         tokenizer, renderer = _load(self.renderer)
@@ -109,6 +115,11 @@ class _FromRenderers(ToolFormat):
 
     @abstractmethod
     def write(self, calls: Sequence[ToolCall], content: str = "") -> str: ...
+
+
+def _empty(text: str) -> MalformedCall:
+    shown = " ".join(text.split())[:MAX_FAULT]
+    return MalformedCall(text, f"tool calls begin here, and none can be read: {shown}")
 
 
 @functools.cache
