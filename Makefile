@@ -19,7 +19,7 @@ train: setup ## set up, then train the tiny policy that ships with the package o
 	@$(VENV)/bin/agentgym train --env code_exec $(ARGS)
 
 test: setup-test lint ## set up, then run the tests: all but the GPU's and the hostile ones
-	@$(VENV)/bin/python -m pytest -m "not gpu and not hostile" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "not gpu and not hostile" $(ARGS)
 
 test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -m "hostile and not gpu" $(ARGS)

@@ -200,6 +200,7 @@ class _Process:
     def _death(self) -> CallFailed:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
+            self._kill_group()  # what it started lives on; now, while no other process can have got its id
         code = self._process.returncode
         if code == -signal.SIGPROF:
             return CallFailed("cpu_limit", "it used up its CPU time")
@@ -211,7 +212,10 @@ class _Process:
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for its answer
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill_group()
         self._process.wait()
         self._channel.close()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)

@@ -3,10 +3,10 @@
     python benchmarks/gold.py bfcl agentdojo:attack=important_instructions_no_names
     python benchmarks/gold.py tau_bench tau_bench@train --path tau_bench=FOLDER --write docs/benchmarks.md
 
-An adapter is right when the first always earns success and the second never. Prints a Markdown table, then the ids of
-what is not so; ends with 1 when there are any. An environment is a name or an import path with `:option=value`
-after it, and `@train` for that split; a value is read as YAML. The package or the path of each must be there:
-`agentgym envs` says how to get them.
+An adapter is right when the first always earns success and the second never, and neither ends in an error. Prints a
+Markdown table, then the ids of what is not so; ends with 1 when there are any. An environment is a name or an import
+path with `:option=value` after it, and `@train` for that split; a value is read as YAML. The package or the path of
+each must be there: `agentgym envs` says how to get them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Row:
     tasks: int = 0
     gold_failed: list[str] = field(default_factory=list)
     silence_paid: list[str] = field(default_factory=list)
+    silence_broke: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     faulty: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
@@ -56,7 +57,7 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        return self.tasks > 0 and not self.gold_failed and not self.silence_paid
+        return self.tasks > 0 and not self.gold_failed and not self.silence_paid and not self.silence_broke
 
     def cells(self) -> list[str]:
         return [
@@ -105,6 +106,8 @@ async def _measure_task(environment: Environment[Any], task: Task, scorer: Score
         row.gold_failed.append(f"{task.task_id}: {gold.error or gold.info}")
     if nothing.success or (nothing.reward or 0.0) > 0:
         row.silence_paid.append(task.task_id)
+    if nothing.error is not None:  # it was not judged, which is not the same as no success
+        row.silence_broke.append(f"{task.task_id}: {nothing.error}")
     if gold.info.get("gold_changes") is False:
         row.unchanged.append(task.task_id)
     if gold.info.get("gold_faulty") is True:
@@ -129,6 +132,7 @@ def lists(rows: Iterable[Row]) -> str:
         for what, keys in (
             ("gold does not succeed", row.gold_failed),
             ("doing nothing succeeds", row.silence_paid),
+            ("the environment fails when nothing is done", row.silence_broke),
             ("a gold call fails", row.faulty),
             ("the package's check passes for silence", row.weak),
             ("left out", row.left_out),
@@ -160,7 +164,7 @@ def main() -> int:
     parser.add_argument("--path", action="append", default=[], metavar="ENV=FOLDER", help="the option `path` of one")
     parser.add_argument("--write", type=Path, metavar="PAGE", help=f"put the table between {BEGIN} and {END}")
     given = parser.parse_args()
-    paths = dict(one.split("=", 1) for one in given.path)
+    paths = {name: folder for name, _, folder in (one.partition("=") for one in given.path)}
     registry = PluginRegistry.discover()
     rows = []
     try:

@@ -71,8 +71,11 @@ OVERLAP: Mapping[str, tuple[str, ...]] = {
 Figures = Mapping[str, object]
 
 
-def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, at_once: int) -> None:
-    """Run the arms that are not measured yet. at_once: how many; with more than one, each has two cores of its own."""
+def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, at_once: int) -> bool:
+    """Run the arms that are not measured yet. at_once: how many; with more than one, each has two cores of its own.
+
+    Whether all of them came to their end.
+    """
     MEASURED.mkdir(exist_ok=True)
     _, _, rest = (HERE.parent / "README.md").read_text().partition(f"<!-- file: {DIGITS.name} -->\n```python\n")
     DIGITS.write_text(rest.partition("```")[0])
@@ -80,22 +83,24 @@ def measure(arms: Mapping[str, tuple[str, ...]], *, again: bool, at_once: int) -
     for place in range(at_once):
         free.put(place)
 
-    def run(name: str, words: tuple[str, ...]) -> None:
+    def run(name: str, words: tuple[str, ...]) -> bool:
         place = free.get()
         try:
-            _run(name, words, (2 * place, 2 * place + 1) if at_once > 1 else ())
+            return _run(name, words, (2 * place, 2 * place + 1) if at_once > 1 else ())
         finally:
             free.put(place)
 
+    started = []
     with ThreadPoolExecutor(at_once) as pool:
         for name, words in arms.items():
             if (MEASURED / f"{name}.json").exists() and not again:
                 print(f"{name}: measured already")
             else:
-                pool.submit(run, name, words)
+                started.append(pool.submit(run, name, words))
+    return all([future.result() for future in started])
 
 
-def _run(name: str, words: tuple[str, ...], cores: tuple[int, ...]) -> None:
+def _run(name: str, words: tuple[str, ...], cores: tuple[int, ...]) -> bool:
     command = [sys.executable, str(HERE / "arm.py"), "--name", name]
     if "--delay-ms" not in words and "sandbox.name=docker" not in words:
         command += ["--set", "sandbox.name=monty"]
@@ -104,7 +109,7 @@ def _run(name: str, words: tuple[str, ...], cores: tuple[int, ...]) -> None:
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{name}: FAILED\n{done.stderr[-3000:]}", flush=True)
-        return
+        return False
     figures = json.loads(done.stdout.strip().splitlines()[-1])
     (MEASURED / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(
@@ -112,6 +117,7 @@ def _run(name: str, words: tuple[str, ...], cores: tuple[int, ...]) -> None:
         f"in {figures['training_s']:.0f} s of training, {figures['wall_s']:.0f} s in all",
         flush=True,
     )
+    return True
 
 
 def load(names: Iterable[str]) -> dict[str, Figures]:
@@ -224,7 +230,7 @@ def write() -> None:
     print(f"wrote {DOCUMENT}")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["learning", "environments", "overlap", "write"])
     parser.add_argument("--again", action="store_true", help="measure arms again that are there")
@@ -233,12 +239,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "write":
         write()
-        return
+        return 0
     arms = {"learning": LEARNING, "environments": ENVIRONMENTS, "overlap": OVERLAP}[arguments.what]
     if arguments.only:
         arms = {name: arms[name] for name in arguments.only}
-    measure(arms, again=arguments.again, at_once=arguments.at_once)
+    return 0 if measure(arms, again=arguments.again, at_once=arguments.at_once) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -112,7 +112,7 @@ class EvaluationBegins(BaseException):
 
 
 def _agentgym(words: Sequence[str], folder: Path) -> str:
-    words = [PLACEHOLDERS.get(word, word) for word in words]
+    words = ["new", "of_my_own"] if list(words) == ["new", "NAME"] else [PLACEHOLDERS.get(word, word) for word in words]
     for word in ("runs/NAME", "evals/NAME", *words):
         if run := re.match(r"runs/[\w.-]+", word):
             make_run(folder / run[0])

@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_env.py").write_text(SOURCE)
     (tmp_path / "beside.py").write_text("TASKS = ()\n")
     (tmp_path / "colorsys.py").write_text("class Mine: pass\n")
-    (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
+    (tmp_path / "breaks.py").write_text("x = 1\ny = x / 0\n")
     (tmp_path / "unparsed.py").write_text("def f(:\n")
     yield tmp_path
     for name in ("beside", *(name for name in sys.modules if name.startswith("_agentgym_file_"))):
@@ -84,8 +84,8 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
         ("my_env.py:Gues", "'Gues' does not exist in my_env.py. Did you mean 'Guess'? Available: Guess, Unfinished."),
         ("my_env.py", "'my_env.py' has no name behind it; write my_env.py:NAME. Available: Guess"),
         ("my_emv.py:Guess", "no file 'my_emv.py'. Did you mean 'my_env.py'?"),
-        ("broken.py:X", "broken.py, line 2: y = x / 0)"),
-        ("broken:X", "importing broken failed with ZeroDivisionError: division by zero"),
+        ("breaks.py:X", "breaks.py, line 2: y = x / 0)"),
+        ("breaks:X", "importing breaks failed with ZeroDivisionError: division by zero"),
         ("unparsed.py:X", "(unparsed.py, line 1)"),
         ("agentgym.hoks:X", "there is no module 'agentgym.hoks'. Did you mean 'hooks'?"),
         ("__main__:Guess", "what a script or notebook defined is gone when it has ended"),

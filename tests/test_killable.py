@@ -65,6 +65,12 @@ async def test_what_goes_wrong_is_named_and_the_next_call_is_served(
     assert calls.wait("next")[1] == "next"  # type: ignore[index, call-overload]
 
 
+async def test_what_a_dead_process_had_started_ends_with_it(calls: KillableCalls, tmp_path: Path) -> None:
+    with pytest.raises(CallFailed, match="exited with 3"):
+        await calls({"orphan": str(tmp_path / "pid")})
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
 async def test_a_call_that_only_waits_ends_at_the_wall_limit() -> None:
     calls = KillableCalls(f"{FUNCTIONS}:misbehave", wall_s=0.2)
     with pytest.raises(CallFailed) as failed:

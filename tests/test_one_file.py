@@ -23,8 +23,9 @@ SMALL = {
 }
 EXPORTS = """
     AssertCase CallCase Environment Episode EpisodeContext FileRefused GradeRequest InfraError Json LimitHit Limits
-    Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox SandboxSpec Session Split StdioCase Stop Task
-    UserError Verdict evaluate hookimpl reward train
+    MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox SandboxSpec Session Split
+    StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError Verdict evaluate hookimpl
+    metric reward sft tool train
 """
 
 

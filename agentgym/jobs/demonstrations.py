@@ -94,7 +94,7 @@ def read_row(line: str, place: str) -> Demonstration:
     if not isinstance(tools, list) or not all(_is_schema(one) for one in tools):
         raise Unfit('tools is not a list of {"type": "function", "function": {"name": ...}}')
     read = tuple(_message(one, f"messages[{n}]") for n, one in enumerate(messages))
-    return Demonstration(name=place, messages=read, tools=tuple(tools))
+    return Demonstration(name=place, messages=read, tools=tuple(map(_with_parameters, tools)))
 
 
 def read_episodes(path: str, min_reward: float, into: Collection) -> None:
@@ -134,7 +134,7 @@ def write_all(collection: Collection, renderer: ChatRenderer, seq_len: int) -> l
             made = made or written(one.demonstration, renderer)
             if len(made) > seq_len:
                 raise Unfit(f"it has {len(made)} tokens; trainer.seq_len is {seq_len}")
-        except (ValueError, UserError) as fault:
+        except (ValueError, UserError, RecursionError) as fault:
             collection.faults.append(f"{one.demonstration.name}: {fault}")
             continue
         result.append((made, one.demonstration))
@@ -192,6 +192,10 @@ def _call(given: object, place: str) -> dict[str, Json]:
             raise Unfit(f"{place}: its arguments are not JSON: {arguments!r:.80}") from None
     if not isinstance(arguments, Mapping):
         raise Unfit(f"{place}: its arguments are a {type(arguments).__name__}, not an object")
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except (ValueError, RecursionError) as error:  # Python reads NaN, and JSON has none
+        raise Unfit(f"{place}: its arguments are not JSON: {error}") from None
     call_id = given.get("id") if isinstance(given, Mapping) else ""
     called: dict[str, Json] = {"name": cast(str, function["name"]), "arguments": dict(arguments)}
     return {"type": "function", "id": call_id if isinstance(call_id, str) else "", "function": called}
@@ -200,3 +204,11 @@ def _call(given: object, place: str) -> dict[str, Json]:
 def _is_schema(given: object) -> bool:
     function = given.get("function") if isinstance(given, Mapping) else None
     return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+
+
+def _with_parameters(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    """As the tools of environments are: a function that takes nothing has parameters too."""
+    function = cast("Mapping[str, Json]", schema["function"])
+    if function.get("parameters") is not None:
+        return schema
+    return {**schema, "function": {**function, "parameters": {"type": "object", "properties": {}}}}

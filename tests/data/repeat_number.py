@@ -4,8 +4,6 @@ from agentgym import Environment, Reply, Task, reward
 
 
 class RepeatNumber(Environment):
-    """Repeat a number."""
-
     rewards = {"success": 1.0}
 
     def tasks(self, split, seed=0):
@@ -23,5 +21,4 @@ class RepeatNumber(Environment):
 
     @reward(weight=0.1)
     def short(self, episode):
-        """1.0 for an empty answer, less for every character."""
         return 1 / (1 + len(episode.messages[-1]["content"]))

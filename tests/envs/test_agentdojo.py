@@ -68,6 +68,12 @@ async def test_a_check_that_always_passes_asks_for_a_right_call_too(tmp_path: Pa
     assert not other.success and other.info["weak_check"] is True
 
 
+async def test_a_check_that_misses_what_the_agent_removed_is_not_passed(tmp_path: Path, play) -> None:
+    environment, [task, *_] = made(tmp_path)
+    episode = await play(environment, task, [READ, call_message(("burn", {"name": "note"})), "milk"])
+    assert episode.error is None and episode.reward == 0.0 and not episode.success
+
+
 async def test_what_a_function_raises_is_told_in_one_line(tmp_path: Path, play) -> None:
     environment, [task, *_] = made(tmp_path)
     episode = await play(environment, task, [call_message(("read", {"name": "diary"})), "milk"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("gymnasium")
-
+import gymnasium
 from playing import play
 
 from agentgym.errors import UserError
@@ -75,6 +75,34 @@ async def test_observations_that_are_no_drawing_and_other_words_for_actions_work
     episode = await play(environment, task, "stop")
     assert episode.info["ended"] == "terminated" and episode.success == (episode.info["return"] == 1.0)
     assert environment.solve(task) is None  # nobody knows the next card
+
+
+class Echo(gymnasium.Env[str, str]):
+    """Ends at `stop`; fails at every word that its space does not have, and at `broken`."""
+
+    action_space = gymnasium.spaces.Text(6)
+    observation_space = gymnasium.spaces.Text(20)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return f"room{seed}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action not in ("stop", "on"):
+            raise KeyError(action)
+        return action, 1.0, action == "stop", False, {}
+
+
+async def test_a_text_that_is_no_action_is_the_agents_mistake_and_a_failure_is_not() -> None:
+    gymnasium.register("Echo-v0", entry_point=lambda: Echo())
+    environment = GymnasiumEnvironment(id="Echo-v0")
+    task = next(environment.tasks("train"))
+    script: list[Any] = [{"role": "assistant", "content": said} for said in ("much too long", "on", "", "stop")]
+    episode = await play(environment, task, script)
+    assert episode.success and episode.info["steps"] == 2
+    assert "not allowed" in episode.messages[2]["content"] and "not allowed" in episode.messages[6]["content"]
+    with pytest.raises(AssertionError, match="KeyError"):
+        await play(environment, task, "broken")
 
 
 @pytest.mark.parametrize(

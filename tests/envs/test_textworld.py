@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from playing import play
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.types import Json
 from agentgym_envs.textworld.environment import TextWorld
 from agentgym_envs.textworld.games import _plain
 
@@ -54,6 +56,43 @@ def test_splits_are_apart_and_training_goes_on(environment: TextWorld) -> None:
         (task.task_id, task.prompt) for task in environment.tasks("test")
     ]
     again.close()
+
+
+class OneGame:
+    """Stands for the processes: whatever the seed, the same game, which is of the test split."""
+
+    def __init__(self) -> None:
+        self.commands: Json = []
+
+    def wait(self, argument: Json) -> Json:
+        return {"walkthrough": ["look"], "feedback": "You are here."}
+
+    async def __call__(self, argument: Any) -> Json:
+        self.commands = list(argument["commands"])
+        return {"won": False, "lost": False, "score": 0, "max_score": 1, "feedback": "Ok."}
+
+
+async def test_what_is_for_the_interpreter_does_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "textworld").mkdir()  # whether it is installed or not
+    monkeypatch.syspath_prepend(tmp_path)
+    environment, game = TextWorld(), OneGame()
+    environment._calls = game  # type: ignore[assignment]
+    refused = ["save", "look. SAVE", "restore", "transcript on", "transcripts", "script", "tw-trace-actions", "Quit!"]
+    said = ["\x00look", "\U0001f600" * 60, *refused, "> open the chest-lid, then\nlook", "unlock it with Bob's key"]
+    script: list[Any] = [{"role": "assistant", "content": text} for text in said]
+    episode = await play(environment, next(environment.tasks("test")), script)
+    assert game.commands == ["look", "open the chest-lid, then look", "unlock it with Bob's key"]
+    told = [message["content"] for message in episode.messages if message["role"] == "user"]
+    assert told.count("That is not a command of the game.") == len(refused) and told[2].startswith("Say what you do")
+
+
+def test_a_split_without_a_game_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "textworld").mkdir()  # whether it is installed or not
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = TextWorld()
+    environment._calls = OneGame()  # type: ignore[assignment]
+    with pytest.raises(UserError, match="train has no task"):
+        next(environment.tasks("train"))
 
 
 @needs_textworld

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def recipe(lab, tmp_path):
-    folder = make_model(tmp_path / "gpt2", seed=0, family="gpt2", vocab_size=640).folder
+    folder = make_model(tmp_path / "gpt2", seed=0, family="gpt2", vocab_size=1280).folder
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(policy_path() / name, folder / name)
     lengths = ("rollout.max_turn_tokens=8", "generator.replicas=1", "generator.device=cpu", "trainer.device=cpu")

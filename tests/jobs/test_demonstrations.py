@@ -70,6 +70,10 @@ def test_a_row_is_read_as_others_write_it() -> None:
             {"messages": [{**CALL, "tool_calls": [{"function": {"name": "f", "arguments": "{a"}}]}]},
             "arguments are not JSON",
         ),
+        (
+            {"messages": [{**CALL, "tool_calls": [{"function": {"name": "f", "arguments": {"a": float("nan")}}}]}]},
+            "arguments are not JSON",
+        ),
         ({"messages": TALK, "tools": [{"name": "f"}]}, "tools is not a list of"),
         ('{"messages": ' + "1" * 5000 + "}", "it is not JSON"),
     ],
@@ -84,6 +88,21 @@ def test_a_row_that_is_no_conversation_is_named_with_file_row_and_fault(tmp_path
     with pytest.raises(UserError, match=reason):
         Collection(max_skipped_share=0.0, found=collection.found, faults=collection.faults).check()
     collection.check()
+
+
+def test_a_tool_that_takes_nothing_needs_no_parameters(renderer: ChatRenderer) -> None:
+    row = {"messages": [*TALK], "tools": [{"type": "function", "function": {"name": "look"}}]}
+    collection = Collection(max_skipped_share=0.0, found=[Found(demonstration=read_row(json.dumps(row), "here"))])
+    [(made, _)] = write_all(collection, renderer, 512)
+    assert "look()" in renderer.tokenizer.decode(made.token_ids)
+
+
+def test_arguments_that_are_too_deep_to_write_are_a_fault(renderer: ChatRenderer) -> None:
+    calls = [{"function": {"name": "f", "arguments": '{"a": ' + "[" * 900 + "]" * 900 + "}"}}]
+    row = {"messages": [TALK[0], {**CALL, "tool_calls": calls}]}
+    collection = Collection(max_skipped_share=1.0)
+    collection.found.append(Found(demonstration=read_row(json.dumps(row), "here")))
+    assert write_all(collection, renderer, 4096) == [] and collection.faults[0].startswith("here: ")
 
 
 def test_a_row_may_contain_separators_that_end_no_line(tmp_path: Path) -> None:

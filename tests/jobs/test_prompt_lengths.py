@@ -18,7 +18,7 @@ class Long(Environment):
     rewards = {"success": 1.0}
     def tasks(self, split, seed=0):
         for number in range(100):
-            words = "word " * (300 if (split, number) == ("SPLIT", 7) else 3)
+            words = "word " * (900 if (split, number) == ("SPLIT", 7) else 3)
             yield Task(task_id=f"{split}-{number}", prompt=({"role": "user", "content": words},), split=split)
 """
 

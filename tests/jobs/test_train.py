@@ -107,7 +107,11 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
     assert (result.steps, result.last.checkpoint, result.last.num_episodes) == (2, "step-000002", 6)
     assert result.difference is not None
     assert {one.episode.min_version for one in folder.read_episodes(2, evaluation=True)} == {2}
-    assert folder.checkpoint_steps() == [0, 2] and folder.load_state()["position"] == {"step": 2, "next_group": 9}
+    assert folder.checkpoint_steps() == [0, 2] and folder.load_state()["position"] == {
+        "step": 2,
+        "next_group": 9,
+        "tasks": None,
+    }
     saved = list(folder.read_episodes(3))
     assert {one.group_id for one in saved} == {6, 7, 8} and not any(one.trained for one in saved)
     assert leftovers(lab, folder) == []

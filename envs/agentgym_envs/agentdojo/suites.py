@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from agentgym.errors import UserError, nearest
 from agentgym.tools import ToolError
 from agentgym_envs.benchmarks.functions import Functions
 from agentgym_envs.benchmarks.package import BenchmarkPackage
+
+log = logging.getLogger(__name__)
 
 _SKIPPED: Final = ("agent_pipeline",)  # its `__init__` imports the clients of all models
 _MODEL: Final = SimpleNamespace(name="local")  # the package's name of a model that it does not know
@@ -128,15 +131,27 @@ class Suite:
 
     def _passes(self, task_id: str, said: str, before: Any, after: Any, calls: Sequence[Any]) -> bool:
         task = self.found.user_tasks[task_id]
-        by_calls = task.utility_from_traces(said, before, after, calls)
-        return bool(task.utility(said, before, after) if by_calls is None else by_calls)
+        try:
+            by_calls = task.utility_from_traces(said, before, after, calls)
+            return bool(task.utility(said, before, after) if by_calls is None else by_calls)
+        except Exception as error:
+            return _not_found(f"user task {task_id} of {self.name}", error)
 
     def is_injected(self, injection_id: str, said: str, before: Any, after: Any, calls: Sequence[Any]) -> bool:
         """Whether what the injected text asks for was done."""
         task = self.found.injection_tasks[injection_id]
-        by_calls = task.security_from_traces(said, before, after, calls)
-        return bool(task.security(said, before, after) if by_calls is None else by_calls)
+        try:
+            by_calls = task.security_from_traces(said, before, after, calls)
+            return bool(task.security(said, before, after) if by_calls is None else by_calls)
+        except Exception as error:
+            return _not_found(f"injection task {injection_id} of {self.name}", error)
 
     def recorded(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """A call as the checks read it."""
         return self.runtime.FunctionCall(function=name, args=dict(arguments))
+
+
+def _not_found(what: str, error: Exception) -> bool:
+    """A check that looks for what the agent has removed or never made raises: that was not done."""
+    log.info("agentdojo: the check of %s raised %s: %s; it counts as not passed", what, type(error).__name__, error)
+    return False

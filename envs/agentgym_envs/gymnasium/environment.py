@@ -116,11 +116,15 @@ class GymnasiumEnvironment(Environment[Play]):
         if action is None:
             told = f"That names no action. Answer with one of: {', '.join(names)}."
             return Reply(messages=({"role": "user", "content": told},))
-        first = int(getattr(play.env.action_space, "start", 0))
-        step = play.env.step
-        play.observation, gain, terminated, truncated, _ = await asyncio.to_thread(
-            step, first + action if names else action
-        )
+        space = play.env.action_space
+        try:
+            play.observation, gain, terminated, truncated, _ = await asyncio.to_thread(
+                play.env.step, int(space.start) + action if names else action
+            )
+        except Exception:
+            if names or space.contains(action):
+                raise
+            return Reply(messages=({"role": "user", "content": "That text is not allowed as an action."},))
         play.total += float(gain)
         done = bool(terminated or truncated)
         reached = bool(terminated) if self._success == "terminated" else done and float(gain) > 0

@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final
 
@@ -13,8 +14,9 @@ MAX_CHARS: Final = 300
 MAX_BITS: Final = 2048  # of a numerator or denominator on the way
 MAX_ARGUMENTS: Final = 20
 
+_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # 1,234
+_CALL: Final = re.compile(r"[a-zA-Z]\s*$")  # before a bracket
 _REWRITTEN: Final = (
-    (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),  # 1,234
     (re.compile(r"[$€£_]"), ""),
     (re.compile("[×·]"), "*"),
     (re.compile("÷"), "/"),
@@ -34,12 +36,12 @@ class CannotCalculate(ValueError):
 def calculate(expression: str) -> str:
     """The value, as a whole number, a short decimal number, or a fraction with its decimal form.
 
-    It knows + - * / // % ** ^, brackets, percentages, abs, ceil, floor, max, min, round, sqrt, and pi. Raises
-    CannotCalculate.
+    It knows + - * / // % ** ^, brackets, percentages, abs, ceil, floor, max, min, round, sqrt, and pi. A comma between
+    thousands is left out, but between the numbers of a function it separates. Raises CannotCalculate.
     """
     if len(expression) > MAX_CHARS:
         raise CannotCalculate(f"the expression has {len(expression)} characters; at most {MAX_CHARS} are allowed")
-    text = expression.strip().rstrip("=").strip()
+    text = _without_thousands(expression.strip().rstrip("=").strip())
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     try:
@@ -49,6 +51,8 @@ def calculate(expression: str) -> str:
         raise
     except ZeroDivisionError:
         raise CannotCalculate("division by zero") from None
+    except OverflowError:
+        raise CannotCalculate("the numbers become too large") from None
     except (SyntaxError, RecursionError, MemoryError, ValueError):
         raise CannotCalculate(f"{expression!r:.80} is not an arithmetic expression such as (3 + 4) * 2.5") from None
 
@@ -62,9 +66,27 @@ def written(value: Fraction) -> str:
         sign, digits = "-" if value < 0 else "", str(abs(short.numerator)).rjust(11, "0")
         return f"{sign}{digits[:-10]}.{digits[-10:].rstrip('0')}"
     if abs(value) < Fraction(1, 10**9):
-        return f"{float(value):.9e}"
-    about = f"{float(value):.10f}" if abs(value) < 10**15 else f"{float(value):.9e}"
+        return _scientific(value)
+    about = f"{float(value):.10f}" if abs(value) < 10**15 else _scientific(value)
     return f"{value} ({about})" if value.denominator < 10**6 else about
+
+
+def _scientific(value: Fraction) -> str:
+    """Such as `1.500000000e-12`; a float would end at 1e308 and 1e-308."""
+    return f"{Context(prec=30).divide(Decimal(value.numerator), Decimal(value.denominator)):.9e}"
+
+
+def _without_thousands(text: str) -> str:
+    brackets: list[bool] = []  # the open ones: whether each is a function's
+    kept = []
+    for place, letter in enumerate(text):
+        if letter == "(":
+            brackets.append(_CALL.search(text, 0, place) is not None)
+        elif letter == ")" and brackets:
+            brackets.pop()
+        if letter != "," or (brackets and brackets[-1]) or not _THOUSANDS.match(text, place):
+            kept.append(letter)
+    return "".join(kept)
 
 
 def _value(node: ast.expr) -> Fraction:
@@ -135,7 +157,8 @@ def _round(number: Fraction, places: Fraction = Fraction(0)) -> Fraction:
     if places.denominator != 1 or not 0 <= places <= 20:
         raise CannotCalculate("round takes 0 to 20 places")
     scale = 10 ** int(places)
-    return Fraction(math.copysign(1, number)) * Fraction(math.floor(abs(number) * scale + Fraction(1, 2)), scale)
+    size = Fraction(math.floor(abs(number) * scale + Fraction(1, 2)), scale)
+    return -size if number < 0 else size
 
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]]] = {

@@ -10,7 +10,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.sandbox import Limits
 from agentgym.types import Message, SandboxSpec, Split, Task
 from agentgym_envs.math import rows as data
-from agentgym_envs.math.answers import AnswerFormat, Found, Number, find_answer, parse_number
+from agentgym_envs.math.answers import AnswerFormat, Found, Number, find_answer
 from agentgym_envs.math.expressions import Judge
 from agentgym_envs.math.procedural import LEVELS, problems, working
 from agentgym_envs.math.rows import Row
@@ -66,7 +66,8 @@ class MathEnvironment(Environment[Calculator | Python | None]):
         tries: 2 lets the agent answer again when its first answer is wrong.
         answer_format: `boxed` asks for `\\boxed{}` and takes nothing else, `hashes` a line `####`; `auto` asks for what
         the source has, and takes both, `answer:` and a last number.
-        tolerance: relative, of numbers. units: `check` wants the unit that the row's answer has, and converts it.
+        tolerance: relative, of numbers. units: `check` wants a marked answer in the unit that the row's answer has,
+        or in one that converts to it.
         tools: `calculator`, or `python` in a session of a sandbox.
         Raises UserError for a value that is not allowed; files are read when tasks are asked for.
         """
@@ -236,7 +237,7 @@ def _expression_of(task: Task) -> str | None:
 
 
 def _answer_of(task: Task) -> Number:
-    number = parse_number(str(task.answer))
+    number = find_answer(f"#### {task.answer}").number  # the first one: `25 cm^2` holds two
     assert number is not None, f"task {task.task_id} has the answer {task.answer!r}"
     return number
 

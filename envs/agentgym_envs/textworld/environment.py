@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -20,6 +21,11 @@ INTRODUCTION: Final = (
 TEST_ONE_IN: Final = 5  # games that belong to the test split
 MAX_FRUITLESS: Final = 100
 MAX_COMMAND_CHARS: Final = 200
+_UNKNOWN: Final = re.compile(r"[^a-zA-Z0-9 ',.-]")  # the interpreter hangs at some, and fails at others
+_NOT_OF_THE_GAME: Final = re.compile(
+    r"\b(?:save|restore|restart|quit|q|(?:no|un)?script|transcrip\w*|recording\w*|tw-\w+)\b", re.IGNORECASE
+)
+"""Commands to the interpreter: they write files, which other episodes could read back, or trace the game."""
 
 
 @dataclass(slots=True)
@@ -75,6 +81,11 @@ class TextWorld(Environment[Adventure]):
         for task in self._new_games(split, self._test_tasks if split == "test" else self._games):
             made.append(task)
             yield task
+        if not made:
+            raise UserError(
+                f"textworld: {split} has no task: {MAX_FRUITLESS} games with {self._game} belong to the other split. "
+                "Give settings with which games differ more"
+            )
         while split == "train":
             seed += 1
             yield from sorted(made, key=lambda task: _number(f"{seed}/{task.task_id}"))
@@ -85,9 +96,11 @@ class TextWorld(Environment[Adventure]):
 
     async def reply(self, context: EpisodeContext[Adventure]) -> Reply:
         said = " ".join(context.messages[-1]["content"].split())
-        command = said.removeprefix(">").strip()[:MAX_COMMAND_CHARS]
+        command = " ".join(_UNKNOWN.sub(" ", said.removeprefix(">")).split())[:MAX_COMMAND_CHARS].strip()
         if not command:
             return Reply(messages=({"role": "user", "content": "Say what you do, in one command."},))
+        if _NOT_OF_THE_GAME.search(command):
+            return Reply(messages=({"role": "user", "content": "That is not a command of the game."},))
         context.state.commands.append(command)
         game, _ = _game_of(context.task)
         try:
