@@ -80,3 +80,9 @@ def test_a_backslash_in_a_text_is_no_warning():
 def test_what_only_looks_like_a_call_stays_in_the_content(name, text):
     parsed = FORMATS[name].parse(text)
     assert (parsed.content, parsed.calls) == (text, ())
+
+
+def test_many_malformed_calls_are_quoted_as_they_were_sampled():
+    parsed = FORMATS["Pythonic"].parse("[f(x='é'), f('é',\r\n 1), g(2)" + ", f(1)" * 20000 + "]")  # took minutes
+    assert [getattr(call, "text", "") for call in parsed.calls[:3]] == ["", "f('é',\n 1)", "g(2)"]
+    assert len(parsed.calls) == 20003

@@ -70,12 +70,20 @@ def _calls(said: str) -> Iterator[ToolCall | MalformedCall]:
         why = error.msg if isinstance(error, SyntaxError) else str(error) or "it is too long"
         yield _malformed(said, why)
         return
+    lines = said.replace("\r\n", "\n").replace("\r", "\n").encode().split(b"\n")  # as Python reads them
     for one in tree.elts if isinstance(tree, ast.List) else [tree]:
-        source = ast.get_source_segment(said, one) or said
         try:
             yield _call(one)
         except (ValueError, RecursionError) as error:
-            yield _malformed(source, str(error) or "it is nested too deeply")
+            yield _malformed(_source(lines, one), str(error) or "it is nested too deeply")
+
+
+def _source(lines: Sequence[bytes], tree: ast.expr) -> str:
+    """The text of a part; `ast.get_source_segment` splits the whole into lines again for each."""
+    parts = [*lines[tree.lineno - 1 : tree.end_lineno]]
+    parts[-1] = parts[-1][: tree.end_col_offset]
+    parts[0] = parts[0][tree.col_offset :]
+    return b"\n".join(parts).decode()
 
 
 def _nesting(said: str) -> int:
