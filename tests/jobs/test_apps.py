@@ -13,6 +13,7 @@ from real_templates import REAL, trained
 from agentgym.config import apply_overrides
 from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.train import train
+from agentgym.models.tiny import policy_path
 from agentgym.rollout.tokenizer import TEMPLATES
 from agentgym.yaml import read_yaml
 from benchmarks.qwen3_folder import config
@@ -44,14 +45,17 @@ def write_qwen3(folder: Path) -> Path:
     return folder
 
 
+TINY = json.loads((policy_path() / "tokenizer_config.json").read_text())["chat_template"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "more", "template"),
     [
-        pytest.param("code_exec_tiny", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
-        pytest.param("code_exec_sync", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
+        pytest.param("code_exec_tiny", [], TINY, marks=pytest.mark.hostile),
+        pytest.param("code_exec_sync", [], TINY, marks=pytest.mark.hostile),
         ("math", ["model.chat_template=builtin:plain"], TEMPLATES["builtin:plain"]),
-        pytest.param("tool_use", [], TEMPLATES["builtin:chatml"], marks=pytest.mark.hostile),
+        pytest.param("tool_use", [], TINY, marks=pytest.mark.hostile),
         ("qwen3_0.6b_two_gpus", ON_CPU, REAL["qwen3"]),
     ],
 )
