@@ -101,8 +101,6 @@ class NoJobs:
     async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="")
 
-    sft = train
-
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.sft_config import SftRecipe
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
-    from agentgym.jobs.sft_config import SftRecipe
     from agentgym.recipe import Recipe
     from agentgym.runs.folder import RunFolder
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
+
+
+class _Settings(TypedDict):
+    resume: bool
+    from_step: int | None
+    registry: PluginRegistry
 
 
 class Jobs:
@@ -27,7 +33,7 @@ class Jobs:
 
     async def train(
         self,
-        recipe: Recipe,
+        recipe: Recipe | SftRecipe,
         folder: RunFolder,
         reporter: Reporter,
         *,
@@ -35,29 +41,17 @@ class Jobs:
         from_step: int | None,
         registry: PluginRegistry,
     ) -> TrainResult:
+        """By reinforcement learning or by fine-tuning, as the recipe says."""
         reporter.phase("loading torch, torchtitan and Monarch")
+        settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry}
         try:
+            from agentgym.jobs.sft import sft
             from agentgym.jobs.train import train
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        return await train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
-
-    async def sft(
-        self,
-        recipe: SftRecipe,
-        folder: RunFolder,
-        reporter: Reporter,
-        *,
-        resume: bool,
-        from_step: int | None,
-        registry: PluginRegistry,
-    ) -> TrainResult:
-        reporter.phase("loading torch, torchtitan and Monarch")
-        try:
-            from agentgym.jobs.sft import sft
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
-        return await sft(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
+        if isinstance(recipe, SftRecipe):
+            return await sft(recipe, folder, reporter, **settings)
+        return await train(recipe, folder, reporter, **settings)
 
     async def evaluate(
         self,

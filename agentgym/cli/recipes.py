@@ -53,10 +53,13 @@ def add_recipe_arguments(parser: Parser) -> None:
 def finish(
     base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
 ) -> Finished:
-    """The recipe from base, the command's flags (dotted), the overrides and `--reward`.
+    """The recipe from base, the command's flags (dotted), the overrides and `--reward`."""
+    given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
+    return finish_checked(given, given_weights(arguments.reward), base=base, where=where, plugins=shell.plugins)
 
-    A flag that is None is left out.
-    """
+
+def with_flags(base: Mapping[str, object], flags: Mapping[str, object], where: str) -> dict[str, object]:
+    """The mapping with a command's flags, by dotted key, in their sections. One that is None is left out."""
     mapping = dict(base)
     for key, value in flags.items():
         if value is None:
@@ -66,8 +69,7 @@ def finish(
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
-    given = apply_overrides(mapping, arguments.overrides)
-    return finish_checked(given, given_weights(arguments.reward), base=base, where=where, plugins=shell.plugins)
+    return mapping
 
 
 def given_weights(words: Sequence[str] | None) -> dict[str, float | None]:
@@ -163,17 +165,30 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
     return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
-def plan(recipe: Recipe) -> list[str]:
-    """What a training run of this recipe starts and does, in lines for a person."""
-    loop, generator, trainer = recipe.loop, recipe.generator, recipe.trainer
+def plan(recipe: Recipe | SftRecipe) -> list[str]:
+    """What a run of this recipe starts and does, in lines for a person."""
+    trainer, env = recipe.trainer, recipe.env
+    lines = [f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else "")]
+    if env.name:
+        lines.append(f"environment  {env.name}" + (f" {env.options}" if env.options else ""))
+    of_trainer = f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}"
+    lines += _sft_plan(recipe, of_trainer) if isinstance(recipe, SftRecipe) else _rl_plan(recipe, of_trainer)
+    if env.name and recipe.eval.at_end:
+        lines.append(
+            f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
+            f"{recipe.eval.samples_per_task} times each"
+        )
+    return lines
+
+
+def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
+    loop, generator = recipe.loop, recipe.generator
     mode = "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
     weights = ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
     lines = [
-        f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),
-        f"environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""),
         "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
-        f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
+        of_trainer,
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
         f"engine {name_of('generator_engines', generator.engine)}",
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
@@ -184,36 +199,21 @@ def plan(recipe: Recipe) -> list[str]:
     ]
     if recipe.loss.needs_reference:
         lines.append("reference    1 model, the policy as it is at the start")
-    if recipe.eval.at_end:
-        lines.append(
-            f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
-            f"{recipe.eval.samples_per_task} times each"
-        )
     return lines
 
 
-def sft_plan(recipe: SftRecipe) -> list[str]:
-    """What a run of supervised fine-tuning learns from and does, in lines for a person."""
-    config, trainer = recipe.sft, recipe.trainer
+def _sft_plan(recipe: SftRecipe, of_trainer: str) -> list[str]:
+    config = recipe.sft
     sources = [*config.data, *(f"{path} (reward at least {config.min_reward:g})" for path in config.episodes)]
     if config.oracle_tasks:
         sources.append(f"{config.oracle_tasks} tasks that {recipe.env.name} solves itself")
     length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
-    lines = [
-        f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else ""),
+    return [
         f"imitates     {', '.join(sources)}",
-        f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}",
+        of_trainer,
         f"algorithm    loss {name_of('losses', recipe.loss)}, learning rate {recipe.optimizer.lr:g}",
         f"length       {length} of {config.batch_size} conversations",
     ]
-    if recipe.env.name:
-        lines.insert(1, f"environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
-    if recipe.env.name and recipe.eval.at_end:
-        lines.append(
-            f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
-            f"{recipe.eval.samples_per_task} times each"
-        )
-    return lines
 
 
 def _place(device: str, gpus: tuple[int, ...]) -> str:

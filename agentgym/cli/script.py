@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
 from agentgym.cli.jobs import Jobs
 from agentgym.cli.recipes import Finished, finish_checked, finish_sft_checked, read_recipe
-from agentgym.cli.training import default_name, run_sft, run_training
+from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
@@ -74,7 +74,7 @@ def sft(
     settings, sources, registry = finish_sft_checked(_merged(base, given), base=base, where=where)
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
         shown = reporter or PlainReporter(sys.stdout)
-        return run_sft(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
+        return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
 
 
 def evaluate(

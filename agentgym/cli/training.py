@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import plan, sft_plan
+from agentgym.cli.recipes import plan
 from agentgym.cli.recording import recorded
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
@@ -37,7 +37,7 @@ def default_name(recipe: Recipe | SftRecipe) -> str:
 
 
 def run_training(
-    recipe: Recipe,
+    recipe: Recipe | SftRecipe,
     sources: Mapping[str, str],
     folder: RunFolder,
     registry: PluginRegistry,
@@ -53,41 +53,6 @@ def run_training(
     sources: where the recipe's fields come from. before: the status of the run that is resumed. from_step:
     its checkpoint to continue from; the newest otherwise.
     """
-    resume = before is not None
-    job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
-    return run_job(job, recipe, sources, folder, reporter, drive, plan=plan(recipe), before=before)
-
-
-def run_sft(
-    recipe: SftRecipe,
-    sources: Mapping[str, str],
-    folder: RunFolder,
-    registry: PluginRegistry,
-    reporter: Reporter,
-    jobs: Jobs,
-    drive: Drive[TrainResult],
-    *,
-    before: StatusRecord | None = None,
-    from_step: int | None = None,
-) -> TrainResult:
-    """Supervised fine-tuning; the arguments are those of `run_training`."""
-    resume = before is not None
-    job = jobs.sft(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
-    return run_job(job, recipe, sources, folder, reporter, drive, plan=sft_plan(recipe), before=before)
-
-
-def run_job(
-    job: Coroutine[Any, Any, TrainResult],
-    recipe: Recipe | SftRecipe,
-    sources: Mapping[str, str],
-    folder: RunFolder,
-    reporter: Reporter,
-    drive: Drive[TrainResult],
-    *,
-    plan: Sequence[str],
-    before: StatusRecord | None,
-) -> TrainResult:
-    """Drive a job that trains to its end; whatever ends it is raised and recorded in the folder."""
 
     def warn(text: str) -> None:
         reporter.note(text)
@@ -95,9 +60,10 @@ def run_job(
             folder.event(text)
 
     with recorded(recipe, sources, folder, before), contextlib.closing(reporter), warnings_to(warn):
-        for line in plan:
+        for line in [*plan(recipe), f"folder       {folder.path}"]:
             reporter.note(line)
-        reporter.note(f"folder       {folder.path}")
+        resume = before is not None
+        job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
         result = drive(job, reporter.note)
         folder.set_status(RunStatus.DONE, result.nothing_left)
         folder.event("done")

@@ -91,6 +91,8 @@ class FakeJobs:
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
     async def train(self, recipe, folder, reporter, *, resume, from_step, registry) -> TrainResult:
+        if isinstance(recipe, SftRecipe):
+            return await self._sft(recipe, folder, reporter, resume)
         self.trained.append((recipe, resume))
         reporter.phase("starting nothing")
         if self.work is not None:
@@ -108,7 +110,7 @@ class FakeJobs:
         )
         return replace(result, nothing_left=self.nothing_left)
 
-    async def sft(self, recipe, folder, reporter, *, resume, from_step, registry) -> TrainResult:
+    async def _sft(self, recipe, folder, reporter, resume) -> TrainResult:
         """A step for each conversation of a batch, without an evaluation."""
         self.tuned.append((recipe, resume))
         if self.work is not None:

@@ -6,18 +6,14 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym.cli.commands.train import show_result
-from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import FinishedSft, finish_sft_checked, read_recipe, recipe_help, sft_plan, source_lines
-from agentgym.cli.training import default_name, run_sft
+from agentgym.cli.jobs import JobShell
+from agentgym.cli.recipes import FinishedSft, finish_sft_checked, read_recipe, recipe_help, with_flags
+from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
-from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import apply_overrides, to_mapping
+from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.jobs.sft_config import SftRecipe
-from agentgym.runs.folder import RunFolder, StatusRecord
-from agentgym.yaml import dump_yaml
+from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """
 Fine-tune a policy on conversations: of a JSONL file, of the saved episodes of a run that earned enough, or of an
@@ -74,17 +70,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         shell.say(recipe_help(SftRecipe))
         return 0
     finished, earlier = _recipe(arguments, shell)
-    recipe, sources, _ = finished
-    name = arguments.name or default_name(recipe)
-    path = earlier or Path(recipe.logging.runs_dir) / name
-    if arguments.dry_run:
-        return _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
-    if earlier is None:
-        with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
-            return _train(finished, folder, arguments, shell, before=None)
-    before = RunFolder.open(earlier).status()
-    with RunFolder.open(earlier, for_writing=True) as folder:
-        return _train(finished, folder, arguments, shell, before=before)
+    return start(finished, earlier, arguments, shell, command="sft")
 
 
 def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft, Path | None]:
@@ -123,60 +109,5 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
 def _finish(
     base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: JobShell
 ) -> FinishedSft:
-    mapping = {name: dict(section) if isinstance(section, Mapping) else section for name, section in base.items()}
-    for key, value in flags.items():
-        section, _, name = key.partition(".")
-        inner = mapping.setdefault(section, {}) or {}
-        if not isinstance(inner, dict):
-            raise UserError(f"{where}: {section} is {inner!r}, not a section")
-        mapping[section] = {**inner, name: value}
-    given = apply_overrides(mapping, arguments.overrides)
+    given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
     return finish_sft_checked(given, base=base, where=where, plugins=shell.plugins)
-
-
-def _show_plan(
-    recipe: SftRecipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
-) -> int:
-    config = to_mapping(recipe)
-    if as_json:
-        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
-        return 0
-    lines = [dump_yaml(config).rstrip(), "", *source_lines(sources), "", "Nothing was started. This would run:"]
-    shell.say("\n".join([*lines, *(f"  {line}" for line in sft_plan(recipe))]))
-    shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
-    return 0
-
-
-def _train(
-    finished: FinishedSft,
-    folder: RunFolder,
-    arguments: argparse.Namespace,
-    shell: JobShell,
-    *,
-    before: StatusRecord | None,
-) -> int:
-    """before: the status of the run that is resumed."""
-    recipe, sources, registry = finished
-    try:
-        reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
-        result = run_sft(
-            recipe,
-            sources,
-            folder,
-            registry,
-            reporter,
-            shell.jobs(),
-            run_until_stopped,
-            before=before,
-            from_step=arguments.from_step,
-        )
-        show_result(result, folder, shell, as_json=arguments.json)
-        if not arguments.json:
-            shell.say(f"policy    {folder.checkpoint_dir(result.steps)}")
-        return 0
-    except BaseException as error:
-        failure = explain(error)
-        show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
-        if folder.has_state and not failure.is_users:
-            shell.warn(f"continue from its last checkpoint: agentgym sft --resume {folder.path}")
-        return failure.exit_code

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, plan, read_recipe, recipe_help, source_lines
-from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
-from agentgym.cli.training import default_name, run_training
+from agentgym.cli.jobs import JobShell
+from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, read_recipe, recipe_help
+from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
-from agentgym.commands.stopping import run_until_stopped
-from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
-from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
-from agentgym.runs.evaluations import with_held_out
-from agentgym.runs.folder import RunFolder, StatusRecord
-from agentgym.yaml import dump_yaml
-
-if TYPE_CHECKING:
-    from agentgym.jobs.ending import TrainResult
+from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """
 Train a policy in an environment. Everything of the run is kept in its folder: the finished config, metrics,
@@ -64,21 +48,14 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    (recipe, sources, registry), earlier = _recipe(arguments, shell)
-    name = arguments.name or default_name(recipe)
-    path = earlier or Path(recipe.logging.runs_dir) / name
+    finished, earlier = _recipe(arguments, shell)
     if arguments.dry_run:
         from agentgym.jobs.gym import check_sampling, prepare
 
+        recipe, _, registry = finished
         check_sampling(recipe)
         prepare(recipe, registry)
-        return _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
-    if earlier is None:
-        with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
-            return _train(recipe, sources, folder, registry, arguments, shell, before=None)
-    before = RunFolder.open(earlier).status()
-    with RunFolder.open(earlier, for_writing=True) as folder:
-        return _train(recipe, sources, folder, registry, arguments, shell, before=before)
+    return start(finished, earlier, arguments, shell, command="train")
 
 
 def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, Path | None]:
@@ -111,73 +88,3 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
     recipe, sources, registry = finish(folder.load_config(), {}, arguments, where, shell)
     changed = {key: source for key, source in sources.items() if source != where}
     return (recipe, folder.load_sources() | changed, registry), folder.path
-
-
-def _show_plan(
-    recipe: Recipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
-) -> int:
-    if as_json:
-        config = to_mapping(recipe)
-        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
-        return 0
-    shell.say(dump_yaml(to_mapping(recipe)).rstrip())
-    shell.say()
-    shell.say("\n".join([*source_lines(sources), ""]))
-    shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
-    shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
-    return 0
-
-
-def _train(
-    recipe: Recipe,
-    sources: Mapping[str, str],
-    folder: RunFolder,
-    registry: PluginRegistry,
-    arguments: argparse.Namespace,
-    shell: JobShell,
-    *,
-    before: StatusRecord | None,
-) -> int:
-    """before: the status of the run that is resumed."""
-    try:
-        reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
-        result = run_training(
-            recipe,
-            sources,
-            folder,
-            registry,
-            reporter,
-            shell.jobs(),
-            run_until_stopped,
-            before=before,
-            from_step=arguments.from_step,
-        )
-        show_result(result, folder, shell, as_json=arguments.json)
-        return 0
-    except BaseException as error:
-        failure = explain(error)
-        show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
-        if folder.has_state and not failure.is_users:
-            shell.warn(f"continue from its last checkpoint: agentgym train --resume {folder.path}")
-        return failure.exit_code
-
-
-def show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_json: bool) -> None:
-    """The first and the last checkpoint, and the curve."""
-    if as_json:
-        shell.say(json.dumps(train_json(result), default=str))
-        return
-    rows = with_held_out(folder, HELD_OUT)
-    measured = [one for one in (result.first, result.last) if one is not None]
-    if measured:
-        shell.say("\nthe same held-out tasks with the same seeds")
-        shell.say_table(HEADER, [eval_row(one) for one in measured])
-    if result.difference is not None:
-        shell.say(difference_line(result.difference))
-    if len(rows) > 2:
-        key = HELD_OUT if sum(HELD_OUT in row.metrics for row in rows) > 2 else SUCCESS
-        with contextlib.suppress(UserError):  # no success was reported: nothing to draw
-            shell.say("\n" + terminal_plot(series(rows, key)))
-    drawn = (folder.path / "curve.png").is_file()
-    shell.say(f"\nrun       {folder.path}" + ("  (curve.png, metrics.jsonl)" if drawn else ""))
-    shell.say(f"episodes  agentgym episodes {folder.path}")

@@ -1,0 +1,120 @@
+"""What `agentgym train` and `agentgym sft` do with a finished recipe: show the plan, or run it and show the result."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentgym.cli.failures import explain, show
+from agentgym.cli.jobs import JobShell, choose_reporter
+from agentgym.cli.recipes import Finished, FinishedSft, plan, source_lines
+from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
+from agentgym.cli.training import default_name, run_training
+from agentgym.commands.stopping import run_until_stopped
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.jobs.sft_config import SftRecipe
+from agentgym.recipe import Recipe
+from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
+from agentgym.runs.evaluations import with_held_out
+from agentgym.runs.folder import RunFolder, StatusRecord
+from agentgym.yaml import dump_yaml
+
+if TYPE_CHECKING:
+    from agentgym.jobs.ending import TrainResult
+
+
+def start(
+    finished: Finished | FinishedSft,
+    earlier: Path | None,
+    arguments: argparse.Namespace,
+    shell: JobShell,
+    *,
+    command: str,
+) -> int:
+    """Train in a new folder, or in that of an `earlier` run; with --dry-run only show what would be done."""
+    recipe, sources, _ = finished
+    name = arguments.name or default_name(recipe)
+    if arguments.dry_run:
+        path = earlier or Path(recipe.logging.runs_dir) / name
+        _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
+        return 0
+    if earlier is None:
+        with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
+            return _train(finished, folder, arguments, shell, before=None, command=command)
+    before = RunFolder.open(earlier).status()
+    with RunFolder.open(earlier, for_writing=True) as folder:
+        return _train(finished, folder, arguments, shell, before=before, command=command)
+
+
+def _show_plan(
+    recipe: Recipe | SftRecipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
+) -> None:
+    config = to_mapping(recipe)
+    if as_json:
+        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
+        return
+    shell.say("\n".join([dump_yaml(config).rstrip(), "", *source_lines(sources), ""]))
+    shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
+    shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
+
+
+def _train(
+    finished: Finished | FinishedSft,
+    folder: RunFolder,
+    arguments: argparse.Namespace,
+    shell: JobShell,
+    *,
+    before: StatusRecord | None,
+    command: str,
+) -> int:
+    """before: the status of the run that is resumed."""
+    recipe, sources, registry = finished
+    try:
+        reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
+        result = run_training(
+            recipe,
+            sources,
+            folder,
+            registry,
+            reporter,
+            shell.jobs(),
+            run_until_stopped,
+            before=before,
+            from_step=arguments.from_step,
+        )
+        _show_result(result, folder, shell, as_json=arguments.json)
+        if isinstance(recipe, SftRecipe) and not arguments.json:
+            shell.say(f"policy    {folder.checkpoint_dir(result.steps)}")
+        return 0
+    except BaseException as error:
+        failure = explain(error)
+        show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
+        if folder.has_state and not failure.is_users:
+            shell.warn(f"continue from its last checkpoint: agentgym {command} --resume {folder.path}")
+        return failure.exit_code
+
+
+def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_json: bool) -> None:
+    """The first and the last checkpoint, and the curve."""
+    if as_json:
+        shell.say(json.dumps(train_json(result), default=str))
+        return
+    rows = with_held_out(folder, HELD_OUT)
+    measured = [one for one in (result.first, result.last) if one is not None]
+    if measured:
+        shell.say("\nthe same held-out tasks with the same seeds")
+        shell.say_table(HEADER, [eval_row(one) for one in measured])
+    if result.difference is not None:
+        shell.say(difference_line(result.difference))
+    if len(rows) > 2:
+        key = HELD_OUT if sum(HELD_OUT in row.metrics for row in rows) > 2 else SUCCESS
+        with contextlib.suppress(UserError):  # no success was reported: nothing to draw
+            shell.say("\n" + terminal_plot(series(rows, key)))
+    drawn = (folder.path / "curve.png").is_file()
+    shell.say(f"\nrun       {folder.path}" + ("  (curve.png, metrics.jsonl)" if drawn else ""))
+    shell.say(f"episodes  agentgym episodes {folder.path}")
