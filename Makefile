@@ -22,7 +22,7 @@ test: setup-test lint ## set up, then run the tests: all but the GPU's and the h
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "not gpu and not hostile" $(ARGS)
 
 test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
-	@$(VENV)/bin/python -m pytest -m "hostile and not gpu" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "hostile and not gpu" $(ARGS)
 
 lint: setup-test
 	@$(VENV)/bin/ruff check --quiet .
@@ -67,7 +67,7 @@ $(VLLM)/.installed: tests/requirements-vllm.txt pyproject.toml
 	@touch $@
 
 test-vllm: $(VLLM)/.installed ## the vLLM engine's tests, on the CPU, in an environment of their own
-	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/generators -m vllm $(ARGS)
+	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -n 2 --dist loadgroup tests/generators -m vllm $(ARGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

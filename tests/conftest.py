@@ -27,8 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Several processes may share the tests: a file is one's, and so are all that look at the engine's containers."""
     for item in items:
-        group = "sandboxes" if _looks_at_containers(item) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("xdist_group") is None:
+            group = "sandboxes" if _looks_at_containers(item) else str(item.path)
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _looks_at_containers(item: pytest.Item) -> bool:

@@ -96,7 +96,7 @@ FAMILIES = {
     "qwen3": DECODER | {"head_dim": 32},  # not hidden_size / heads
     "qwen2": DECODER,
     "llama": DECODER
-    | {"rope_parameters": LLAMA3, "num_attention_heads": 6, "head_dim": 16, "hidden_size": 96}
+    | {"rope_parameters": LLAMA3, "hidden_size": 96, "num_attention_heads": 6, "head_dim": 32}  # vLLM on CPUs needs 32
     | {"initializer_range": 0.1},  # without norms of queries and keys, scores are larger and so is their rounding
     "gpt2": {"vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
     | {"initializer_range": 0.15},
