@@ -22,6 +22,7 @@ OWN = {
     "rescore": "score a run's saved episodes again, with other rewards",
     "curve": "draw a run's reward curve",
     "envs": "list environments, show their tasks, check one for faults",
+    "view": "open a page about runs in the browser",
     "new": "make a package of your own: an environment, reward, sandbox or tools",
     "plugins": "list plugins and what they provide",
     "doctor": "what is installed here, what is missing, how to get it",
