@@ -5,6 +5,7 @@ RUN/config.yaml             the finished config
     status.json             running, done, failed or interrupted, and why
     state.json              what a resumed run needs; replaced whole
     sandbox.json            the sandbox that ran the policy's code, and what it enforced
+    starts.jsonl            settings and machine of each start (starts.py)
     metrics.jsonl           one line a step
     events.log              what happened when
     episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance; index: episode_index.py
