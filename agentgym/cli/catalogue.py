@@ -24,6 +24,7 @@ OWN = {
     "replay": "train a step again from its saved episodes, and compare",
     "curve": "draw a run's reward curve",
     "envs": "list environments, show their tasks, check one for faults",
+    "view": "open a page about runs in the browser",
     "new": "make a package of your own: an environment, reward, sandbox or tools",
     "plugins": "list plugins and what they provide",
     "doctor": "what is installed here, what is missing, how to get it",
