@@ -15,13 +15,13 @@ from agentgym.config import apply_overrides, describe
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe, finish_sft
+from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.defaults import KEYS
 from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
-from agentgym.yaml import read_yaml
 
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
@@ -30,7 +30,7 @@ FinishedSft: TypeAlias = tuple[SftRecipe, dict[str, str], PluginRegistry]
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
-    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
+    parser.add_argument("--recipe", "--config", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument(
         "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
     )
@@ -125,9 +125,9 @@ def finish_sft_checked(
     return recipe, sources, registry
 
 
-def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
-    """The mapping of a recipe file, and what to call it in errors; nothing for no file."""
-    return (read_yaml(path), path) if path else ({}, "recipe")
+def read_recipe(given: str | Sequence[str] | None) -> tuple[dict[str, object], str]:
+    """The mapping of recipe files, the later over the earlier, and what to call it in errors; nothing for no file."""
+    return read_recipe_files([given] if isinstance(given, str) else given or [])
 
 
 def check_names(recipe: Recipe | SftRecipe, registry: PluginRegistry) -> None:

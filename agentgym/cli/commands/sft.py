@@ -37,7 +37,10 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a recipe in YAML; without one the defaults apply")
+    parser.add_argument(
+        "recipe", nargs="*", metavar="RECIPE", help="a recipe in YAML; of several, the later changes the earlier"
+    )
+    parser.add_argument("--config", metavar="FILE", help="the same as RECIPE")
     parser.add_argument(
         "--data", action="append", metavar="FILE", help='JSONL: a row is {"messages": [...], "tools": [...]}'
     )
@@ -85,14 +88,17 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
         "trainer.seed": arguments.seed,
         "logging.runs_dir": arguments.runs_dir,
     }
+    if arguments.config and arguments.recipe:
+        raise UserError(f"two recipes, {arguments.recipe[0]!r} and --config {arguments.config!r}: give one")
+    file = arguments.config or arguments.recipe
     given = {key: value for key, value in flags.items() if value is not None}
     if not arguments.resume:
         if arguments.from_step is not None:
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
-        base, where = read_recipe(arguments.recipe)
+        base, where = read_recipe(file)
         return _finish(base, given, arguments, where, shell), None
-    if arguments.recipe or given or arguments.name:
-        what = arguments.recipe or next(iter(given), "--name")
+    if file or given or arguments.name:
+        what = "a recipe" if file else next(iter(given), "--name")
         raise UserError(
             f"--resume continues with the run's own config and conversations, so {what} cannot be given with it; "
             "other fields can be: --sft.epochs 4"

@@ -34,7 +34,9 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("recipe_file", nargs="?", metavar="RECIPE", help="the same as --recipe FILE")
+    parser.add_argument(
+        "recipe_files", nargs="*", metavar="RECIPE", help="as --recipe FILE; of several, the later changes the earlier"
+    )
     add_recipe_arguments(parser)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
     parser.add_argument("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step")
@@ -60,9 +62,9 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, Path | None]:
     """With the folder of the run to resume."""
-    if arguments.recipe and arguments.recipe_file:
-        raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
-    file = arguments.recipe or arguments.recipe_file
+    if arguments.recipe and arguments.recipe_files:
+        raise UserError(f"two recipes, {arguments.recipe_files[0]!r} and --recipe {arguments.recipe!r}: give one")
+    file = arguments.recipe or arguments.recipe_files
     flags = {
         "env.name": arguments.env,
         "loop.seed": arguments.seed,
