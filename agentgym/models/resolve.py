@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import UserError, nearest
-from agentgym.models.architecture import read_config
+from agentgym.models.architecture import Architecture, architecture_of, read_config
 from agentgym.models.released import released_config
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
@@ -43,6 +43,15 @@ def model_config(path: str) -> dict[str, Any] | None:
     except UserError:
         return released_config(path)  # of a package that is not installed
     return read_config(folder) if (folder / "config.json").is_file() else None
+
+
+def known_architecture(path: str) -> Architecture | None:
+    """None where the model's config.json is out of reach, or of a model that can't be trained."""
+    try:
+        config = model_config(path)
+        return None if config is None else architecture_of(config, path)
+    except UserError:
+        return None
 
 
 def local_folder(path: str) -> Path | None:
