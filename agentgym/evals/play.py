@@ -13,7 +13,8 @@ from typing import Any, Self, cast
 from agentgym.env import Environment
 from agentgym.errors import InfraError
 from agentgym.evals.statistics import pass_at_k, success_interval
-from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.rollout.episode import derive_seed
+from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
 from agentgym.types import COUNTED_APART, Episode, Json, Outcome, Task
 
@@ -102,7 +103,7 @@ class EvalResult:
 
 
 async def play_eval(
-    player: EpisodePlayer,
+    player: Player,
     tasks: Sequence[Task],
     setup: EvalSetup,
     *,
