@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agentgym.evals.play import EvalResult, EvalSetup, play_eval, summarize
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
+from agentgym.rollout.by_messages import usage_of
+from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.player import Player
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.evaluations import EvaluationFiles
@@ -61,5 +64,19 @@ async def measure(
         metrics = gym.sandbox_metrics()
         metrics |= counts_since(metrics, {})
         result = replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
+    result = with_usage(result, rows, gym.recipe.policy)
     files.save_result(setup.to_mapping(), result.to_mapping())
     return result
+
+
+def with_usage(result: EvalResult, rows: Sequence[Sequence[Episode]], policy: PolicyConfig) -> EvalResult:
+    """With what its episodes took of a server; the same where none was asked."""
+    total: dict[str, float] = {}
+    for episode in (episode for row in rows for episode in row):
+        for name, value in usage_of(episode).items():
+            total[name] = total.get(name, 0) + value
+    if not total:
+        return result
+    paid = {name.removeprefix("paid_"): value for name, value in total.items() if name.startswith("paid_")}
+    total |= {"cost": policy.cost(total), "paid_cost": policy.cost(paid)}
+    return replace(result, usage=total, currency=policy.currency)

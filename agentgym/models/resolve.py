@@ -10,6 +10,7 @@ from typing import Any
 from agentgym.errors import UserError, nearest
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
+from agentgym.rollout.outside.config import served_name
 
 TINY = "builtin:tiny"
 
@@ -37,6 +38,11 @@ def config_folder(path: str) -> Path | None:
 
 def local_folder(path: str) -> Path | None:
     """None for a hub name; a package's model is converted. Raises UserError for what can only be local and is not."""
+    if served_name(path) is not None:
+        raise UserError(
+            f"{path!r} is a model that a server holds: it can be measured with `agentgym eval` and `agentgym compare`, "
+            "and played by hand with `agentgym chat`, but its weights are not here"
+        )
     if path == TINY:
         return policy_path()
     if path == SMOLLM2:
