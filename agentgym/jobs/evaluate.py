@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from agentgym.actors.runtime import Runtime
 from agentgym.evals.play import EvalResult
-from agentgym.generators.select import settle_engine
-from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.generation import started_generators
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.measure import measure
 from agentgym.jobs.watchdog import watched
@@ -43,16 +41,10 @@ async def evaluate(
             folder.save_sandbox(gym.capabilities)
         stack.enter_context(rare_collections())
         await stack.enter_async_context(watched(gym.activity))
-        runtime = Runtime(log_dir=folder.path / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
-        await stack.enter_async_context(runtime)
-        store = await recipe.weights.open(folder.name, runtime=runtime)
-        stack.push_async_callback(store.close)
-        reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
-        config = settle_engine(recipe.generator, str(model_path), reporter.note)
-        generator = GeneratorService(config=config, store=store, model_path=str(model_path), runtime=runtime)
-        stack.push_async_callback(generator.close)
-        with gym.activity.doing("start"):
-            await generator.start()
+        generators = started_generators(
+            recipe, model_path, reporter, name=folder.name, log_dir=folder.path / "logs", activity=gym.activity
+        )
+        generator = await stack.enter_async_context(generators)
         return await measure(
             gym,
             gym.player(generator),
