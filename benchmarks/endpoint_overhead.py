@@ -22,7 +22,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ TOOL = {"type": "function", "function": {"name": "bash", "description": "Runs it
 SYSTEM = "You work in a shell. Think before you act, and change nothing that you were not asked to change. " * 10
 TOKENS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"]
 TOKENS += ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-Serve = Callable[[str, int], Any]  # a folder with a tokenizer and a number of agents: an asynchronous context
 
 
 def make_tokenizer(folder: str) -> None:
@@ -112,7 +110,8 @@ class Verifiers:
         choice = {"token_ids": ids, "logprobs": logprobs, "finish_reason": "stop"}
 
         class Answer:
-            content = {"request_id": "r", "choices": [choice]}
+            def __init__(self) -> None:
+                self.content = {"request_id": "r", "choices": [choice]}
 
         class Engine:
             base_url = "http://engine/v1"
