@@ -24,7 +24,7 @@ from agentgym.rollout.outside.answers import (
 )
 from agentgym.rollout.outside.policy import Answered, ServedPolicy, ServerGone
 from agentgym.rollout.player import Player
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
 from agentgym.types import Episode, ErrorRecord, Json, Stop
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class MessagePlayer(Player):
                 episode.stop = Stop.EPISODE_TOKENS
                 return
             if runner.left_s <= 0:
-                runner.end_for_time()
+                end_for_time(episode, config)
                 return
             tools = await runner.schemas()  # they may change from turn to turn
             number = len(_record(episode))

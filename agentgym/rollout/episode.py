@@ -9,11 +9,13 @@ from array import array
 from dataclasses import dataclass
 
 from agentgym.errors import InfraError
+from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.player import Player
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
 from agentgym.types import (
     Completion,
     Episode,
@@ -31,6 +33,29 @@ def derive_seed(*parts: object) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+async def sampled(
+    generator: Generator, request: GenerateRequest, config: RolloutConfig, activity: Activity
+) -> Completion:
+    """What the generators answer. Raises EpisodeBroken where they fail."""
+    wait_s = config.queue_timeout_s
+    call = activity.begin("generate")
+    try:
+        async with asyncio.timeout(request.time_s + wait_s):
+            return await generator.generate(request)
+    except TimeoutError as error:
+        message = (
+            f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
+            f"rollout.queue_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
+        )
+        raise EpisodeBroken.by("generator", TimeoutError(message), retry=True) from error
+    except InfraError as error:
+        raise EpisodeBroken.by("generator", error, retry=True) from error
+    except ValueError as error:  # a request that no replica can serve
+        raise EpisodeBroken.by("generator", error, retry=False) from error
+    finally:
+        activity.end("generate", call)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +79,7 @@ class EpisodePlayer(Player):
                     raise EpisodeBroken(record, retry=False)
                 return
             if left_s <= 0:
-                runner.end_for_time()
+                end_for_time(episode, config)
                 return
             time_s = min(left_s, config.generate_timeout_s)
             request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
@@ -64,7 +89,7 @@ class EpisodePlayer(Player):
             if turn.finish_reason is FinishReason.TIME:
                 cut = Stop.TIME
                 if time_s == left_s:
-                    runner.end_for_time()
+                    end_for_time(episode, config)
             elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
             if cut is not None:
@@ -95,25 +120,11 @@ class EpisodePlayer(Player):
         return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
 
     async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
-        wait_s, times_s = self.config.queue_timeout_s, episode.timing_s
-        clock_s = asyncio.get_running_loop().time
+        times_s, clock_s = episode.timing_s, asyncio.get_running_loop().time
         began = clock_s()
-        call = self.activity.begin("generate")
         try:
-            async with asyncio.timeout(request.time_s + wait_s):
-                completion = await self.generator.generate(request)
-        except TimeoutError as error:
-            message = (
-                f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
-                f"rollout.queue_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
-            )
-            raise EpisodeBroken.by("generator", TimeoutError(message), retry=True) from error
-        except InfraError as error:
-            raise EpisodeBroken.by("generator", error, retry=True) from error
-        except ValueError as error:  # a request that no replica can serve
-            raise EpisodeBroken.by("generator", error, retry=False) from error
+            completion = await sampled(self.generator, request, self.config, self.activity)
         finally:
-            self.activity.end("generate", call)
             times_s["generate_s"] = times_s.get("generate_s", 0.0) + clock_s() - began
         times_s["queue_s"] = times_s.get("queue_s", 0.0) + completion.queued_s
         return completion

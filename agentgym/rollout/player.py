@@ -13,7 +13,7 @@ from agentgym.env import Environment
 from agentgym.errors import waited_for
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver, end_for_time
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.types import Episode, Outcome, Stop, Task
@@ -70,7 +70,7 @@ class Player(ABC):
             if (cause := waited_for(over.__cause__)) is not None:
                 episode.stop = Stop.TIME
                 raise EpisodeBroken.by("sandbox", cause, retry=True) from over
-            runner.end_for_time()
+            end_for_time(episode, self.config)
             episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
         finally:
             episode.timing_s["episode_s"] = time.monotonic() - began
