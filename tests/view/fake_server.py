@@ -12,23 +12,25 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from view import fake_answers as answers
+from view import fake_episodes as episodes
 
 PAGE = Path(__file__).parents[2] / "agentgym" / "view" / "page"
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css"}
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 )
 
 
 class FakeView(ThreadingHTTPServer):
-    """said: the bodies of all that was posted, with their paths."""
+    """said: the bodies of all that was posted, with their paths. grown: the run is one step further, and says so."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.said: list[tuple[str, str, Any]] = []
+        self.grown = threading.Event()
 
     @property
     def url(self) -> str:
@@ -61,9 +63,13 @@ class _Handler(BaseHTTPRequestHandler):
             name = "index.html" if url.path == "/" else url.path.removeprefix("/page/")
             self._send(200, (PAGE / name).read_bytes(), KINDS.get(Path(name).suffix, "text/plain"))
         elif url.path.endswith("/live"):
-            self._send(200, b"retry: 100000\n\n", "text/event-stream")
+            self.server.grown.wait(5)
+            self._send(200, b"retry: 100000\nevent: step\ndata: {}\n\n", "text/event-stream")
         else:
-            self._json(answer([unquote(part) for part in url.path.split("/")[2:]], dict(parse_qsl(url.query))))
+            found = answer([unquote(part) for part in url.path.split("/")[2:]], dict(parse_qsl(url.query)))
+            if found is not None and "diagnosis" in found and self.server.grown.is_set():
+                found = {**found, "step": found["step"] + 1}
+            self._json(found)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -99,7 +105,13 @@ def answer(path: list[str], asked: dict[str, str]) -> dict[str, Any] | None:
     """path: the parts after /api. None: there is no such thing."""
     match path:
         case []:
-            return {"name": "agentgym", "version": "0.1.0", "exported": False, "roots": [], "can": {"steer": True, "play": True}}
+            return {
+                "name": "agentgym",
+                "version": "0.1.0",
+                "exported": False,
+                "roots": [],
+                "can": {"steer": True, "play": True},
+            }
         case ["runs"]:
             return {"runs": [answers.run_row(), answers.run_row(answers.OTHER)]}
         case ["runs", (answers.RUN | answers.OTHER) as run, *rest]:
@@ -139,22 +151,31 @@ def _of_run(run: str, rest: list[str], asked: dict[str, str]) -> dict[str, Any] 
         case ["episodes"]:
             return _episodes(asked)
         case ["episodes", key]:
-            return answers.episode(key)
+            return episodes.episode(key)
         case ["groups", _, step, number]:
-            return answers.group(int(step), int(number))
+            return episodes.group(int(step), int(number))
         case ["diff"]:
-            return answers.diff(asked["a"], asked["b"])
+            return episodes.diff(asked["a"], asked["b"])
     return None
 
 
 def _episodes(asked: dict[str, str]) -> dict[str, Any]:
     """Knows only what the tests ask for: the task, success, sorting by reward or step, and pages."""
-    rows = [row for row in answers.ROWS if asked.get("task", "") in row["task_id"]]
+    rows = [row for row in episodes.ROWS if asked.get("task", "") in row["task_id"]]
     if "success" in asked:
         rows = [row for row in rows if str(row["success"]).lower() == asked["success"]]
     column = asked.get("sort", "-step")
     rows.sort(key=lambda row: row[column.lstrip("-")], reverse=column.startswith("-"))
     offset, limit = int(asked.get("offset", 0)), int(asked.get("limit", 50))
-    facets = {"outcome": {"scored": 5119, "infra_error": 1}, "stop": {"done": 4096, "turn_tokens": 1024}, "difficulty": {"1": 1280}}
-    page = {"offset": offset, "limit": limit, "rows": rows[offset : offset + limit], "reward_names": ["success", "format"]}
-    return {"total": len(answers.ROWS), "matched": len(rows), "facets": facets, **page}
+    facets = {
+        "outcome": {"scored": 5119, "infra_error": 1},
+        "stop": {"done": 4096, "turn_tokens": 1024},
+        "difficulty": {"1": 1280},
+    }
+    page = {
+        "offset": offset,
+        "limit": limit,
+        "rows": rows[offset : offset + limit],
+        "reward_names": ["success", "format"],
+    }
+    return {"total": len(episodes.ROWS), "matched": len(rows), "facets": facets, **page}

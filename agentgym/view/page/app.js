@@ -57,8 +57,8 @@ function Top({ runs, run, view, theme, onHelp }) {
     ${runs.length > 0 && html`<select class="run-picker" aria-label="Run" onChange=${(event) => go(["runs", "group", "episode", "play"].includes(view) ? UNDER[view] ?? "run" : view, { run: event.target.value })}>
       ${runs.map((one) => html`<option key=${one.id} value=${one.id} selected=${one.id === run}>${harmless(one.name)}${one.status === "running" ? " (running)" : ""}</option>`)}</select>`}
     <nav class="tabs" aria-label="Views">${TABS.map(([name, label]) => html`<a key=${name} href=${link(name, { run })} aria-current=${name === active ? "page" : undefined}>${label}</a>`)}</nav>
-    <div class="end"><button class="quiet" onClick=${theme.next} aria-label=${`Colours: ${theme.theme}`} title="Colours (t)">${{ system: "auto", light: "light", dark: "dark" }[theme.theme]}</button>
-      <button class="quiet" onClick=${onHelp} aria-label="Keys" title="Keys (?)">?</button></div>
+    <div class="end"><button class="quiet" onClick=${theme.next} title="Colours (t)"><span class="visually-hidden">Colours: </span>${{ system: "auto", light: "light", dark: "dark" }[theme.theme]}</button>
+      <button class="quiet" onClick=${onHelp} title="Keys (?)">?<span class="visually-hidden"> keys</span></button></div>
   </header>`;
 }
 

@@ -15,6 +15,11 @@ export function figure(value, digits = 3) {
   return value && !Number(text) ? value.toExponential(1) : text;
 }
 
+/* As many digits in every row of a column. */
+export function fixed(value, digits = 2) {
+  return isNumber(value) ? minus(value, digits, (size) => size.toFixed(digits)) : "–";
+}
+
 export function signed(value, digits = 3) {
   return isNumber(value) ? `${value < 0 ? "−" : "+"}${figure(Math.abs(value), digits)}` : "–";
 }
@@ -23,8 +28,8 @@ export function interval(low, high, digits = 3) {
   return isNumber(low) && isNumber(high) ? `[${minus(low, digits)}, ${minus(high, digits)}]` : "";
 }
 
-function minus(value, digits) {
-  return value < 0 ? `−${figure(-value, digits)}` : figure(value, digits);
+function minus(value, digits, text = (size) => figure(size, digits)) {
+  return value < 0 ? `−${text(-value)}` : text(value);
 }
 
 export function percent(share) {
@@ -68,10 +73,8 @@ export function isActing(text) {
 }
 
 export function shownCharacter(character) {
-  const code = character.codePointAt(0);
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  if (code === 0x7f) return "\u2421";
-  return `‹U+${code.toString(16).toUpperCase().padStart(4, "0")}›`;
+  const code = character.codePointAt(0).toString(16);
+  return code.length > 2 ? `\\u${code.padStart(4, "0")}` : `\\x${code.padStart(2, "0")}`;
 }
 
 /* The text with acting characters replaced by what can be seen. */

@@ -1,6 +1,6 @@
 /* Small pieces that every view uses. */
 import { html, useEffect, useRef } from "../vendor/htm-preact.module.js";
-import { harmless, interval, percent, signed } from "../lib/format.js";
+import { figure, harmless, interval, signed } from "../lib/format.js";
 
 export function Failed({ failure }) {
   if (!failure) return null;
@@ -26,12 +26,8 @@ export function Status({ run }) {
 
 /* A mean with its 95% interval. n says of what. */
 export function Estimate({ mean, low, high, n, of = "tasks", plus = false }) {
-  const text = plus ? signed(mean) : percent(mean);
-  return html`<span>${text} <small class="soft">${plus ? interval(low, high) : shares(low, high)}${n ? ` n = ${n} ${of}` : ""}</small></span>`;
-}
-
-function shares(low, high) {
-  return typeof low === "number" && typeof high === "number" ? `[${percent(low)}, ${percent(high)}]` : "";
+  const text = plus ? signed(mean) : figure(mean);
+  return html`<span>${text} <small class="soft">${interval(low, high)}${n ? ` n = ${n} ${of}` : ""}</small></span>`;
 }
 
 export function Segmented({ label, options, value, onChange }) {

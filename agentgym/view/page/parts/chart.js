@@ -4,7 +4,7 @@ import { figure, interval, isNumber } from "../lib/format.js";
 import { colour } from "../lib/theme.js";
 
 const HEIGHT = 150;
-const SPARSE = 40; // points up to which each is drawn with its own interval
+const SPARSE = 16; // points up to which each is drawn with its own interval
 
 /* lines: [{label, steps, values, low, high, n, n_of}] -> the x of all, and for each line value, low, high, n at every x. */
 export function align(lines) {
@@ -102,7 +102,7 @@ function reading(line, columns, index, unit) {
   let at = index;
   while (at > 0 && !isNumber(values[at])) at -= 1; // between two measurements the one before counts
   if (!isNumber(values[at])) return null;
-  const of = isNumber(n[at]) ? `n = ${figure(n[at])} ${line.n_of ?? ""}` : "";
+  const of = isNumber(n[at]) ? `n = ${figure(n[at])} ${line.n_of ?? ""}` : `n = ${figure(line.steps.length)} steps`;
   return { value: figure(values[at]), unit, range: interval(low[at], high[at]), n: of, at };
 }
 
@@ -141,7 +141,7 @@ export function Chart({ title, unit = "", lines, bound, range, wide = false, dar
   };
   const said = readings.map((r, i) => (r ? `${lines[i].label} ${r.value} ${r.unit} ${r.range} ${r.n}` : "")).join("; ");
   return html`<figure class="curve ${wide ? "wide" : ""}">
-    <figcaption><b>${title}</b><span class="soft">${unitText(unit) ? `${unitText(unit)} · ` : ""}step ${figure(x[index])}</span></figcaption>
+    <figcaption><b>${title}</b><span class="soft latest">${unitText(unit) ? `${unitText(unit)} · ` : ""}step ${figure(x[index])}</span></figcaption>
     <div class="legend">
       ${lines.map((line, i) => readings[i] && html`<span key=${line.label}><i class="s${(line.tone ?? i) % 6}"></i>${lines.length > 1 ? `${line.label} ` : ""}<b>${readings[i].value}</b> ${readings[i].unit} ${readings[i].range} ${readings[i].n}</span>`)}
     </div>

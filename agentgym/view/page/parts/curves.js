@@ -11,6 +11,8 @@ const JOINED = [
   { title: "Staleness", keys: ["loop/staleness_mean", "loop/staleness_max"] },
 ];
 
+const TITLES = { "eval/difference": "Paired difference to the first step" };
+
 /* curves as the server gives them -> panels [{title, unit, lines, bound, range, wide}], in the order of the curves. */
 export function panelsOf(curves) {
   const known = curves.filter((curve) => curve.steps.length);
@@ -23,7 +25,7 @@ export function panelsOf(curves) {
     together.forEach((other) => done.add(other.key));
     panels.push({
       key: joint?.title ?? curve.key,
-      title: joint && together.length > 1 ? joint.title : sentenceCase(curve.label ?? curve.key),
+      title: joint && together.length > 1 ? joint.title : TITLES[curve.key] ?? sentenceCase(curve.label ?? curve.key),
       unit: curve.unit,
       lines: together.map((other, tone) => ({ ...other, tone, thin: other.key.startsWith("rollout/") })),
       bound: together.find((other) => other.bound !== undefined && other.bound !== null)?.bound,

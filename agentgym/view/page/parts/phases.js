@@ -1,6 +1,7 @@
 /* Where the time goes: each phase's share of the wall time, and a stacked bar for each step. */
 import { html } from "../vendor/htm-preact.module.js";
 import { duration, percent } from "../lib/format.js";
+import { useWidth } from "../lib/width.js";
 
 const WORDS = { generate: "sampling", sandbox: "sandbox", train: "training", reference: "reference model", publish: "weight updates" };
 
@@ -26,13 +27,14 @@ export function Phases({ shares, busy, time }) {
   const phases = shares.map((row) => row.phase);
   const bars = time ? joined(time) : [];
   const top = Math.max(...bars.map((bar) => Math.max(bar.wall, bar.parts.reduce((a, b) => a + b, 0))), 1e-9);
-  const width = 1000, height = 130, left = 44;
+  const [place, width] = useWidth();
+  const height = 110, left = 44;
   const wide = (width - left) / Math.max(1, bars.length);
   const y = (value) => height - (value / top) * (height - 8);
-  return html`<div>
+  return html`<div ref=${place}>
     <table>
       <caption class="visually-hidden">Share of the wall time with such a call in flight</caption>
-      <thead><tr><th>phase</th><th class="num">time</th><th class="num">share of the wall time</th><th class="hide-narrow" aria-label="as a bar"></th></tr></thead>
+      <thead><tr><th>phase</th><th class="num">time</th><th class="num">share of the wall time</th><td class="hide-narrow"></td></tr></thead>
       <tbody>
         ${shares.filter((row) => row.seconds > 0).map(
           (row) => html`<tr key=${row.phase}>
@@ -44,8 +46,8 @@ export function Phases({ shares, busy, time }) {
       </tbody>
     </table>
     <p class="note">Calls overlap, so the shares may add up to more than 100%${busy === null || busy === undefined ? "" : `; something was in flight for ${percent(busy)} of the time`}.</p>
-    ${bars.length > 0 &&
-    html`<svg viewBox="0 0 ${width} ${height + 18}" role="img" aria-label=${`Seconds of each step by phase, ${bars.length} bars; the longest step took ${duration(Math.max(...bars.map((b) => b.wall)))}`}>
+    ${bars.length > 0 && width > 0 &&
+    html`<svg width=${width} height=${height + 18} role="img" aria-label=${`Seconds of each step by phase, ${bars.length} bars; the longest step took ${duration(Math.max(...bars.map((b) => b.wall)))}`}>
       <text x=${left - 6} y=${y(top) + 6} text-anchor="end">${duration(top)}</text><text x=${left - 6} y=${height} text-anchor="end">0 s</text>
       <line class="axis" x1=${left} x2=${width} y1=${height} y2=${height} />
       ${bars.map((bar, i) => {

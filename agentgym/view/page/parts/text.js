@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/htm-preact.module.js";
 import { count, pieces } from "../lib/format.js";
 
-const CUT = 20000; // characters; a browser lays out more than a few of such lines slowly
+const CUT = 5000; // characters; a browser lays out more than a few long texts slowly
 
 export function Text({ text, cut = CUT }) {
   const [whole, setWhole] = useState(false);

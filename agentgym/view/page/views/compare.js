@@ -1,11 +1,11 @@
 /* Two runs or checkpoints on the same held-out tasks: what is better, task by task. */
 import { html, useMemo, useState } from "../vendor/htm-preact.module.js";
-import { Estimate, Failed, Loading, Outcome } from "../parts/bits.js";
+import { Estimate, Failed, Loading } from "../parts/bits.js";
 import { Chart } from "../parts/chart.js";
 import { panelsOf } from "../parts/curves.js";
 import { useAsked } from "../lib/ask.js";
 import { get, query, runPath, useData } from "../lib/data.js";
-import { count, figure, harmless, percent } from "../lib/format.js";
+import { count, figure, harmless } from "../lib/format.js";
 import { go, link } from "../lib/url.js";
 
 const SHOWN = 40; // tasks of a list that are shown before it is asked for more
@@ -13,7 +13,7 @@ const SHOWN = 40; // tasks of a list that are shown before it is asked for more
 function Side({ label, name, sides, params, set }) {
   return html`<label>${label} <select aria-label=${`${label} of the comparison`} onChange=${(event) => set({ [name]: event.target.value })}>
     <option value="">choose…</option>
-    ${sides.map((side) => html`<option key=${side.side} value=${side.side} selected=${params[name] === side.side}>${harmless(side.side)} (${harmless(side.environment ?? "")}, ${percent(side.success)}, n = ${figure(side.tasks)})</option>`)}
+    ${sides.map((side) => html`<option key=${side.side} value=${side.side} selected=${params[name] === side.side}>${harmless(side.side)} (${harmless(side.environment ?? "")}, ${figure(side.success)}, n = ${figure(side.tasks)})</option>`)}
   </select></label>`;
 }
 

@@ -32,7 +32,7 @@ function One({ id, params, canPlay }) {
     <section aria-labelledby="tasks"><div class="head"><h2 id="tasks">Tasks</h2>
       <label>split <select onChange=${(event) => set({ split: event.target.value })}>${["test", "train"].map((name) => html`<option selected=${name === split}>${name}</option>`)}</select></label>
       <button disabled=${!offset} onClick=${() => set({ offset: Math.max(0, offset - PAGE) || "" })}>previous</button><button disabled=${!data.more} onClick=${() => set({ offset: offset + PAGE })}>next</button></div>
-      <div class="scroll"><table><thead><tr><th>task</th><th class="num">level</th><th>prompt</th><th></th></tr></thead>
+      <div class="scroll"><table><thead><tr><th>task</th><th class="num">level</th><th>prompt</th><td></td></tr></thead>
       <tbody>${data.tasks.map((task) => html`<tr key=${task.task_id}><td class="clip" title=${harmless(task.task_id)}>${harmless(task.task_id)}</td><td class="num">${figure(task.difficulty)}</td><td class="clip" title=${opening(task)}>${opening(task)}</td>
         <td>${canPlay && html`<a href=${link("play", { run: id, env, split, task: task.task_id })} aria-label=${`play ${harmless(task.task_id)}`}>play</a>`}</td></tr>`)}</tbody></table></div></section>`;
 }

@@ -7,7 +7,7 @@ import { Text } from "../parts/text.js";
 import { useAsked } from "../lib/ask.js";
 import { getOnce, runPath } from "../lib/data.js";
 import { groupOf } from "../lib/episodes.js";
-import { count, duration, figure, harmless, plain, signed } from "../lib/format.js";
+import { count, duration, figure, fixed, harmless, plain, signed } from "../lib/format.js";
 import { KINDS, describe, scaleOf } from "../lib/shades.js";
 import { amend, go, link } from "../lib/url.js";
 
@@ -28,14 +28,18 @@ function Inspect({ tokens, at }) {
 function Members({ id, episode, group, diff }) {
   const rows = group?.rows ?? [];
   if (rows.length < 2) return null;
-  return html`<div><h2>Group ${figure(episode.group)}</h2>
+  return html`<div><h2>Group ${episode.group}</h2>
     <p class="soft"><a href=${link("group", { run: id, source: episode.source, step: episode.step, group: episode.group })}>side by side</a>, n = ${rows.length} episodes</p>
     <div class="members">${rows.map(
       (row) => html`<a key=${row.key} href=${link("episode", { run: id, key: row.key })} aria-current=${row.key === episode.key ? "page" : undefined}>
-        <span class=${row.success ? "good" : "soft"} title=${row.success ? "success" : "no success"}>${row.success ? "✓" : "·"}</span><span>${row.n}</span><span>${figure(row.reward)}</span><span class="soft">${signed(row.advantage, 2)}</span></a>`,
+        <span class=${row.success ? "good" : "soft"} title=${row.success ? "success" : "no success"}>${row.success ? "✓" : "·"}</span><span>${row.n}</span><span>${fixed(row.reward)}</span><span class="soft">${signed(row.advantage, 2)}</span></a>`,
     )}</div>
     <label class="below">diff against <select onChange=${(event) => go("episode", { run: id, key: episode.key, diff: event.target.value })}>
       <option value="">none</option>${rows.filter((row) => row.key !== episode.key).map((row) => html`<option value=${row.key} selected=${row.key === diff}>${row.key}${row.success ? " (success)" : ""}</option>`)}</select></label></div>`;
+}
+
+function clipped(text) {
+  return harmless(text.length > 90 ? `${text.slice(0, 90)}…` : text);
 }
 
 function Aside({ id, episode, group, diff }) {
@@ -47,7 +51,7 @@ function Aside({ id, episode, group, diff }) {
       ${episode.turn_rewards?.length > 0 && html`<p class="soft">by turn: ${episode.turn_rewards.map((value) => figure(value)).join(", ")}</p>`}</div>
     <${Members} id=${id} episode=${episode} group=${group} diff=${diff} />
     <div><h2>Facts</h2><${Facts} pairs=${[
-      ["task", harmless(episode.task.task_id)], ["split", episode.task.split], ["level", figure(episode.task.difficulty)], ["seed", figure(episode.seed)],
+      ["task", clipped(episode.task.task_id)], ["split", episode.task.split], ["level", figure(episode.task.difficulty)], ["seed", String(episode.seed)],
       ["advantage", signed(episode.advantage)], ["trained", episode.trained ? "yes" : "no"], ["ended by", episode.stop], ["tokens", `${figure(episode.tokens.count)}, ${figure(episode.turns.reduce((sum, turn) => sum + turn.end - turn.sampled, 0))} sampled`],
       ["versions", episode.oldest === episode.newest ? figure(episode.oldest) : `${figure(episode.oldest)} to ${figure(episode.newest)}`], ["staleness", count(episode.staleness ?? 0, "version")], ["retries", episode.retries ? figure(episode.retries) : ""], ...timing,
     ]} /></div>

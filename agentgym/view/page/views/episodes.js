@@ -1,10 +1,10 @@
 /* The table of a run's episodes, and a group's members beside each other. */
-import { html, useEffect, useRef } from "../vendor/htm-preact.module.js";
+import { html } from "../vendor/htm-preact.module.js";
 import { Failed, Loading, Outcome } from "../parts/bits.js";
 import { Text } from "../parts/text.js";
 import { useAsked } from "../lib/ask.js";
 import { episodesPage, groupOf } from "../lib/episodes.js";
-import { count, duration, figure, harmless, percent, signed } from "../lib/format.js";
+import { count, duration, figure, fixed, harmless, signed } from "../lib/format.js";
 import { amend, go, link } from "../lib/url.js";
 
 const LIMIT = 50;
@@ -25,13 +25,13 @@ function Heading({ column, label, numeric, sort, onSort }) {
 function Row({ run, row, names, params, chosen }) {
   const to = link("episode", { run, key: row.key });
   return html`<tr class=${chosen ? "chosen" : ""} data-row>
-    <td><a href=${to} aria-label=${`episode ${row.n} of step ${row.step}`}>${harmless(row.key)}</a></td>
-    <td class="num">${figure(row.step)}</td>
-    <td class="num"><a href=${link("group", { run, source: row.source, step: row.step, group: row.group })} aria-label=${`group ${row.group} side by side`}>${figure(row.group)}</a></td>
+    <td class="nowrap"><a href=${to}>${harmless(row.key)}</a></td>
+    <td class="num">${row.step}</td>
+    <td class="num"><a href=${link("group", { run, source: row.source, step: row.step, group: row.group })} aria-label=${`group ${row.group} side by side`}>${row.group}</a></td>
     <td class="clip" title=${harmless(row.task_id)}>${harmless(row.task_id)}</td><td class="num">${figure(row.difficulty)}</td>
     <td><${Outcome} row=${row} />${row.error && html` <span class="soft">${harmless(row.error)}</span>`}</td>
-    <td class="num">${figure(row.reward)}</td><td class="num">${signed(row.advantage, 2)}</td>
-    ${names.map((name) => html`<td class="num">${figure(row.rewards?.[name], 2)}</td>`)}
+    <td class="num">${fixed(row.reward)}</td><td class="num">${signed(row.advantage, 2)}</td>
+    ${names.map((name) => html`<td class="num">${fixed(row.rewards?.[name])}</td>`)}
     <td class="num">${figure(row.turns)}</td><td class="num">${figure(row.tokens)}</td><td class="num">${figure(row.staleness)}</td><td class="num">${figure(row.tool_errors)}</td>
     <td>${harmless(row.stop ?? "")}</td><td class="num">${duration(row.seconds)}</td>
   </tr>`;
@@ -47,6 +47,8 @@ function Filter({ label, name, options, params, set }) {
   </select></label>`;
 }
 
+const MORE = ["outcome", "stop", "difficulty", "trained", "error", "reward_min", "reward_max", "tool_errors"];
+
 function Filters({ params, facets, set }) {
   const typed = (name, width) => ({ value: params[name] ?? "", size: width, onInput: (event) => set({ [name]: event.target.value }, true) });
   return html`<form class="row filters" role="search" aria-label="Filter the episodes" onSubmit=${(event) => event.preventDefault()}>
@@ -54,13 +56,14 @@ function Filters({ params, facets, set }) {
     <label>task <input type="search" placeholder="part of its id" ...${typed("task", 14)} /></label>
     <label>steps <input type="text" inputmode="numeric" ...${typed("step", 4)} /></label><label>to <input type="text" inputmode="numeric" ...${typed("step_to", 4)} /></label>
     <${Filter} label="success" name="success" params=${params} set=${set} options=${[["true", "yes"], ["false", "no"]]} />
+    <details class="more" open=${MORE.some((name) => params[name])}><summary>more filters</summary><div class="row">
     <${Filter} label="outcome" name="outcome" params=${params} set=${set} options=${choices(facets?.outcome)} />
     <${Filter} label="ended by" name="stop" params=${params} set=${set} options=${choices(facets?.stop)} />
     <${Filter} label="level" name="difficulty" params=${params} set=${set} options=${choices(facets?.difficulty)} />
     <${Filter} label="trained" name="trained" params=${params} set=${set} options=${[["true", "yes"], ["false", "no"]]} />
     <${Filter} label="error" name="error" params=${params} set=${set} options=${[["any", "infrastructure"]]} />
     <label>reward from <input type="text" inputmode="decimal" ...${typed("reward_min", 4)} /></label><label>to <input type="text" inputmode="decimal" ...${typed("reward_max", 4)} /></label>
-    <label><input type="checkbox" checked=${params.tool_errors === "true"} onChange=${(event) => set({ tool_errors: event.target.checked ? "true" : "" })} /> tool errors</label>
+    <label><input type="checkbox" checked=${params.tool_errors === "true"} onChange=${(event) => set({ tool_errors: event.target.checked ? "true" : "" })} /> tool errors</label></div></details>
     <button type="button" class="quiet" onClick=${() => set(null)}>clear</button>
   </form>`;
 }
@@ -106,19 +109,17 @@ function Pages({ data, set }) {
 export function GroupView({ id, params }) {
   const { source = "train", step, group } = params;
   const { data, failure } = useAsked(() => groupOf(id, source, step, group), JSON.stringify([id, source, step, group]));
-  const first = useRef(null);
-  useEffect(() => first.current?.focus({ preventScroll: true }), [data]);
   if (!data) return failure ? html`<${Failed} failure=${failure} />` : html`<${Loading} what="Reading the group" />`;
   const neighbour = (number, text) => number !== null && number !== undefined && html`<a href=${link("group", { run: id, source, step, group: number })}>${text}</a>`;
   const won = data.rows.filter((row) => row.success).length;
-  return html`<h1>Group ${figure(data.group)}, step ${figure(data.step)}: ${won} of ${count(data.rows.length, "episode")} succeeded</h1>
-    <p class="row soft"><span>${harmless(data.task_id)}</span><span>success ${percent(won / Math.max(1, data.rows.length))}, n = ${data.rows.length} episodes</span>${neighbour(data.neighbours.previous, "previous group")}${neighbour(data.neighbours.next, "next group")}</p>
+  return html`<h1>Group ${data.group}, step ${data.step}: ${won} of ${count(data.rows.length, "episode")} succeeded</h1>
+    <p class="row soft"><span>${harmless(data.task_id)}</span><span>success ${figure(won / Math.max(1, data.rows.length))}, n = ${data.rows.length} episodes</span>${neighbour(data.neighbours.previous, "previous group")}${neighbour(data.neighbours.next, "next group")}</p>
     <section aria-labelledby="prompt"><h2 id="prompt">Prompt</h2>${data.prompt.map((message, i) => html`<div class="message" key=${i}><header><b>${message.role}</b></header><${Text} text=${message.content} /></div>`)}</section>
     <section aria-labelledby="members"><h2 id="members">Side by side</h2>
       <div class="side-by-side" tabindex="0" role="region" aria-label="The group's episodes side by side">${data.rows.map(
         (row, i) => html`<article key=${row.key} class=${row.success ? "won" : "lost"}>
-          <h3 class="row"><a ref=${i === 0 ? first : undefined} href=${link("episode", { run: id, key: row.key })}>${harmless(row.key)}</a><${Outcome} row=${row} /></h3>
-          <p class="soft">reward ${figure(row.reward)}, advantage ${signed(row.advantage, 2)}, ${count(row.tokens, "token")}, ${count(row.turns, "turn")}${i > 0 ? html`, <a href=${link("episode", { run: id, key: row.key, diff: data.rows[0].key })}>diff to the first</a>` : ""}</p>
+          <h3 class="row"><a href=${link("episode", { run: id, key: row.key })}>${harmless(row.key)}</a><${Outcome} row=${row} /></h3>
+          <p class="soft">reward ${fixed(row.reward)}, advantage ${signed(row.advantage, 2)}, ${count(row.tokens, "token")}, ${count(row.turns, "turn")}${i > 0 ? html`, <a href=${link("episode", { run: id, key: row.key, diff: data.rows[0].key })}>diff to the first</a>` : ""}</p>
           <${Text} text=${data.finals[row.key] ?? ""} cut=${4000} />
         </article>`,
       )}</div></section>`;

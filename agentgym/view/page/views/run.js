@@ -1,11 +1,11 @@
 /* A run: whether it learns, its curves, where its time goes, what broke. */
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.module.js";
-import { Facts, Failed, Loading, Segmented } from "../parts/bits.js";
+import { Failed, Loading, Segmented } from "../parts/bits.js";
 import { Curves } from "../parts/curves.js";
 import { Lanes } from "../parts/lanes.js";
 import { Phases } from "../parts/phases.js";
 import { Steering } from "../parts/steering.js";
-import { ago, count, duration, figure, harmless, interval, percent, plain, signed } from "../lib/format.js";
+import { ago, count, duration, figure, harmless, interval, plain, signed } from "../lib/format.js";
 import { exported, listen, query, runPath, useData } from "../lib/data.js";
 import { amend, link } from "../lib/url.js";
 
@@ -27,8 +27,7 @@ function Verdict({ run }) {
   return html`<div class="verdict ${verdict}">
       <h1>${sentence ? harmless(sentence) : missing ? harmless(missing) : "Nothing can be said yet."}</h1>
       <p>
-        <span class="dot ${run.status}"></span>${run.status}, step ${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""},
-        ${duration(run.time?.wall_s)}; changed ${ago(run.changed)}${run.reason ? `. ${harmless(run.reason)}` : ""}
+        <span class="dot ${run.status}"></span>${run.status}, step ${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}, ${duration(run.time?.wall_s)}; changed ${ago(run.changed)}${run.reason ? `. ${harmless(run.reason)}` : ""}
       </p>
     </div>
     ${problems.length > 0 &&
@@ -47,9 +46,9 @@ function Strip({ run }) {
   const last = run.evaluations.findLast((row) => row.finished);
   const gain = last?.difference ?? (run.gain ? { ...run.gain, to_step: run.first_step ?? 0 } : null);
   const cells = [
-    last && ["held-out success", percent(last.success), `[${percent(last.low)}, ${percent(last.high)}] n = ${figure(last.tasks)} tasks, step ${figure(last.step)}`],
+    last && ["held-out success", figure(last.success), `${interval(last.low, last.high)} n = ${figure(last.tasks)} tasks, step ${figure(last.step)}`],
     gain && ["paired difference", signed(gain.mean), `${interval(gain.low, gain.high)} n = ${figure(gain.n)} tasks, to step ${figure(gain.to_step)}`],
-    run.success !== null && ["training success", percent(run.success), "of the newest step"],
+    run.success !== null && ["training success", figure(run.success), "of the newest step"],
     ["episodes", figure(run.episodes.count), `${figure(run.episodes.train.length)} steps, ${figure(run.episodes.eval.length)} evaluations`],
     ["environment", harmless(run.environment ?? "–"), harmless(run.model ?? "")],
   ];
@@ -80,14 +79,14 @@ function Evaluations({ run }) {
   if (!run.evaluations.length) return null;
   return html`<section aria-labelledby="evaluations">
     <h2 id="evaluations">Evaluations</h2>
-    <div class="scroll"><table>
-      <thead><tr><th class="num">step</th><th class="num">success</th><th>95% interval</th><th class="num">tasks</th><th class="num">episodes</th><th class="num">paired difference</th><th>95% interval</th><th class="num">better, worse</th><th></th></tr></thead>
+    <div class="scroll"><table class="narrow">
+      <thead><tr><th class="num">step</th><th class="num">success</th><th>95% interval</th><th class="num">tasks</th><th class="num">episodes</th><th class="num">paired difference</th><th>95% interval</th><th class="num">better, worse</th><th>more</th></tr></thead>
       <tbody>${run.evaluations.map((row) => {
         const d = row.difference;
         return html`<tr key=${row.step}>
-          <td class="num">${figure(row.step)}</td><td class="num">${percent(row.success)}</td><td>${row.finished ? `[${percent(row.low)}, ${percent(row.high)}]` : "not finished"}</td>
+          <td class="num">${figure(row.step)}</td><td class="num">${figure(row.success)}</td><td class="nowrap">${row.finished ? interval(row.low, row.high) : "not finished"}</td>
           <td class="num">${figure(row.tasks)}</td><td class="num">${figure(row.episodes)}</td>
-          <td class="num ${d?.clear ? (d.mean > 0 ? "good" : "bad") : ""}">${d ? signed(d.mean) : "–"}</td><td>${d ? interval(d.low, d.high) : ""}</td>
+          <td class="num ${d?.clear ? (d.mean > 0 ? "good" : "bad") : ""}">${d ? signed(d.mean) : "–"}</td><td class="nowrap">${d ? interval(d.low, d.high) : ""}</td>
           <td class="num">${d ? `${figure(d.better)}, ${figure(d.worse)}` : ""}</td>
           <td><a href=${link("episodes", { run: run.id, source: "eval", step: row.step })} aria-label=${`episodes of the evaluation at step ${row.step}`}>episodes</a>
           ${d && html` · <a href=${link("compare", { run: run.id, a: `${run.id}@${d.to_step}`, b: `${run.id}@${row.step}` })} aria-label=${`compare step ${d.to_step} with step ${row.step}`}>compare</a>`}</td>
@@ -125,21 +124,24 @@ function Events({ run, fresh }) {
   const { data } = useData(runPath(run.id, "/events?tail=200"), { again: fresh });
   if (!data?.events.length) return null;
   return html`<section aria-labelledby="events"><h2 id="events">Events</h2>
-    <div class="scroll"><table><thead><tr><th>time</th><th>what</th></tr></thead><tbody>${data.events.slice(-12).toReversed().map((row, i) => html`<tr key=${i}><td class="soft num">${harmless(row.time.slice(0, 19).replace("T", " "))}</td><td>${harmless(row.text)}</td></tr>`)}</tbody></table></div>
+    <div class="scroll"><table><thead><tr><th>time</th><th>what</th></tr></thead><tbody>${data.events.slice(-12).toReversed().map((row, i) => html`<tr key=${i}><td class="soft nowrap">${harmless(row.time.slice(0, 19).replace("T", " "))}</td><td>${harmless(row.text)}</td></tr>`)}</tbody></table></div>
   </section>`;
 }
 
-/* Counts up when the run went on, at most every two seconds. */
+/* Counts up when the run went on: at once, then at most every two seconds. */
 function useFresh(id, live) {
   const [fresh, setFresh] = useState(0);
   const waiting = useRef(0);
+  const last = useRef(0);
   useEffect(() => {
     if (!live) return;
     const later = () => {
+      const rest = Math.max(0, last.current + 2000 - performance.now());
       waiting.current ||= setTimeout(() => {
         waiting.current = 0;
+        last.current = performance.now();
         setFresh((before) => before + 1);
-      }, 2000);
+      }, rest);
     };
     const end = listen(id, { step: later, status: later, event: later, steering: later, reset: later });
     return () => {
@@ -185,8 +187,8 @@ export function RunsView({ runs }) {
       <tbody>${runs.map(
         (run) => html`<tr key=${run.id}><td><a href=${link("run", { run: run.id })}>${harmless(run.name)}</a> ${run.unsafe && html`<span class="tag bad">unsafe sandbox</span>`}</td>
           <td><i class="dot ${run.status}"></i>${run.status}</td><td>${harmless(run.environment ?? "")}</td><td class="num">${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}</td>
-          <td><${Spark} values=${run.spark} /> ${percent(run.success)}</td><td class="num">${percent(run.held_out)}</td>
-          <td class="num">${run.gain ? signed(run.gain.mean) : "–"}</td><td>${run.gain ? `${interval(run.gain.low, run.gain.high)} n = ${figure(run.gain.n)}` : ""}</td><td class="soft">${ago(run.changed)}</td></tr>`,
+          <td><${Spark} values=${run.spark} /> ${figure(run.success)}</td><td class="num">${figure(run.held_out)}</td>
+          <td class="num">${run.gain ? signed(run.gain.mean) : "–"}</td><td class="nowrap">${run.gain ? `${interval(run.gain.low, run.gain.high)} n = ${figure(run.gain.n)}` : ""}</td><td class="soft">${ago(run.changed)}</td></tr>`,
       )}</tbody></table></div>`;
 }
 
