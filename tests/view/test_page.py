@@ -13,13 +13,18 @@ from view.fake_server import FakeView, serving
 pytestmark = pytest.mark.browser
 
 VIEWS = {
-    "run": ".curve canvas", "runs": "main table", "episodes": "tr[data-row]",
+    "run": ".curve canvas",
+    "runs": "main table",
+    "episodes": "tr[data-row]",
     "group?source=train&step=40&group=640": ".side-by-side article",
     f"episode?key={episodes.TOOLS}&diff=train-40-4": ".diff .message",
     f"episode?key={episodes.TOOLS}&show=tokens&by=mask": ".tokens .t",
-    "compare": ".verdict", "audit": "#report", "environments": "main td a", "environments?env=math": "main td a",
+    "compare": ".verdict",
+    "audit": "#report",
+    "environments": "main td a",
+    "environments?env=math": "main td a",
     "play?env=math&task=procedural/test/0/0": "textarea",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +147,7 @@ def test_a_token_under_the_pointer_or_the_keys_shows_its_figures(watched: Watche
         str(saved["id"][15]),
         f"−{-saved['logprob'][15]:.4f} nats",
         "15 of 34",
-        "−1.220",
+        "+0.610",
         "38",
         "policy, trained",
     ):

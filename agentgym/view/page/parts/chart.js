@@ -1,5 +1,6 @@
 /* Curves over the steps, with their intervals as bands. */
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/htm-preact.module.js";
+import uPlot from "../vendor/uPlot.esm.js";
 import { figure, interval, isNumber } from "../lib/format.js";
 import { colour } from "../lib/theme.js";
 
@@ -59,6 +60,7 @@ function xRange(_, low, high) {
 function yRange(bound) {
   return (_, low, high) => {
     if (low === null) return [0, 1];
+    if (low === 0 && high === 0) return [0, Math.max(1, bound ?? 1)];
     const top = isNumber(bound) ? Math.max(high, bound) : high;
     const bottom = low >= 0 && low < 0.6 * top ? 0 : low;
     const pad = 0.08 * (top - bottom || Math.abs(top) || 1);
@@ -120,7 +122,7 @@ export function Chart({ title, unit = "", lines, bound, range, wide = false, dar
   const shape = lines.map((line) => `${line.label}${line.low ? "+" : ""}${line.steps.length <= SPARSE}`).join("|");
   useLayoutEffect(() => {
     const width = place.current.clientWidth;
-    plot.current = new window.uPlot(options(lines, columns, { width, bound, range, onCursor: setAt }), data, place.current);
+    plot.current = new uPlot(options(lines, columns, { width, bound, range, onCursor: setAt }), data, place.current);
     return () => plot.current.destroy();
   }, [dark, shape, bound]);
   useEffect(() => {

@@ -22,10 +22,14 @@ const EVIDENCE = {
   invalid: { outcome: "invalid" },
 };
 
+function opening(text) {
+  return harmless(text[0].toUpperCase() + text.slice(1));
+}
+
 function Verdict({ run }) {
   const { verdict, sentence, problems, missing } = run.diagnosis;
   return html`<div class="verdict ${verdict}">
-      <h1>${sentence ? harmless(sentence) : missing ? harmless(missing) : "Nothing can be said yet."}</h1>
+      <h1>${opening(sentence || missing || "nothing can be said yet.")}</h1>
       <p>
         <span class="dot ${run.status}"></span>${run.status}, step ${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}, ${duration(run.time?.wall_s)}; changed ${ago(run.changed)}${run.reason ? `. ${harmless(run.reason)}` : ""}
       </p>
