@@ -46,8 +46,8 @@ function Aside({ id, episode, group, diff }) {
   const timing = Object.entries(episode.timing_s ?? {}).map(([name, value]) => [name.replace(/_s$/, "").replaceAll("_", " "), duration(value)]);
   return html`<aside aria-label="About this episode">
     <div><h2>Rewards</h2><table><thead><tr><th>name</th><th class="num">value</th><th class="num">weight</th></tr></thead>
-      <tbody>${episode.rewards.map((row) => html`<tr key=${row.name}><td>${harmless(row.name)}</td><td class="num">${row.value === null ? "not scored" : figure(row.value)}</td><td class="num">${figure(row.weight)}</td></tr>`)}
-      <tr><td><b>reward</b></td><td class="num"><b>${figure(episode.reward)}</b></td><td></td></tr></tbody></table>
+      <tbody>${episode.rewards.map((row) => html`<tr key=${row.name}><td>${harmless(row.name)}</td><td class="num">${row.value === null ? "not scored" : fixed(row.value, 3)}</td><td class="num">${figure(row.weight)}</td></tr>`)}
+      <tr><td><b>reward</b></td><td class="num"><b>${fixed(episode.reward, 3)}</b></td><td></td></tr></tbody></table>
       ${episode.turn_rewards?.length > 0 && html`<p class="soft">by turn: ${episode.turn_rewards.map((value) => figure(value)).join(", ")}</p>`}</div>
     <${Members} id=${id} episode=${episode} group=${group} diff=${diff} />
     <div><h2>Facts</h2><${Facts} pairs=${[

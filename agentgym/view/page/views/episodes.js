@@ -116,7 +116,7 @@ export function GroupView({ id, params }) {
     <p class="row soft"><span>${harmless(data.task_id)}</span><span>success ${figure(won / Math.max(1, data.rows.length))}, n = ${data.rows.length} episodes</span>${neighbour(data.neighbours.previous, "previous group")}${neighbour(data.neighbours.next, "next group")}</p>
     <section aria-labelledby="prompt"><h2 id="prompt">Prompt</h2>${data.prompt.map((message, i) => html`<div class="message" key=${i}><header><b>${message.role}</b></header><${Text} text=${message.content} /></div>`)}</section>
     <section aria-labelledby="members"><h2 id="members">Side by side</h2>
-      <div class="side-by-side" tabindex="0" role="region" aria-label="The group's episodes side by side">${data.rows.map(
+      <div class="side-by-side">${data.rows.map(
         (row, i) => html`<article key=${row.key} class=${row.success ? "won" : "lost"}>
           <h3 class="row"><a href=${link("episode", { run: id, key: row.key })}>${harmless(row.key)}</a><${Outcome} row=${row} /></h3>
           <p class="soft">reward ${fixed(row.reward)}, advantage ${signed(row.advantage, 2)}, ${count(row.tokens, "token")}, ${count(row.turns, "turn")}${i > 0 ? html`, <a href=${link("episode", { run: id, key: row.key, diff: data.rows[0].key })}>diff to the first</a>` : ""}</p>
