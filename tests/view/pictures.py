@@ -47,7 +47,6 @@ def _picture(browser: Browser, url: str, view: str, ready: str, scheme: Any, pat
             page.focus(".tokens")
             page.keyboard.press("End")
             page.keyboard.press("ArrowLeft")
-        page.wait_for_load_state("networkidle")
         page.screenshot(path=path)
         assert not watched.wrong, watched.wrong
     _shrink(path)
