@@ -109,8 +109,14 @@ class TrainJob:
     monitor: InfraMonitor = field(init=False)
     tasks: TaskStream = field(init=False)
     loop: TrainingLoop = field(init=False)
+    learner: TitanLearner = field(init=False)
     helm: Helm = field(init=False)
     done: int = 0  # steps
+
+    @property
+    def keeps_logprobs(self) -> bool:
+        logging = self.recipe.logging
+        return logging.save_episodes and logging.trainer_logprobs
 
     async def run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
@@ -178,6 +184,7 @@ class TrainJob:
             temperature=recipe.rollout.temperature,
             publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
+            keep_logprobs=self.keeps_logprobs,
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
@@ -204,7 +211,12 @@ class TrainJob:
         recipe = self.recipe
         position = self.state.position or Position()
         self.done = position.step
-        learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
+        self.learner = learner = TitanLearner(
+            trainer=self.trainer,
+            reference=self.reference,
+            activity=self.gym.activity,
+            keep_logprobs=self.keeps_logprobs,
+        )
         self.tasks = recipe.task_sampler.stream(
             self.gym.environment,
             recipe.loop.seed,
@@ -269,7 +281,7 @@ class TrainJob:
             sink.log(step, metrics)
         self.reporter.step(step, loop.steps, metrics)
         if self.recipe.logging.save_episodes:
-            self.folder.save_groups(step, record.groups, record.skipped)
+            self.folder.save_groups(step, record.groups, record.skipped, self.learner.trainer_logprobs)
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
             await self._save_after(step, record.next_group)
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)

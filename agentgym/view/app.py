@@ -203,7 +203,8 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
         routes += view.plays.routes(_reading, _changing)
     routes.append(Route("/api/{rest:path}", _missing, methods=["GET", "POST", "DELETE", "PUT", "PATCH"]))
     routes.append(Route("/", functools.partial(_index, page)))
-    routes.append(Mount("/page", StaticFiles(directory=page, check_dir=False)))
+    if page.is_dir():
+        routes.append(Mount("/page", StaticFiles(directory=page)))
     return routes
 
 
