@@ -7,6 +7,7 @@ would not work is never written.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _DECLARED = re.compile(
 _LISTED = re.compile(r"\bexport\s*\{(?P<names>[^}]*)\}(?!\s*from)[ \t]*;?")
 _DEFAULT = re.compile(r"^[ \t]*export\s+default\s+", re.MULTILINE)
 _REST = re.compile(r"^[ \t]*(?:import|export)\b(?![ \t]*[:=,)])", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*/\*.*?\*/", re.MULTILINE | re.DOTALL)
 _FORBIDDEN = ("import.meta", "import(")
 
 
@@ -73,7 +75,7 @@ class Bundle:
             if words in text:
                 raise NotBundled(f"{path}: {words} is not known here")
         exported: dict[str, str] = {}
-        text = _IMPORT.sub(lambda match: self._imported(path, match), text)
+        text = _sub(_IMPORT, lambda match: self._imported(path, match), text)
 
         def declared(match: re.Match[str]) -> str:
             exported[match["name"]] = match["name"]
@@ -89,9 +91,11 @@ class Bundle:
             exported["default"] = "__default"
             return "const __default = "
 
-        text = _DEFAULT.sub(default, _LISTED.sub(listed, _DECLARED.sub(declared, text)))
-        if rest := _REST.search(text):
-            raise NotBundled(f"{path}: {text[rest.start() : rest.start() + 60]!r} is not known here")
+        for pattern, change in ((_DECLARED, declared), (_LISTED, listed), (_DEFAULT, default)):
+            text = _sub(pattern, change, text)
+        for rest in _REST.finditer(text):
+            if not _in_comment(text, rest.start()):
+                raise NotBundled(f"{path}: {text[rest.start() : rest.start() + 60]!r} is not known here")
         names = ", ".join(f"{outer!r}: {inner}" for outer, inner in exported.items())
         return f'"use strict";\n{text}\nreturn {{{names}}};'
 
@@ -115,6 +119,15 @@ class Bundle:
             names = [re.sub(r"\s+as\s+", ": ", one.strip()) for one in found["names"].split(",") if one.strip()]
             parts.append(f"const {{{', '.join(names)}}} = {source};")
         return " ".join(parts)
+
+
+def _sub(pattern: re.Pattern[str], change: Callable[[re.Match[str]], str], text: str) -> str:
+    return pattern.sub(lambda match: match[0] if _in_comment(text, match.start()) else change(match), text)
+
+
+def _in_comment(text: str, at: int) -> bool:
+    """Whether a comment of several lines, one that begins a line, goes on at a place."""
+    return any(span.start() < at < span.end() for span in _COMMENT.finditer(text))
 
 
 def _joined(path: str, target: str) -> str:

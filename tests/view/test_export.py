@@ -14,7 +14,7 @@ from view_runs import HOSTILE, episode, task
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Group
-from agentgym.view.app import View
+from agentgym.view.app import PAGE, View
 from agentgym.view.bundle import Bundle, NotBundled
 from agentgym.view.export import Export
 from agentgym.view.roots import Roots
@@ -47,7 +47,9 @@ def page(tmp_path: Path) -> Path:
         'import { first } from "./names.js";\n'
         "export function plus(a, b) { return a + b; }\nexport const NAME = first;\n"
     )
-    (folder / "parts" / "names.js").write_text("const first = 'one', b = 2;\nexport default b;\nexport { first };\n")
+    (folder / "parts" / "names.js").write_text(
+        "/*\nexport function old() {}\n*/\nconst first = 'one', b = 2;\nexport default b;\nexport { first };\n"
+    )
     return folder
 
 
@@ -56,7 +58,9 @@ def test_modules_become_one_script_in_the_order_of_their_imports(page: Path) -> 
     assert [text.index(f"// {name}") for name in ("parts/names.js", "parts/sums.js", "app.js")] == sorted(
         text.index(f"// {name}") for name in ("parts/names.js", "parts/sums.js", "app.js")
     )
-    assert text.count("// parts/names.js") == 1 and not re.search(r"^\s*(import|export)\b", text, re.MULTILINE)
+    assert text.count("// parts/names.js") == 1 and not re.search(
+        r"^\s*(import|export)\b(?! function old)", text, re.MULTILINE
+    )
     assert "const {plus, NAME: name} = __modules['parts/sums.js'];" in text
     assert "return {'default': __default, 'first': first};" in text.replace(
         "'first': first, 'default': __default", "'default': __default, 'first': first"
@@ -139,3 +143,10 @@ def test_what_is_left_out_is_said(runs: Path, page: Path, tmp_path: Path) -> Non
 def test_an_installation_without_the_page_says_so(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be put into one file"):
         Export(View(Roots.of([runs]))).write(tmp_path / "out.html", tmp_path / "nowhere")
+
+
+def test_the_shipped_page_can_be_one_file(runs: Path, tmp_path: Path) -> None:
+    if not (PAGE / "index.html").is_file():
+        pytest.skip("the page is not in this checkout")
+    text, data, _ = exported(View(Roots.of([runs])), PAGE, tmp_path)
+    assert "page/" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL) and "GET /api" in data
