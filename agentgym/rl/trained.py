@@ -32,5 +32,4 @@ def by_turn(groups: Iterable[Group], values: Sequence[float]) -> dict[str, list[
 
 def _order(episode: Episode) -> list[int]:
     """The turns in the order of their training."""
-    branches = getattr(episode, "branches", None) or [range(len(episode.turns))]
-    return list(dict.fromkeys(turn for branch in branches for turn in branch))
+    return list(dict.fromkeys(turn for branch in episode.all_branches for turn in branch))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from agentgym.rl.samples import group_samples
 from agentgym.rl.trained import by_turn
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.config import BranchWeights
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.reference import ReferenceModel
@@ -17,17 +18,19 @@ from agentgym.types import Group
 class TitanLearner:
     """What the loop trains with. reference: None for a loss without a reference model.
 
+    branch_weights: see RolloutConfig.
     keep_logprobs: as in the trainer's setup. trainer_logprobs: of the last step, by episode and turn.
     """
 
     trainer: TrainerClient
     reference: ReferenceModel | None
     activity: Activity
+    branch_weights: BranchWeights = "tokens"
     keep_logprobs: bool = False
     trainer_logprobs: dict[str, list[list[float]]] = field(default_factory=dict)
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
-        samples = group_samples(groups)
+        samples = group_samples(groups, self.branch_weights)
         if self.reference is not None:
             with self.activity.doing("reference"):
                 ref_logprobs = await self.reference.forward(samples)

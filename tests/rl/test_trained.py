@@ -29,12 +29,8 @@ def test_each_turn_gets_its_own_values_and_what_was_not_trained_none():
     """The sampler's own log-probabilities, taken from the samples, come back to where they were."""
     episodes = [episode("a"), episode("left out"), episode("b", masked=True)]
     groups = [Group(group_id=0, task=TASK, start_version=0, episodes=episodes, advantages=[1.0, None, -1.0])]
-    values = [
-        p
-        for sample in group_samples(groups)
-        for p, mask in zip(sample.logprobs, sample.loss_mask, strict=True)
-        if mask
-    ]  # fmt: skip
+    samples = group_samples(groups)
+    values = [p for s in samples for p, mask in zip(s.logprobs, s.loss_mask, strict=True) if mask]
     assert by_turn(groups, values) == {
         "a": [[-0.1, -0.11], [-0.12], [-0.13, -0.14, -0.15]],
         "b": [[-0.1, -0.11], [], [-0.13, -0.14, -0.15]],
@@ -46,3 +42,15 @@ def test_a_number_of_values_that_does_not_fit_is_refused():
     for count in (5, 7):
         with pytest.raises(ValueError, match="trained tokens"):
             by_turn(groups, [0.0] * count)
+
+
+def test_a_turn_of_several_branches_has_its_values_once():
+    """The third turn goes on from the first: a sample of its own, in which the first is context."""
+    one = episode("a")
+    one.turns[2] = turn([1, 10, 11, 4], [13, 14, 15])
+    one.branches = [(0, 2), (0, 1)]
+    groups = [Group(group_id=0, task=TASK, start_version=0, episodes=[one], advantages=[1.0])]
+    samples = group_samples(groups)
+    assert len(samples) == 2
+    values = [p for s in samples for p, mask in zip(s.logprobs, s.loss_mask, strict=True) if mask]
+    assert by_turn(groups, values) == {"a": [[-0.1, -0.11], [-0.12], [-0.13, -0.14, -0.15]]}
