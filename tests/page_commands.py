@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -103,6 +104,13 @@ class NoJobs:
 
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
+
+    serve = check_server = evaluate
+
+    @asynccontextmanager
+    async def seat(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:
+        raise EvaluationBegins
+        yield
 
 
 class EvaluationBegins(BaseException):
