@@ -41,12 +41,18 @@ export function useTheme() {
   return { theme, dark: theme === "dark" || (theme === "system" && system), next };
 }
 
+const known = new Map(); // of each scheme: asking the browser for a style costs it a layout
+
 /* The colour of a custom property as a canvas can use it, in the scheme that is shown now. */
 export function colour(name, alpha = 1) {
-  const probe = document.createElement("i");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
+  const key = `${document.documentElement.dataset.theme ?? dark.matches} ${name}`;
+  if (!known.has(key)) {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    known.set(key, getComputedStyle(probe).color);
+    probe.remove();
+  }
+  const found = known.get(key);
   return alpha === 1 ? found : found.replace(/^rgb\((.*)\)$/, (_, inside) => `rgba(${inside}, ${alpha})`);
 }
