@@ -206,6 +206,7 @@ def test_the_keyboard_reaches_everything(watched: Watched) -> None:
     page.keyboard.press("m")
     page.wait_for_selector("text=34 tokens")
     page.keyboard.type("gr")
+    page.wait_for_selector(".curve canvas")
     page.focus(".curve .plot")
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector(".curve >> nth=0 >> text=step 39")

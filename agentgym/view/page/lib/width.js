@@ -1,4 +1,4 @@
-/* The width in pixels that an element has, so that drawings use the page's own scale. */
+/* How wide elements are, and whether they are near the view: drawings use the page's own scale, and wait to be seen. */
 import { useLayoutEffect, useRef, useState } from "../vendor/htm-preact.module.js";
 
 const nearing = new Map(); // element -> what is called with its width, once
