@@ -44,7 +44,7 @@ export function Curves({ run, curves, params, dark, fresh, onDrawn }) {
   const chosen = (params.more ?? "").split(",").filter(Boolean);
   const more = useData(chosen.length ? runPath(run, `/curves${query({ keys: chosen.join(",") })}`) : null, { again: fresh });
   const panels = useMemo(() => panelsOf(curves.curves), [curves]);
-  const extra = useMemo(() => (more.data ? panelsOf(more.data.curves) : []), [more.data]);
+  const extra = useMemo(() => (more.data ? panelsOf(more.data.curves.filter((one) => !curves.curves.some((other) => other.key === one.key))) : []), [more.data, curves]);
   const shownKeys = new Set([...curves.curves.map((curve) => curve.key), ...chosen]);
   const others = curves.names.filter((name) => !shownKeys.has(name));
   const set = (keys) => amend("run", { ...params, more: keys.join(",") });
