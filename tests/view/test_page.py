@@ -103,8 +103,10 @@ def test_the_scheme_can_be_chosen_and_stays(watched: Watched) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
     page.keyboard.press("t")
+    page.wait_for_selector("html[data-theme=light]")
     assert page.evaluate(background) == light
     page.keyboard.press("t")
+    page.wait_for_selector("html[data-theme=dark]")
     dark = page.evaluate(background)
     assert dark != light
     page.reload()

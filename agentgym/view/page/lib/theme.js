@@ -12,6 +12,15 @@ function remembered() {
   }
 }
 
+function remember(theme) {
+  try {
+    localStorage.setItem(KEY, theme);
+  } catch {
+    /* a browser that keeps nothing: the choice lasts for this page */
+  }
+  return theme;
+}
+
 function apply(theme) {
   if (theme === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
@@ -29,15 +38,7 @@ export function useTheme() {
     dark.addEventListener("change", changed);
     return () => dark.removeEventListener("change", changed);
   }, []);
-  const next = () => {
-    const chosen = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    try {
-      localStorage.setItem(KEY, chosen);
-    } catch {
-      /* a browser that keeps nothing: the choice lasts for this page */
-    }
-    setTheme(chosen);
-  };
+  const next = () => setTheme((before) => remember(THEMES[(THEMES.indexOf(before) + 1) % THEMES.length]));
   return { theme, dark: theme === "dark" || (theme === "system" && system), next };
 }
 
