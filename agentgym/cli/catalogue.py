@@ -16,6 +16,7 @@ OWN = {
     "train": "train a policy in an environment",
     "sft": "fine-tune a policy on demonstrations",
     "eval": "measure a checkpoint on held-out tasks",
+    "plan": "predict how fast a recipe would be, and how GPUs are best shared",
     "compare": "compare two policies task by task",
     "runs": "list the runs",
     "status": "is a run learning, and what is wrong if not",
