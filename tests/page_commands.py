@@ -104,6 +104,9 @@ class NoJobs:
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
+    async def measure(self, *_: object, **__: object) -> NoReturn:
+        raise EvaluationBegins
+
 
 class EvaluationBegins(BaseException):
     """The arguments of `agentgym eval` were accepted."""

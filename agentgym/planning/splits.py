@@ -14,6 +14,7 @@ from agentgym.planning.simulation import Forecast, Layout, simulate
 from agentgym.rl.config import LoopConfig
 
 SIMULATED = 6  # splits, of the promising ones
+MANY_GPUS = 64  # above which fewer are simulated, for fewer steps
 FEW_GPUS = 8  # up to which every split is looked at
 SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of more GPUs, for the trainer
 
@@ -75,7 +76,9 @@ def best_splits(
         check(wanted, place(wanted, machine))
         raise UserError("no split of the GPUs fits")  # the recipe's own is one of them
     fitting.sort(key=lambda entry: entry[0])
-    chosen = [entry for number, entry in enumerate(fitting) if number < SIMULATED or entry[1] == own]
+    many = len(machine.gpus) > MANY_GPUS
+    most, steps = (SIMULATED // 2, min(steps, SIMULATED)) if many else (SIMULATED, steps)
+    chosen = [entry for number, entry in enumerate(fitting) if number < most or entry[1] == own]
     splits = []
     for number, (_, (procs, replicas), one, placement) in enumerate(chosen, start=1):
         note(f"simulating split {number} of {len(chosen)}: {procs} trainer process(es), {replicas} replica(s)")

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from agentgym.cli.jobs import JobShell, choose_reporter, explain_missing
+from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import (
     add_machine_arguments,
     add_recipe_arguments,
@@ -106,13 +106,9 @@ def _rates(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegist
 
 
 def _measured(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
-    try:
-        from agentgym.jobs.measuring import measure_rates
-    except ModuleNotFoundError as error:
-        raise explain_missing(error) from error
     reporter = choose_reporter(shell, "plan", as_json=arguments.json, plain=True)
     with tempfile.TemporaryDirectory(prefix="agentgym-plan-") as folder:
-        job = measure_rates(recipe, Path(folder), reporter, registry)
+        job = shell.jobs().measure(recipe, Path(folder), reporter, registry)
         rates = run_until_stopped(job, reporter.note)
     if arguments.save_rates:
         Path(arguments.save_rates).write_text(dump_yaml(to_mapping(rates)))
