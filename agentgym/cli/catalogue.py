@@ -17,6 +17,8 @@ OWN = {
     "sft": "fine-tune a policy on demonstrations",
     "eval": "measure a checkpoint on held-out tasks",
     "plan": "predict how fast a recipe would be, and how GPUs are best shared",
+    "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
+    "chat": "talk with a checkpoint, or play an environment with it by hand",
     "compare": "compare two policies task by task",
     "runs": "list the runs",
     "status": "is a run learning, and what is wrong if not",
