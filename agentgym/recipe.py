@@ -90,12 +90,16 @@ class EvalConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
-    """sinks: plugins that get the metrics besides the run's own files. evals_dir: what `agentgym eval` saves."""
+    """sinks: plugins that get the metrics besides the run's own files. evals_dir: what `agentgym eval` saves.
+
+    trainer_logprobs: whether saved episodes have the trainer's log-probabilities beside the sampler's.
+    """
 
     runs_dir: str = "runs"
     evals_dir: str = "evals"
     sinks: tuple[str, ...] = ("tensorboard",)
     save_episodes: bool = True
+    trainer_logprobs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
