@@ -98,8 +98,13 @@ class LoggingConfig:
     runs_dir: str = "runs"
     evals_dir: str = "evals"
     sinks: tuple[str, ...] = ("tensorboard",)
+    episodes_every: int = 10  # steps between the tables of a group's episodes in sinks that show them; 0 is none
     save_episodes: bool = True
     trainer_logprobs: bool = True
+
+    def __post_init__(self) -> None:
+        if self.episodes_every < 0:
+            raise ValueError(f"logging.episodes_every is {self.episodes_every}; give 0 for none, or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
