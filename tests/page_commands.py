@@ -106,7 +106,7 @@ class NoJobs:
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
-    serve = check_server = replay = evaluate
+    serve = check_server = replay = measure = evaluate
 
     @asynccontextmanager
     async def seat(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:

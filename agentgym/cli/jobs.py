@@ -16,10 +16,13 @@ from agentgym.rollout.outside.config import served_name
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
     from agentgym.jobs.replay import Plan, Replay
     from agentgym.jobs.serving import Served
+    from agentgym.planning.rates import Rates
     from agentgym.recipe import Recipe
     from agentgym.rollout.conversation import Seat
     from agentgym.runs.folder import RunFolder
@@ -126,6 +129,15 @@ class Jobs:
             raise explain_missing(error) from error
         async with opened_seat(recipe, registry, reporter) as seat:
             yield seat
+
+    async def measure(self, recipe: Recipe, scratch: Path, reporter: Reporter, registry: PluginRegistry) -> Rates:
+        """How fast this machine is at the recipe's parts. scratch: an empty folder."""
+        reporter.phase("loading torch, torchtitan and Monarch")
+        try:
+            from agentgym.jobs.measuring import measure_rates
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        return await measure_rates(recipe, scratch, reporter, registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
