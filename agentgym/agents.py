@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,9 +89,18 @@ class Agent(ABC):
     So no episode's state may live on `self`. What episodes share, as kept processes, `close` ends.
     """
 
+    @property
+    def wants_session(self) -> bool:
+        """Whether every episode leases a session of the sandbox, also where its task asks for none."""
+        return False
+
     async def check(self) -> None:
         """Called once before a run. Raises UserError for what cannot work, as a program that is not installed."""
         return
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """Entered before an episode: a wait in it, as for a free process, is not counted in the episode's time."""
+        return nullcontext()
 
     @abstractmethod
     async def play(self, desk: Desk) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from agentgym.agents import Agent, Chat
+from agentgym.components import name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.by_agent import ByAgent, Door
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.continuation import check_template
 from agentgym.rollout.environments import build_environment
@@ -40,6 +44,8 @@ class Gym:
     capabilities: Capabilities | None  # of the backend, on this machine
     activity: Activity
     recipe: Recipe
+    door: Door | None = None  # through which an agent's program asks the policy; None: the built-in loop plays
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the door
 
     @classmethod
     async def open(
@@ -59,7 +65,10 @@ class Gym:
             reporter.note(note)
         for tasks in [train, test] if training else [test]:
             _check_prompts(recipe, renderer, tasks, tools)
-        sandbox = recipe.sandbox
+        sandbox, agent = recipe.sandbox, recipe.agent
+        await agent.check()
+        if agent.wants_session:
+            some = [_with_session(task, agent, environment) for task in some]
         backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
         capabilities = None
         if backend is not None:
@@ -68,7 +77,7 @@ class Gym:
                 reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
             reporter.phase(f"starting the {backend.name} sandbox")
             await backend.start()
-        return cls(
+        gym = cls(
             environment=environment,
             renderer=renderer,
             scorer=scorer,
@@ -77,6 +86,27 @@ class Gym:
             activity=Activity(),
             recipe=recipe,
         )
+        try:
+            await gym._open_door()
+        except BaseException:
+            await gym.close()
+            raise
+        return gym
+
+    async def _open_door(self) -> None:
+        agent = self.recipe.agent
+        if isinstance(agent, Chat):
+            return
+        try:
+            from agentgym.serve.endpoint import Endpoint
+        except ModuleNotFoundError as error:
+            name = name_of("agents", agent)
+            raise UserError(
+                f"the agent {name!r} asks the policy through an endpoint, which needs {error.name}: "
+                "pip install 'agentgym[serve]'"
+            ) from error
+        self.stack.push_async_callback(agent.close)
+        self.door = await self.stack.enter_async_context(Endpoint())
 
     def player(self, generator: Generator) -> EpisodePlayer:
         sandbox = watched(self.backend, self.activity) if self.backend is not None else None
@@ -88,15 +118,40 @@ class Gym:
             config=self.recipe.rollout,
             sandbox=sandbox,
             activity=self.activity,
+            by_agent=self._by_agent(generator),
+        )
+
+    def _by_agent(self, generator: Generator) -> ByAgent | None:
+        if self.door is None:
+            return None
+        return ByAgent(
+            agent=self.recipe.agent,
+            name=name_of("agents", self.recipe.agent),
+            door=self.door,
+            renderer=self.renderer,
+            generator=generator,
+            config=self.recipe.rollout,
+            activity=self.activity,
         )
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
 
     async def close(self) -> None:
+        await self.stack.aclose()
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def _with_session(task: Task, agent: Agent, environment: Environment) -> Task:
+    """The task, asking for a session. Raises UserError where it runs no code."""
+    if task.sandbox is None:
+        raise UserError(
+            f"the agent {name_of('agents', agent)!r} works in a session of the sandbox, but the tasks of "
+            f"{environment.name!r} use no sandbox; change the agent's settings, or take another environment"
+        )
+    return replace(task, sandbox=replace(task.sandbox, session=True, allow_interpreters=()))
 
 
 def open_renderer(model: ModelConfig, model_path: Path, registry: PluginRegistry) -> ChatRenderer:

@@ -7,9 +7,9 @@ import hashlib
 import math
 import time
 from array import array
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError, waited_for
@@ -42,9 +42,25 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+class Turns(Protocol):
+    """What takes an episode's turns instead of the loop below: see `agentgym.rollout.by_agent`."""
+
+    @property
+    def wants_session(self) -> bool: ...
+
+    def place(self) -> AbstractAsyncContextManager[None]: ...
+
+    async def play(self, runner: EpisodeRunner, *, greedy: bool) -> None:
+        """Ends with `episode.stop` set. Raises EpisodeBroken."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class EpisodePlayer:
-    """What all episodes of a run share. greedy: the likeliest token is taken, whatever config.temperature is."""
+    """What all episodes of a run share. greedy: the likeliest token is taken, whatever config.temperature is.
+
+    by_agent: a program plays, and asks the policy through an endpoint; None is the loop below.
+    """
 
     environment: Environment[Any]
     renderer: ChatRenderer
@@ -54,6 +70,7 @@ class EpisodePlayer:
     sandbox: Sandbox | None
     activity: Activity
     greedy: bool = False
+    by_agent: Turns | None = None
 
     async def play(self, task: Task, *, episode_id: str, seed: int) -> Episode:
         """One scored episode. What fails is on the episode, never raised, unless it is a bug of ours."""
@@ -66,11 +83,14 @@ class EpisodePlayer:
                 config=self.config,
                 sandbox=self.sandbox,
                 episode=episode,
+                wants_session=self.by_agent is not None and self.by_agent.wants_session,
             )
             try:
-                if runner.needs_session:
-                    async with AsyncExitStack() as stack:
-                        await runner.lease(stack)  # this wait is not counted in the episode's time
+                if runner.needs_session or self.by_agent is not None:
+                    async with AsyncExitStack() as stack:  # these waits are not counted in the episode's time
+                        if self.by_agent is not None:
+                            await stack.enter_async_context(self.by_agent.place())
+                        await runner.lease(stack)
                         await self._play(runner)
                 else:
                     await self._play(runner)
@@ -89,7 +109,10 @@ class EpisodePlayer:
         runner.until_s = asyncio.get_running_loop().time() + self.config.episode_time_s
         try:
             async with runner.started():
-                await self._turns(runner)
+                if self.by_agent is None:
+                    await self._turns(runner)
+                else:
+                    await self.by_agent.play(runner, greedy=self.greedy)
         except EpisodeTimeOver as over:
             assert over.__cause__ is not None
             if (cause := waited_for(over.__cause__)) is not None:

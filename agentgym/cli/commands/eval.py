@@ -33,6 +33,7 @@ agentgym eval builtin:tiny --env digits.py:Digits
 agentgym eval runs/math-1 --name math-1-more --tasks 200
 agentgym eval runs/math-1/checkpoints/step-000020 --samples 8
 agentgym eval runs/math-1 --greedy
+agentgym eval builtin:tiny --env code_exec --agent mini_swe --agent.templates tiny
 agentgym eval builtin:tiny --env math --rollout.max_turn_tokens 128 --json
 agentgym eval --resume evals/math-1-more
 """
@@ -95,7 +96,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 
 def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
-    given = [name for name in ("model", "recipe", "env", "reward", "tasks", "samples", "seed", "greedy", "name")
+    given = [name for name in ("model", "recipe", "env", "agent", "reward", "tasks", "samples", "seed", "greedy", "name")
              if getattr(arguments, name) is not None]  # fmt: skip
     if given or arguments.overrides:
         raise UserError(

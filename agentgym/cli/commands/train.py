@@ -25,6 +25,7 @@ EXAMPLES = """
 agentgym train --env code_exec
 agentgym train --env digits.py:Digits --reward success --reward brief=0.1
 agentgym train --env code_exec --seed 1 --name code-1
+agentgym train --env tool_use --agent openai_agents
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run
 agentgym train --resume runs/code-1 --loop.steps 120
@@ -74,7 +75,7 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
         return finish(base, flags, arguments, where, shell), None
-    given = [flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
+    given = [flag for flag in ("env", "agent", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(
