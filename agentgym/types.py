@@ -288,6 +288,8 @@ class Episode:
     retries: int = 0
     timing_s: dict[str, float] = field(default_factory=dict)
     turn_advantages: list[float] = field(default_factory=list)  # empty: all turns share the episode's
+    branches: list[tuple[int, ...]] = field(default_factory=list)  # turns of each leaf, from the root on; empty: one
+    branch_reasons: list[str] = field(default_factory=list)  # why each branch but the first began
 
     @property
     def success(self) -> bool:

@@ -121,6 +121,7 @@ def decode_episode(record: Mapping[str, Any]) -> Episode:
             ToolTrace(**{**call, "arguments": unpack(call["arguments"])}) for call in record.get("tool_calls", ())
         ],
         "info": unpack(record["info"]),
+        "branches": [tuple(branch) for branch in record.get("branches", ())],
         "stop": Stop(record["stop"]) if record["stop"] else None,
         "outcome": Outcome(record["outcome"]) if record["outcome"] else None,
         "error": ErrorRecord(**record["error"]) if record["error"] else None,
