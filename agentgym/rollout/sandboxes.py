@@ -139,9 +139,7 @@ def _needs(spec: SandboxSpec) -> str:
 
 
 @asynccontextmanager
-async def leased_session(
-    sandbox: Sandbox | None, task: Task, *, wanted: bool = False
-) -> AsyncIterator[Session | None]:
+async def leased_session(sandbox: Sandbox | None, task: Task, *, wanted: bool = False) -> AsyncIterator[Session | None]:
     """The session that a task's spec asks for, as long as its episode lasts; else None.
 
     wanted: one is leased for every task that runs code.

@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 
 def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
-    given = [name for name in ("model", "recipe", "env", "agent", "reward", "tasks", "samples", "seed", "greedy", "name")
-             if getattr(arguments, name) is not None]  # fmt: skip
+    given = [name for name in ("model", "recipe", "env", "agent", "reward", "tasks", "samples", "seed", "greedy",
+             "name") if getattr(arguments, name) is not None]  # fmt: skip
     if given or arguments.overrides:
         raise UserError(
             f"--resume continues with the evaluation's own settings; leave out {(given or arguments.overrides)[0]!r}"

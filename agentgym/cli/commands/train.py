@@ -75,7 +75,9 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
         return finish(base, flags, arguments, where, shell), None
-    given = [flag for flag in ("env", "agent", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
+    given = [
+        flag for flag in ("env", "agent", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None
+    ]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(
