@@ -10,7 +10,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: train test test-hostile test-vllm lint setup setup-test clean help
+.PHONY: train test test-hostile test-vllm test-agents lint setup setup-test clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -19,10 +19,10 @@ train: setup ## set up, then train the tiny policy that ships with the package o
 	@$(VENV)/bin/agentgym train --env code_exec $(ARGS)
 
 test: setup-test lint ## set up, then run the tests: all but the GPU's and the hostile ones
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "not gpu and not hostile" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS)
 
 test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "hostile and not gpu" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 lint: setup-test
 	@$(VENV)/bin/ruff check --quiet .
@@ -47,7 +47,7 @@ $(VENV)/.torch: | $(VENV)/bin/python
 
 $(TRAIN_STAMP): pyproject.toml $(VENV)/.torch
 	@echo "setup: installing agentgym with what training needs (torchtitan, monarch, transformers, ...) into $(VENV)"
-	@$(PIP) install -e '.[train,docker,monty,bubblewrap,data,gym,tools,math]'
+	@$(PIP) install -e '.[train,docker,monty,bubblewrap,data,gym,tools,math,serve]'
 	@touch $@
 
 $(TEST_STAMP): $(TRAIN_STAMP)
@@ -69,5 +69,16 @@ $(VLLM)/.installed: tests/requirements-vllm.txt pyproject.toml
 test-vllm: $(VLLM)/.installed ## the vLLM engine's tests, on the CPU, in an environment of their own
 	@OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -n 2 --dist loadgroup tests/generators -m vllm $(ARGS)
 
+AGENTS := .venv-agents
+$(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
+	@echo "setup: installing agent programs into $(AGENTS), an environment of its own"
+	@$(PYTHON) -m venv $(AGENTS)
+	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-agents.txt
+	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-agents: $(AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
+	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup tests/serve/clients -m agents $(ARGS)
+
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -19,7 +19,7 @@ from benchmarks.structure import PACKAGES, ROOT
 
 HEAVY = [
     "torch", "vllm", "monarch", "torchtitan", "torchstore", "docker", "datasets", "pydantic_monty",
-    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy", "h11", "pydantic",
+    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy", "h11", "pydantic", "starlette", "uvicorn",
 ]  # fmt: skip
 MAX_LINES, MAX_MEDIAN_LINES = 400, 120
 MAX_IMPORT_S, MAX_HELP_S = 0.10, 0.15  # on an idle core on which this takes REFERENCE_S:
@@ -83,6 +83,7 @@ def test_the_import_contracts_hold() -> None:
             "import agentgym.rollout.scoring",
             "plugins import the public API only",
         ),
+        ("agentgym/jobs/layers.py", "import uvicorn", "only serve and view import starlette and uvicorn"),
         ("agentgym/rollout/config.py", "def f():\n    import torchtitan", "only trainer imports torchtitan"),
         (
             "sandboxes/agentgym_sandboxes/host/judging.py",

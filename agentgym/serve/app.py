@@ -1,0 +1,66 @@
+"""The routes of the endpoint."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agentgym.serve.anthropic_messages import AnthropicMessages
+from agentgym.serve.calls import CallRoute, Desk, Refused
+from agentgym.serve.chat_completions import ChatCompletions, openai_failure
+from agentgym.serve.counting import CountRoute
+from agentgym.serve.dialect import Failure
+from agentgym.serve.responses import Responses
+from agentgym.types import Json
+
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/models")
+
+
+def make_app(desk: Desk, model: str) -> Starlette:
+    """model: the name under which the policy is listed; calls may name any."""
+    began = int(time.time())
+
+    async def models(request: Request) -> Response:
+        return await _told(desk, request, {"object": "list", "data": [_model(model, began)], "has_more": False})
+
+    async def one_model(request: Request) -> Response:
+        return await _told(desk, request, _model(request.path_params["name"], began))
+
+    routes = [
+        Route("/v1/chat/completions", CallRoute(desk, ChatCompletions()), methods=["POST"]),
+        Route("/v1/responses", CallRoute(desk, Responses()), methods=["POST"]),
+        Route("/v1/messages", CallRoute(desk, AnthropicMessages()), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountRoute(desk), methods=["POST"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name:path}", one_model, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+
+
+def _model(name: str, created: int) -> dict[str, Json]:
+    """With the fields of both dialects."""
+    shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
+    return {
+        "id": name, "object": "model", "created": created, "owned_by": "agentgym",
+        "type": "model", "display_name": name, "created_at": shown,
+    }  # fmt: skip
+
+
+async def _told(desk: Desk, request: Request, value: Json) -> Response:
+    try:
+        desk.admitted(dict(request.scope["headers"]))
+    except Refused as error:
+        return JSONResponse(openai_failure(error.failure), error.failure.status)
+    return JSONResponse(value)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    told = f"{request.method} {request.url.path}: {error.detail}; the paths are {', '.join(PATHS)}"
+    failure = Failure(status=error.status_code, kind="path", message=told)
+    return JSONResponse(openai_failure(failure), error.status_code, headers=error.headers)

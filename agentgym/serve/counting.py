@@ -1,0 +1,44 @@
+"""Anthropic's count of the tokens of a request, without a call."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from starlette.types import Receive, Scope, Send
+
+from agentgym.rollout.conversation import CallRefused, CallRequest
+from agentgym.serve.anthropic_messages import AnthropicMessages
+from agentgym.serve.calls import ClientGone, Desk, Refused, failure_of, send_json
+from agentgym.serve.reading import read_json
+
+
+@runtime_checkable
+class CountingSeat(Protocol):
+    """A seat that knows how long a prompt will be."""
+
+    def count(self, request: CallRequest) -> int:
+        """The tokens of the prompt that `call` would send. Raises CallRefused."""
+        ...
+
+
+class CountRoute:
+    """The ASGI app of /v1/messages/count_tokens."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk, self._dialect = desk, AnthropicMessages(counts=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            headers = dict(scope["headers"])
+            seat = self._desk.admitted(headers).seat
+            asked = self._dialect.read(read_json(await self._desk.body(headers, receive)))
+            if not isinstance(seat, CountingSeat):
+                raise Refused(404, "path", "tokens are not counted here")
+            number = seat.count(asked.request)
+        except (CallRefused, Refused) as error:
+            failure = failure_of(error)
+            await send_json(send, failure.status, self._dialect.failure(failure))
+        except ClientGone:
+            return
+        else:
+            await send_json(send, 200, {"input_tokens": number})

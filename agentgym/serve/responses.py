@@ -1,0 +1,223 @@
+"""OpenAI's Responses. Nothing is stored: the caller sends the whole conversation each time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentgym.rollout.conversation import CallAnswer, CallRequest
+from agentgym.serve.chat_completions import call_message, openai_failure, read_choice
+from agentgym.serve.dialect import Asked, Failure, Made, data
+from agentgym.serve.reading import (
+    as_count,
+    as_flag,
+    as_object,
+    as_text,
+    check_fields,
+    function_schema,
+    named_results,
+    objects,
+    read_arguments,
+    read_sampling,
+    read_text,
+    refuse,
+)
+from agentgym.tools import Schema
+from agentgym.types import Json, Message
+
+_READ = frozenset({
+    "model", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "stream", "temperature", "top_p",
+    "text", "reasoning",
+})  # fmt: skip
+_IGNORED = frozenset({
+    "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "parallel_tool_calls", "include", "stream_options",
+})  # fmt: skip
+_NEUTRAL: dict[str, tuple[Json, ...]] = {
+    "store": (False,), "previous_response_id": (), "conversation": (), "background": (False,), "prompt": (),
+    "truncation": ("disabled",), "max_tool_calls": (), "top_logprobs": (0,), "context_management": (),
+}  # fmt: skip
+_TEXTS = frozenset(["input_text", "output_text", "text"])
+
+
+class Responses:
+    """/v1/responses."""
+
+    def read(self, body: Mapping[str, Json]) -> Asked:
+        check_fields(body, read=_READ, ignored=_IGNORED, neutral=_NEUTRAL)
+        text = as_object(body.get("text") or {}, "text")
+        if text.get("format") not in (None, {"type": "text"}):
+            refuse(f'{json.dumps(text["format"])[:80]} cannot be honoured; give {{"type": "text"}}', "text.format")
+        request = CallRequest(
+            messages=_read_input(body),
+            tools=_read_tools(body),
+            max_tokens=as_count(body, "max_output_tokens"),
+            sampling=read_sampling(body),
+        )
+        shown: dict[str, Json] = {
+            name: body.get(name)
+            for name in ("instructions", "max_output_tokens", "temperature", "top_p", "user", "reasoning")
+        }
+        shown |= {"tools": body.get("tools") or [], "tool_choice": read_choice(body)}
+        shown |= {"metadata": body.get("metadata") or {}, "parallel_tool_calls": True}
+        model = as_text(body.get("model"), "model")
+        return Asked(request=request, model=model, stream=as_flag(body, "stream"), shown=shown)
+
+    def answer(self, asked: Asked, answer: CallAnswer, made: Made) -> Json:
+        return _response(asked, made, _items(answer, made), answer)
+
+    def events(self, asked: Asked, answer: CallAnswer, made: Made) -> Iterator[bytes]:
+        number = 0
+
+        def event(kind: str, **fields: Json) -> bytes:
+            nonlocal number
+            number += 1
+            return data({"type": kind, "sequence_number": number - 1, **fields}, kind)
+
+        for kind in ("response.created", "response.in_progress"):
+            yield event(kind, response=_response(asked, made, [], None))
+        items = _items(answer, made)
+        for n, item in enumerate(items):
+            yield event("response.output_item.added", output_index=n, item=_begun(item))
+            for kind, fields in _parts(item):
+                yield event(kind, item_id=item["id"], output_index=n, **fields)
+            yield event("response.output_item.done", output_index=n, item=item)
+        whole = _response(asked, made, items, answer)
+        yield event(f"response.{whole['status']}", response=whole)
+
+    def failure(self, failure: Failure) -> Json:
+        return openai_failure(failure)
+
+    def failure_event(self, failure: Failure) -> bytes:
+        found: Any = openai_failure(failure)
+        error = found["error"]
+        told: Json = {name: error[name] for name in ("code", "message", "param")}
+        return data({"type": "error", "sequence_number": 0, **told}, "error")  # type: ignore[dict-item]
+
+
+def _read_input(body: Mapping[str, Json]) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    if body.get("instructions") is not None:
+        messages.append({"role": "system", "content": as_text(body["instructions"], "instructions")})
+    given = body.get("input")
+    if isinstance(given, str):
+        messages.append({"role": "user", "content": as_text(given, "input")})
+        return tuple(messages)
+    open_turn = False  # whether the next call belongs to the last message
+    items = list(objects(given, "input"))
+    if not items:
+        refuse("give at least one item", "input")
+    for path, item in items:
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            open_turn = False
+        elif kind == "function_call":
+            if not open_turn:
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(_read_call(path, item))
+            open_turn = True
+        else:
+            messages.append(_message(path, item, kind))
+            open_turn = messages[-1]["role"] == "assistant"
+    return named_results(messages)
+
+
+def _message(path: str, item: Mapping[str, Json], kind: Json) -> Message:
+    if kind == "function_call_output":
+        content = read_text(item.get("output"), f"{path}.output", _TEXTS)
+        return {"role": "tool", "content": content, "tool_call_id": as_text(item.get("call_id"), f"{path}.call_id")}
+    if kind != "message":
+        known = "message, function_call, function_call_output, reasoning"
+        refuse(f"{json.dumps(kind)[:80]} is not supported; give one of {known}", f"{path}.type")
+    content = read_text(item.get("content"), f"{path}.content", _TEXTS)
+    match item.get("role"):
+        case "system" | "developer":
+            return {"role": "system", "content": content}
+        case "user":
+            return {"role": "user", "content": content}
+        case "assistant":
+            return {"role": "assistant", "content": content}
+        case role:
+            refuse(f"{json.dumps(role)[:80]} is unknown; give system, developer, user or assistant", f"{path}.role")
+
+
+def _read_call(path: str, item: Mapping[str, Json]) -> Json:
+    return call_message(
+        as_text(item.get("call_id"), f"{path}.call_id"),
+        as_text(item.get("name"), f"{path}.name"),
+        read_arguments(item.get("arguments") or "{}", f"{path}.arguments"),
+    )
+
+
+def _read_tools(body: Mapping[str, Json]) -> tuple[Schema, ...]:
+    tools: list[Schema] = []
+    for path, tool in objects(body.get("tools") or [], "tools"):
+        if tool.get("type") != "function":
+            refuse(f"{json.dumps(tool.get('type'))[:80]} is not supported; give function", f"{path}.type")
+        tools.append(function_schema(tool.get("name"), tool.get("description"), tool.get("parameters"), path))
+    return () if read_choice(body) == "none" else tuple(tools)
+
+
+def _items(answer: CallAnswer, made: Made) -> list[dict[str, Any]]:
+    """The output: a thought, a text and calls, those that there are; at least a text."""
+    status = "incomplete" if answer.finish == "length" else "completed"
+    items: list[dict[str, Any]] = []
+    if answer.reasoning:
+        thought = {"type": "reasoning_text", "text": answer.reasoning}
+        items.append({"type": "reasoning", "id": f"rs_{made.number}", "summary": [], "content": [thought]})
+    if answer.content or not answer.calls:
+        part = {"type": "output_text", "text": answer.content, "annotations": [], "logprobs": []}
+        said = {"type": "message", "id": f"msg_{made.number}", "status": status, "role": "assistant", "content": [part]}
+        items.append(said)
+    for n, call in enumerate(answer.calls):
+        made_call = {"type": "function_call", "id": f"fc_{made.number}{n:02d}", "status": "completed"}
+        items.append({**made_call, "call_id": call.call_id, "name": call.name, "arguments": json.dumps(call.arguments)})
+    return items
+
+
+def _begun(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item before its first part."""
+    begun = {**item, "arguments": ""} if item["type"] == "function_call" else {**item, "content": []}
+    return {**begun, "status": "in_progress"}
+
+
+def _parts(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Json]]]:
+    """The events between an item's beginning and its end."""
+    if item["type"] == "function_call":
+        yield "response.function_call_arguments.delta", {"delta": item["arguments"]}
+        yield "response.function_call_arguments.done", {"arguments": item["arguments"], "name": item["name"]}
+        return
+    [part] = item["content"]
+    at: dict[str, Json] = {"content_index": 0}
+    if item["type"] == "reasoning":
+        yield "response.reasoning_text.delta", {**at, "delta": part["text"]}
+        yield "response.reasoning_text.done", {**at, "text": part["text"]}
+        return
+    yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
+    if part["text"]:
+        yield "response.output_text.delta", {**at, "delta": part["text"], "logprobs": []}
+    yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
+    yield "response.content_part.done", {**at, "part": part}
+
+
+def _response(asked: Asked, made: Made, items: list[dict[str, Any]], answer: CallAnswer | None) -> dict[str, Json]:
+    """answer: None while there is none."""
+    status, incomplete = "in_progress", None
+    usage: Json = None
+    if answer is not None:
+        status = "incomplete" if answer.finish == "length" else "completed"
+        incomplete = {"reason": "max_output_tokens"} if answer.finish == "length" else None
+        usage = {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": answer.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        }
+    return {
+        "id": f"resp_{made.number}", "object": "response", "created_at": made.created, "model": asked.model,
+        "status": status, "error": None, "incomplete_details": incomplete, "output": items, "usage": usage,
+        "previous_response_id": None, "store": False, "truncation": "disabled", "background": False,
+        "text": {"format": {"type": "text"}}, **asked.shown,
+    }  # fmt: skip
