@@ -21,8 +21,8 @@ from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 if TYPE_CHECKING:
     from agentgym.evals.compare import Saved
 
-PLAYED = ("env", "agent", "rewards", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task", "eval.seed",
-          "eval.greedy")  # fmt: skip
+PLAYED = ("env", "agent", "rewards", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task",
+          "eval.seed", "eval.greedy")  # fmt: skip
 """The sections and fields of a recipe that decide what an evaluation plays, and how."""
 
 

@@ -71,8 +71,8 @@ class SftConfig:
 class SftRecipe:
     """Everything that decides a run of supervised fine-tuning. env.name: empty plays nothing.
 
-    All but `sft` are a training recipe's sections, and mean the same; agent, rewards, sandbox, rollout, generator, weights
-    and eval are those of the two evaluations and of the oracle's episodes.
+    All but `sft` are a training recipe's sections, and mean the same; agent, rewards, sandbox, rollout, generator,
+    weights and eval are those of the two evaluations and of the oracle's episodes.
     """
 
     sft: SftConfig = SftConfig()

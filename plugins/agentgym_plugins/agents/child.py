@@ -59,7 +59,7 @@ class WorkerDesk:
         self.model: str = given["model"]
         self.seed: int = given["seed"]
         self.session = WorkerSession(line) if given["session"] else None
-        self._until = time.monotonic() + given["time_s"]
+        self._until: float = time.monotonic() + given["time_s"]
         self._messages: tuple[Message, ...] | None = tuple(given["messages"])
         self._tools: Sequence[Schema] | None = given["tools"]
 

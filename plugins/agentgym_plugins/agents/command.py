@@ -91,7 +91,7 @@ class Command(Agent):
         work = folder / "work"
         work.mkdir(exist_ok=True)
         task = folder / "task.json"
-        told: Json = {"messages": list(desk.messages), "tools": list(desk.tools), "model": desk.model}
+        told = {"messages": desk.messages, "tools": [*desk.tools], "model": desk.model}
         task.write_text(json.dumps(told), encoding="utf-8")
         tag, environ = tagged(self._environ(desk, task, work))
         argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]

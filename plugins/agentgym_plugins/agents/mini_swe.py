@@ -16,9 +16,9 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True, kw_only=True)
 class MiniSwe(InProcess):
-    """templates: `mini_textbased`, the program's own; `tiny`, in which an action is a Python program that is written to a
-    file and submitted, as the policy that ships with this package writes them; or a YAML file of the program's kind,
-    with the sections agent, model and environment.
+    """templates: `mini_textbased`, the program's own; `tiny`, in which an action is a Python block that is written to
+    a file and submitted, for the policy that ships with this package; or a YAML file of the program's kind, with the
+    sections agent, model and environment.
 
     where: commands run in a session of the sandbox; `folder` runs them in a folder of this machine, as you, which needs
     allow_unsafe where templates let the policy write the command itself.

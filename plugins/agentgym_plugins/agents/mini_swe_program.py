@@ -62,9 +62,7 @@ class DeskEnvironment:
     """Where the program's commands run. A submission is the answer to the episode's environment; one that it answers
     is an observation, and the program goes on."""
 
-    def __init__(
-        self, desk: WorkerDesk, where: str, folder: str, command_s: float, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, desk: WorkerDesk, where: str, folder: str, command_s: float, config: Mapping[str, Any]) -> None:
         self.config = config
         self._desk, self._command_s = desk, command_s
         self._command: str = config.get("command", "{action}")

@@ -156,15 +156,15 @@ class _Worker:
         """One episode; returns what the function did wrong."""
         self._collect()
         self.output = Tail(KEPT_BYTES)
-        given: Json = {
+        given = {
             "url": desk.url,
             "key": desk.key,
             "model": desk.model,
             "seed": desk.seed,
             "session": desk.session is not None,
             "time_s": desk.time_s,
-            "messages": list(desk.messages),
-            "tools": list(desk.tools),
+            "messages": desk.messages,
+            "tools": [*desk.tools],
         }
         try:
             await self._send(json.dumps({"play": given}).encode())
@@ -239,18 +239,20 @@ async def _done(desk: Desk, what: str, given: list[Any]) -> bytes:
     return json.dumps({"value": value}).encode()
 
 
-async def _asked(desk: Desk, what: str, given: list[Any]) -> Json:
+async def _asked(desk: Desk, what: str, given: list[Any]) -> object:
     session = desk.session
     if what == "call_tool":
         return await desk.call_tool(*given)
     if what == "answer":
         reply = await desk.answer(*given)
-        return {"messages": list(reply.messages), "done": reply.done, "invalid": reply.invalid}
+        return {"messages": [*reply.messages], "done": reply.done, "invalid": reply.invalid}
     if what == "note":
         desk.note(*given)
         return None
-    if what in ("messages", "tools"):
-        return list(desk.messages if what == "messages" else desk.tools)
+    if what == "messages":
+        return [*desk.messages]
+    if what == "tools":
+        return [*desk.tools]
     if session is None:
         raise AgentFailed("protocol", f"{what}: the episode has no session")
     if what == "exec":
@@ -298,4 +300,4 @@ def _own_folders() -> list[str]:
 def check_python(python: str) -> None:
     """Raises UserError for an interpreter that is not there."""
     if python and shutil.which(python) is None:
-        raise UserError(f"agent.python: there is no interpreter {python!r}; give the path of a python, as .venv/bin/python")
+        raise UserError(f"agent.python: there is no interpreter {python!r}; give a path, as .venv-agents/bin/python")
