@@ -16,6 +16,7 @@ from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
+    from agentgym.jobs.replay import Plan, Replay
     from agentgym.recipe import Recipe
     from agentgym.runs.folder import RunFolder
 
@@ -69,6 +70,20 @@ class Jobs:
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         return await evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
+
+    async def replay(
+        self,
+        plan: Plan,
+        recipe: Recipe,
+        reporter: Reporter,
+        *,
+        changed: Recipe | None,
+        registry: PluginRegistry,
+        bound: float | None,
+    ) -> Replay:
+        from agentgym.jobs.replay import replay
+
+        return await replay(plan, recipe, reporter, changed=changed, registry=registry, bound=bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

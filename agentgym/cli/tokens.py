@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentgym.commands.shell import Paint
+from agentgym.runs.decoder import Decode
 from agentgym.types import Episode, Turn
-
-Decode = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +40,6 @@ def token_origins(episode: Episode) -> list[TokenOrigin]:
         sampled = zip(turn.completion_ids, versions, turn.logprobs, strict=True)
         origins += [TokenOrigin(token_id, number, version, logprob) for token_id, version, logprob in sampled]
     return origins
-
-
-def find_decoder(run_dir: Path) -> Decode | None:
-    """A function from token id to text, from the tokenizer of one of the run's checkpoints; None without one."""
-    files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(run_dir.glob("*/tokenizer.json"))
-    if not files:
-        return None
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        return None
-    tokenizer = Tokenizer.from_file(str(files[0]))
-
-    def decode(token_id: int) -> str:
-        return str(tokenizer.decode([token_id], skip_special_tokens=False))
-
-    return decode
 
 
 def coloured(origins: Sequence[TokenOrigin], decode: Decode, paint: Paint) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentgym.rl.ending import unanimous
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
-from agentgym.types import COUNTED_APART, Episode, Outcome
+from agentgym.types import COUNTED_APART, Episode, Group, Outcome, Stop
 
 KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity
+CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)  # an episode reached a limit before its end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,10 +42,7 @@ class StepMeter:
         tokens = generator.get("generator/tokens_total", 0.0)
         metrics = {
             **rollout_metrics([e for g in [*record.groups, *record.skipped] for e in g.episodes]),
-            "loop/groups": len(record.groups),
-            "loop/skipped_groups": len(record.skipped),
-            "loop/staleness_max": max(record.staleness),
-            "loop/staleness_mean": _mean(record.staleness),
+            **loop_metrics(record.groups, record.skipped, record.staleness),
             **record.metrics,
             **generator,
             "generator/tokens_per_s": (tokens - self.tokens_before) / wall,
@@ -58,6 +57,19 @@ class StepMeter:
         return metrics
 
 
+def loop_metrics(groups: Sequence[Group], skipped: Sequence[Group], staleness: Sequence[int]) -> dict[str, float]:
+    """loop/skipped_right, loop/skipped_wrong: groups without signal whose episodes all succeeded, or all failed."""
+    kinds = [unanimous(group) for group in skipped if not group.has_signal]
+    return {
+        "loop/groups": len(groups),
+        "loop/skipped_groups": len(skipped),
+        "loop/skipped_right": kinds.count(True),
+        "loop/skipped_wrong": kinds.count(False),
+        "loop/staleness_max": max(staleness),
+        "loop/staleness_mean": _mean(staleness),
+    }
+
+
 def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     """By how much each `<name>_total` has grown, as `<name>`."""
     return {
@@ -70,6 +82,7 @@ def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over the episodes of a step; rewards and successes over those without infrastructure errors.
 
+    rollout/truncated_share: of those that count, how many reached a limit of tokens or time before their end.
     rollout/tool_calls: how many those made, tool_malformed of them could not be read, and tool_errors were answered
     with another mistake of the agent. reward/<name>_missing: how many have no such score, where any has none.
     """
@@ -90,6 +103,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "rollout/tool_errors": sum(map(bool, errors)) - malformed,
         "rollout/masked_turns": sum(turn.masked for e in counted for turn in e.turns),
         "rollout/invalid_share": _mean([float(e.outcome is Outcome.INVALID) for e in counted]),
+        "rollout/truncated_share": _mean([float(e.stop in CUT) for e in counted]),
         "rollout/infra_errors": len(broken) - sum(apart.values()),
         **{f"rollout/{kind}": count for kind, count in apart.items()},
         "rollout/retries": sum(e.retries for e in episodes),

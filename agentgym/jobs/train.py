@@ -35,6 +35,7 @@ from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.checkpoints import prune, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.runs.starts import record_start
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
@@ -181,6 +182,9 @@ class TrainJob:
         if self.state.position is not None:
             step = self.state.position.step
             await self.trainer.call(TitanTrainer.load, str(self.folder.checkpoint_dir(step) / "trainer"))
+        machine = await self.trainer.call(TitanTrainer.get_machine)
+        config = cast("dict[str, Json]", to_mapping(recipe))
+        record_start(self.folder, step=step, config=config, machine=machine)
         await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
 

@@ -38,9 +38,16 @@ def _scored(group: Group) -> list[Episode]:
     return [e for e in group.episodes if e.outcome is not Outcome.INFRA_ERROR and e.reward is not None]
 
 
+def unanimous(group: Group) -> bool | None:
+    """What the environment said of all episodes that could be scored: success or failure; None where they differ."""
+    return _agreed(_scored(group))
+
+
 def _kind(scored: Sequence[Episode]) -> str:
-    """right or wrong, where the environment records success and all episodes agree; else equal."""
+    agreed = _agreed(scored)
+    return "equal" if agreed is None else "right" if agreed else "wrong"
+
+
+def _agreed(scored: Sequence[Episode]) -> bool | None:
     said = [episode.info.get("success") for episode in scored]
-    if all(success is True for success in said):
-        return "right"
-    return "wrong" if all(success is False for success in said) else "equal"
+    return next((value for value in (True, False) if said and all(one is value for one in said)), None)

@@ -5,10 +5,12 @@ RUN/config.yaml             the finished config
     status.json             running, done, failed or interrupted, and why
     state.json              what a resumed run needs; replaced whole
     sandbox.json            the sandbox that ran the policy's code, and what it enforced
+    starts.jsonl            settings and machine of each start (starts.py)
     metrics.jsonl           one line a step
     events.log              what happened when
-    episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance
+    episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance; index: episode_index.py
     evals/step-000020.jsonl.gz      the same, of evaluations; their results are beside it (evaluations.py)
+    steering.jsonl      what a person asked of the run while it went on, and what became of it (steering.py)
     comparison.json         the first and the last checkpoint on the same held-out tasks
     checkpoints/step-000020/        the trainer's state, an exported model, the run's position (checkpoints.py)
 """
@@ -32,16 +34,8 @@ from pathlib import Path
 from typing import IO, Self, cast
 
 from agentgym.errors import InfraError, UserError, nearest
-from agentgym.runs.files import (
-    append_line,
-    dump_line,
-    overwrite,
-    read_json,
-    read_json_lines,
-    write_json_lines,
-    write_whole,
-    writing,
-)
+from agentgym.runs.episode_index import save_episodes
+from agentgym.runs.files import append_line, dump_line, overwrite, read_json, read_json_lines, write_whole, writing
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
@@ -263,7 +257,7 @@ class RunFolder:
             for group in groups
             for record in encode_group(group, step=step, trained=used)
         ]
-        write_json_lines(self._episodes(step), records)
+        save_episodes(self._episodes(step), records)
 
     def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> None:
         """The episodes of an evaluation of the weights after `step`, one row for each task."""
@@ -273,7 +267,7 @@ class RunFolder:
             for group in (Group(group_id=number, task=row[0].task, start_version=step, episodes=[*row]),)
             for record in encode_group(group, step=step, trained=False)
         ]
-        write_json_lines(self._episodes(step, evaluation=True), records)
+        save_episodes(self._episodes(step, evaluation=True), records)
 
     def episode_steps(self, *, evaluation: bool = False) -> list[int]:
         """The steps whose episodes were saved."""

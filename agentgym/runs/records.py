@@ -7,7 +7,7 @@ a plugin must not end a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -176,3 +176,16 @@ def unpack(value: Json) -> Json:
                 value = inner
         return {key: unpack(item) for key, item in value.items()}
     return value
+
+
+def restore_groups(saved: Iterable[SavedEpisode]) -> tuple[list[Group], list[Group]]:
+    """The groups of one step as they were trained on, and those that it skipped, both in their order."""
+    trained: dict[int, Group] = {}
+    skipped: dict[int, Group] = {}
+    for one in saved:
+        groups = trained if one.trained else skipped
+        task, start = one.episode.task, one.start_version
+        group = groups.setdefault(one.group_id, Group(group_id=one.group_id, task=task, start_version=start))
+        group.episodes.append(one.episode)
+        group.advantages.append(one.advantage)
+    return [*trained.values()], [*skipped.values()]

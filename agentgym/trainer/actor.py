@@ -105,6 +105,16 @@ class TitanTrainer(ServiceActor):
         return self._setup.trainer
 
     @endpoint
+    async def get_machine(self) -> dict[str, str]:
+        """What the numbers of a step depend on besides its data and settings."""
+        return await self._run(self._engine.describe_machine)
+
+    @endpoint
+    async def hold_version(self, version: int) -> None:
+        """Take the weights for those published under a version, without storing them: for steps trained again."""
+        self._engine.version = version
+
+    @endpoint
     async def get_status(self) -> TrainerStatus:
         engine = self._engine
         rank = int(os.environ["RANK"])  # set by the client before this process began, as torchrun does

@@ -22,6 +22,7 @@ from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
 from agentgym.trainer.export import export_folder, full_hf_weights, load_hf
+from agentgym.trainer.machine import describe_machine
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.setup import TrainerSetup
@@ -160,6 +161,10 @@ class TitanEngine:
         setup = self._setup
         write = partial(export_folder, folder, setup.model_path, chat_template=setup.chat_template)
         self._write_weights(write, torch.float32)
+
+    def describe_machine(self) -> dict[str, str]:
+        """What the numbers of a step depend on besides its data and settings."""
+        return describe_machine(self._ranks.device, self._trainer.procs)
 
     def close(self) -> None:
         """Leave the process group; the engine can't be used afterwards."""

@@ -102,7 +102,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_line_stands_alone(folder: Run
 
 def test_a_torn_episode_file_gives_what_is_whole(folder: RunFolder) -> None:
     folder.save_groups(1, [group(i) for i in range(40)])
-    (path,) = folder.path.glob("episodes/*")
+    (path,) = folder.path.glob("episodes/*.gz")
     path.write_bytes(path.read_bytes()[:-400])
     saved = list(folder.read_episodes(1))
     assert 0 < len(saved) < 80

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentgym.cli.tokens import coloured, find_decoder, token_origins, token_rows, version_text
+from agentgym.cli.tokens import coloured, token_origins, token_rows, version_text
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
+from agentgym.runs.decoder import find_decoder
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import SavedEpisode, encode_saved
 from agentgym.types import Episode, Outcome, Stop, ToolTrace

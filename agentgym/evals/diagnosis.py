@@ -1,0 +1,238 @@
+"""What a run's own figures say: one sentence, is it learning, and what is wrong if not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from agentgym.evals.play import EvalResult, EvalSetup
+from agentgym.evals.statistics import paired_difference, student_quantile
+from agentgym.evals.symptoms import Facts, Finding, find_symptoms
+from agentgym.runs.curve import HELD_OUT_LOSS, LOSS, REWARD, SUCCESS
+from agentgym.runs.evaluations import read_record
+from agentgym.runs.folder import MetricsRow, RunFolder, RunStatus
+from agentgym.types import Json
+
+Verdict: TypeAlias = Literal["learning", "unlearning", "no_change", "too_early"]
+FEWEST_STEPS = 6  # of training, before two halves of them are compared
+PAST_BEST = 0.1  # held-out success below that of the best evaluation that is worth a word
+NAMES: Mapping[Verdict, str] = {
+    "learning": "Learning",
+    "unlearning": "Unlearning",
+    "no_change": "No clear change",
+    "too_early": "Too early to say",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A finished evaluation of the weights after `step`."""
+
+    step: int
+    setup: EvalSetup
+    result: EvalResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From first to last, with the 95% interval of the difference.
+
+    paired: both played the same tasks with the same seeds, and count is the number of tasks; otherwise the two ends are
+    training steps with tasks of their own, and count is the number of steps. smallest: the least true difference that
+    as many tasks show in 8 of 10 comparisons; 0.0 where unknown. steps: of both ends.
+    """
+
+    what: str
+    first: float
+    last: float
+    mean: float
+    low: float
+    high: float
+    count: int
+    paired: bool
+    smallest: float
+    steps: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """sentence: the verdict with its number, and the likeliest cause where it is not learning.
+
+    change: what the verdict rests on; None where nothing can be compared yet. findings: the gravest first.
+    """
+
+    verdict: Verdict
+    sentence: str
+    change: Change | None
+    findings: tuple[Finding, ...]
+
+
+def diagnose(run: RunFolder) -> Diagnosis:
+    """Of a run that goes on, has ended, or is a copy. Raises UserError for a folder that can't be read."""
+    status = run.status()
+    well = status.status in (RunStatus.RUNNING, RunStatus.DONE)
+    ended = "" if well else f"{status.status.value}: {status.reason or 'its process was killed'}"
+    config = run.load_config() if (run.path / "config.yaml").is_file() else {}
+    return diagnose_figures(run.read_metrics(), read_evaluations(run), config, ended)
+
+
+def diagnose_figures(
+    rows: Sequence[MetricsRow],
+    evaluations: Sequence[Evaluation] = (),
+    config: Mapping[str, object] | None = None,
+    ended: str = "",
+) -> Diagnosis:
+    """rows, evaluations: by step. config: as saved with the run. ended: why the run ended, if it did not end well."""
+    facts = Facts.of(rows, config or {}, ended)
+    change = _held_out(evaluations) or _training(rows)
+    verdict: Verdict = "too_early"
+    if change is not None:
+        verdict = "learning" if change.low > 0 else "unlearning" if change.high < 0 else "no_change"
+    if change is not None and change.what == LOSS_NAME:  # a loss is better when it falls
+        verdict = "learning" if change.high < 0 else "unlearning" if change.low > 0 else "no_change"
+    findings = find_symptoms(facts)
+    if fallen := _past_best(evaluations):
+        findings = sorted([*findings, fallen], key=lambda one: one.rank)
+    return Diagnosis(
+        verdict=verdict,
+        sentence=_sentence(verdict, change, findings, len(rows)),
+        change=change,
+        findings=tuple(findings),
+    )
+
+
+def read_evaluations(run: RunFolder) -> list[Evaluation]:
+    """Those that are finished and of this version, by step."""
+    found = []
+    for step in run.episode_steps(evaluation=True):
+        record = read_record(run, step)
+        if not record.get("result"):
+            continue
+        try:
+            setup = EvalSetup.from_mapping(cast("dict[str, Json]", record["setup"]))
+            result = EvalResult.from_mapping(cast("dict[str, Json]", record["result"]))
+        except (TypeError, KeyError):
+            continue  # of another version: its numbers are in the files, and nothing is said of them
+        found.append(Evaluation(step=step, setup=setup, result=result))
+    return found
+
+
+LOSS_NAME = "loss"
+
+
+def _held_out(evaluations: Sequence[Evaluation]) -> Change | None:
+    """The newest evaluation against the first that played the same tasks."""
+    if len(evaluations) < 2:
+        return None
+    last = evaluations[-1]
+    first = next((one for one in evaluations[:-1] if _comparable(one, last)), None)
+    return None if first is None else _paired(first, last)
+
+
+def _comparable(first: Evaluation, second: Evaluation) -> bool:
+    """The tasks of the smaller one are the first tasks of the larger."""
+    a, b = first.setup, second.setup
+    same = (a.environment, a.version, a.seed, a.greedy) == (b.environment, b.version, b.seed, b.greedy)
+    return same and (a.num_tasks != b.num_tasks or a.data_hash == b.data_hash)
+
+
+def _paired(first: Evaluation, last: Evaluation) -> Change | None:
+    samples = min(first.setup.samples_per_task, last.setup.samples_per_task)
+    pairs = list(zip(first.result.by_task, last.result.by_task, strict=False))  # of the tasks that both played
+    before, after = ([row[side][:samples] for row in pairs] for side in (0, 1))
+    try:
+        found = paired_difference(before, after, shares=True)
+    except ValueError:
+        return None
+    return Change(
+        what="held-out success",
+        first=_mean([float(x) for row in before for x in row if x is not None]),
+        last=_mean([float(x) for row in after for x in row if x is not None]),
+        mean=found.mean,
+        low=found.low,
+        high=found.high,
+        count=found.num_tasks,
+        paired=True,
+        smallest=found.smallest,
+        steps=(first.step, last.step),
+    )
+
+
+def _training(rows: Sequence[MetricsRow]) -> Change | None:
+    """The last third of the steps against the first third: success, or reward, or the loss of fine-tuning."""
+    for key, what in (
+        (SUCCESS, "success in training"),
+        (HELD_OUT_LOSS, LOSS_NAME),
+        (LOSS, LOSS_NAME),
+        (REWARD, "reward"),
+    ):
+        known = [(row.step, row.metrics[key]) for row in rows if math.isfinite(row.metrics.get(key, math.nan))]
+        if len(known) >= FEWEST_STEPS:
+            return _ends(known, what)
+    return None
+
+
+def _ends(known: Sequence[tuple[int, float]], what: str) -> Change:
+    """Welch's interval of the difference of two means.
+
+    Each step is one draw, so a slope within an end widens the interval.
+    Source: B. L. Welch, The generalization of "Student's" problem, Biometrika 34 (1947).
+    """
+    third = max(3, len(known) // 3)
+    early, late = ([value for _, value in part] for part in (known[:third], known[-third:]))
+    (a, error_a), (b, error_b) = _with_error(early), _with_error(late)
+    total = error_a + error_b
+    half = 0.0
+    if total > 0:
+        degrees = total**2 / ((error_a**2 + error_b**2) / (third - 1))
+        half = student_quantile(0.95, max(1, math.floor(degrees))) * math.sqrt(total)
+    return Change(
+        what=what, first=a, last=b, mean=b - a, low=b - a - half, high=b - a + half, count=2 * third, paired=False,
+        smallest=0.0, steps=(known[0][0], known[-1][0]),
+    )  # fmt: skip
+
+
+def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
+    """The last evaluation is clearly below the best: an earlier checkpoint is the better policy."""
+    if len(evaluations) < 3:
+        return None
+    last = evaluations[-1]
+    best = max(evaluations[:-1], key=lambda one: one.result.success)
+    fall = _paired(best, last) if _comparable(best, last) else None
+    if fall is None or fall.high >= 0 or fall.mean > -PAST_BEST:
+        return None
+    interval = f"{fall.mean:+.3f} [{fall.low:+.3f}, {fall.high:+.3f}], {fall.count} tasks"
+    text = f"held-out success was {fall.first:.3f} after step {best.step}, and {fall.last:.3f} now: {interval}"
+    return Finding.of("past_best", "warning", text, (best.step, last.step))
+
+
+def _sentence(verdict: Verdict, change: Change | None, findings: Sequence[Finding], num_steps: int) -> str:
+    if change is None:
+        done = "no step is finished" if not num_steps else f"only {num_steps} step(s) are finished"
+        text = f"{NAMES[verdict]}: {done}, and two evaluations of the same held-out tasks are not there."
+    else:
+        kind = f"paired by task, n = {change.count} tasks" if change.paired else f"n = {change.count} steps, not paired"
+        text = (
+            f"{NAMES[verdict]}: {change.what} went from {change.first:.3f} to {change.last:.3f}, "
+            f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}] (95%, {kind}, steps {change.steps[0]} to "
+            f"{change.steps[1]})."
+        )
+        if verdict == "no_change" and 0 < change.smallest < 1:
+            text += f" A true change of {change.smallest:.2f} would have shown in 8 of 10 such comparisons."
+    cause = next((one for one in findings if one.severity != "note"), None)
+    if cause is None or (verdict == "learning" and cause.severity != "problem"):
+        return text
+    lead = "But" if verdict == "learning" else "Look first at this"
+    return f"{text} {lead}: {cause.text}."
+
+
+def _with_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and the square of its standard error."""
+    mean = _mean(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

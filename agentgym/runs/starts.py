@@ -1,0 +1,44 @@
+"""What each start of a run, the first and those after a resume, trained with: its settings and its machine.
+
+    RUN/starts.jsonl    one line a start
+
+A step can be trained again only with the settings of its own start: `config.yaml` has those of the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentgym.runs.files import append_line, dump_line, read_json_lines
+from agentgym.runs.folder import RunFolder
+from agentgym.types import Json
+
+STARTS = "starts.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """step: done before it. machine: of the trainer; empty for a run of an older version, which recorded none."""
+
+    step: int
+    config: Mapping[str, object]
+    machine: Mapping[str, str]
+
+
+def record_start(run: RunFolder, *, step: int, config: Mapping[str, Json], machine: Mapping[str, str]) -> None:
+    """step: finished when this process took over; 0 for a new run."""
+    row: dict[str, Json] = {"step": step, "time": time.time(), "machine": dict(machine), "config": dict(config)}
+    append_line(run.path / STARTS, dump_line(row))
+
+
+def start_of(run: RunFolder, step: int) -> Start:
+    """The start that trained a step: the newest one before it, since a resume undoes the steps after its checkpoint."""
+    path = run.path / STARTS
+    found = Start(step=0, config=run.load_config(), machine={})
+    for row in read_json_lines(path) if path.is_file() else ():
+        before, config, machine = row.get("step"), row.get("config"), row.get("machine")
+        if isinstance(before, int) and before < step and isinstance(config, Mapping) and isinstance(machine, Mapping):
+            found = Start(step=before, config=config, machine={key: str(value) for key, value in machine.items()})
+    return found

@@ -1,0 +1,182 @@
+"""Two evaluations side by side: `agentgym compare` of what is saved, and the difference of two episodes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgym.errors import UserError
+from agentgym.evals.compare import Comparison, Saved, TaskPair, compare, config_differences, mismatches
+from agentgym.evals.statistics import success_interval
+from agentgym.runs.records import unpack
+from agentgym.view.evaluations import difference_json, evaluations, scores_of
+from agentgym.view.problems import Problem
+from agentgym.view.query import row
+from agentgym.view.run import Run
+from agentgym.view.table import Table
+
+MAX_TASKS = 500
+MAX_WORDS = 4000
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+def side_name(run: Run, step: int) -> str:
+    return f"{run.place.name} step {step}"
+
+
+def sides_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """`/api/compare/sides`: every finished evaluation."""
+    return {
+        "sides": [
+            {
+                "side": f"{run.place.id}@{one['step']}",
+                "run": run.place.id,
+                **{key: one[key] for key in ("step", "environment", "success", "low", "high", "tasks", "episodes")},
+            }
+            for run in runs
+            for one in evaluations(run)
+            if one["finished"]
+        ]
+    }
+
+
+def compare_json(first: tuple[Run, int], second: tuple[Run, int]) -> dict[str, Any]:
+    """`/api/compare`. Raises Problem for an evaluation that is not finished or shares no tasks."""
+    a, b = (_saved(*side) for side in (first, second))
+    try:
+        found = compare(a, b)
+    except UserError as error:
+        raise Problem("conflict", str(error)) from None
+    keys = [_keys(run.episodes.read(), step) for run, step in (first, second)]
+    return {
+        "a": _side(*first),
+        "b": _side(*second),
+        "sentence": _sentence(found, a.name, b.name),
+        "clear": found.success.is_clear,
+        "success": difference_json(found.success),
+        "reward": None if found.reward is None else difference_json(found.reward),
+        "num_pairs": found.num_pairs,
+        "num_unpaired": found.num_unpaired,
+        "mismatches": mismatches(a, b),
+        "won": [_task(one, *keys) for one in found.won[:MAX_TASKS]],
+        "lost": [_task(one, *keys) for one in found.lost[:MAX_TASKS]],
+        "config": [
+            {"key": key, "a": old, "b": new}
+            for key, old, new in config_differences(first[0].config(), second[0].config())
+        ],
+    }
+
+
+def _saved(run: Run, step: int) -> Saved:
+    try:
+        saved = Saved.load(run.folder, step, side_name(run, step))
+    except (UserError, KeyError, TypeError, ValueError) as error:
+        raise Problem("conflict", f"the evaluation {run.place.id}@{step} could not be read: {error}") from None
+    if saved is None:
+        known = [f"{run.place.id}@{one['step']}" for one in evaluations(run) if one["finished"]]
+        raise Problem.unknown("finished evaluation", f"{run.place.id}@{step}", known)
+    return saved
+
+
+def _side(run: Run, step: int) -> dict[str, Any]:
+    scores = scores_of(run.episodes.read(), step)
+    known = [value for values in scores.values() for value in values if value is not None]
+    low, high = success_interval(list(scores.values()))
+    result = run.json(f"evals/step-{step:06d}.json").get("result")
+    return {
+        "run": run.place.id,
+        "step": step,
+        "name": side_name(run, step),
+        "success": sum(known) / len(known),
+        "low": low,
+        "high": high,
+        "reward_mean": result.get("reward_mean") if isinstance(result, Mapping) else None,
+        "tasks": len(scores),
+        "episodes": len(known),
+    }
+
+
+def _sentence(found: Comparison, a: str, b: str) -> str:
+    one = found.success
+    interval = f"[{one.low:+.3f}, {one.high:+.3f}], paired over {one.num_tasks} tasks"
+    if not one.is_clear:
+        return f"No clear difference: {b} minus {a} is {one.mean:+.3f} {interval}."
+    more = "more" if one.mean > 0 else "less"
+    return f"{b} solves {abs(one.mean):.3f} {more} than {a} {interval}."
+
+
+def _keys(table: Table, step: int) -> dict[str, str]:
+    """Of the episodes of an evaluation by id."""
+    part = next(part for part in table.parts if (part.source, part.step) == ("eval", step))
+    ids = table.columns["episode_id"]
+    return {ids[number]: table.key(number) for number in range(part.first, part.first + part.count)}
+
+
+def _task(one: TaskPair, a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "task_id": one.task_id,
+        "a": f"{one.first}/{len(one.first_episodes)}",
+        "b": f"{one.second}/{len(one.second_episodes)}",
+        "a_keys": [a[name] for name in one.first_episodes if name in a],
+        "b_keys": [b[name] for name in one.second_episodes if name in b],
+    }
+
+
+def diff_json(run: Run, a: str, b: str) -> dict[str, Any]:
+    """`/api/runs/{run}/diff`: message by message; a word that only one has is marked. Raises Problem."""
+    table = run.episodes.read()
+    (number_a, record_a), (number_b, record_b) = table.read(a), table.read(b)
+    first, second = (unpack(record["episode"].get("messages") or []) for record in (record_a, record_b))
+    messages, was_cut, differs = [], False, None
+    for place in range(max(len(first), len(second))):  # type: ignore[arg-type]
+        old, new = (_text(side, place) for side in (first, second))
+        parts, cut = _parts(old, new)
+        was_cut |= cut
+        if differs is None and old != new:
+            differs = place
+        there = first if place < len(first) else second  # type: ignore[arg-type]
+        messages.append({"role": there[place].get("role"), "at": place, "same": old == new, "parts": parts})  # type: ignore
+    return {
+        "a": row(table, number_a),
+        "b": row(table, number_b),
+        "same_task": table.columns["task_id"][number_a] == table.columns["task_id"][number_b],
+        "first_difference": {"message": differs, "token": _first_token(record_a, record_b)},
+        "messages": messages,
+        "cut": was_cut,
+    }
+
+
+def _text(messages: Any, place: int) -> str:
+    if place >= len(messages):
+        return ""
+    one = messages[place]
+    calls = one.get("tool_calls")
+    return str(one.get("content") or "") + (f"\n{calls}" if calls else "")
+
+
+def _parts(old: str, new: str) -> tuple[list[list[str]], bool]:
+    """Pieces of ["=", text], ["-", text] of the first alone, and ["+", text] of the second alone."""
+    if old == new:
+        return ([["=", old]] if old else []), False
+    a, b = _WORD.findall(old), _WORD.findall(new)
+    if cut := max(len(a), len(b)) > MAX_WORDS:
+        return [["-", old[:MAX_WORDS]], ["+", new[:MAX_WORDS]]], cut
+    parts: list[list[str]] = []
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append(["=", "".join(a[i:j])])
+        else:
+            parts += [["-", "".join(a[i:j])]] if j > i else []
+            parts += [["+", "".join(b[k:m])]] if m > k else []
+    return parts, cut
+
+
+def _first_token(a: Mapping[str, Any], b: Mapping[str, Any]) -> int | None:
+    """The first place in the token columns at which the two differ; None where one begins with the other."""
+    rows = []
+    for record in (a, b):
+        turns = record["episode"]["turns"]
+        rows.append([*turns[-1]["prompt_ids"], *turns[-1]["completion_ids"]] if turns else [])
+    return next((at for at, (x, y) in enumerate(zip(*rows, strict=False)) if x != y), None)

@@ -1,0 +1,45 @@
+"""What was asked of a run, and whether it can be asked for more."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from agentgym.errors import InfraError, UserError
+from agentgym.runs.folder import RunStatus
+from agentgym.runs.steering import Steering, as_json
+from agentgym.view.problems import Problem
+from agentgym.view.run import Run
+
+SHOWN = 50
+
+
+def steering(run: Run, *, able: bool) -> dict[str, Any]:
+    """able: whether this server may steer at all."""
+    reason = _why_not(run) if able else "this view only reads"
+    requests = [as_json(one) for one in Steering(run.path).read()]
+    return {"able": not reason, "why_not": reason, "requests": requests[-SHOWN:]}
+
+
+def ask(run: Run, action: str) -> dict[str, Any]:
+    """Raises Problem for an unknown action, and for a run that nothing can be asked of."""
+    if reason := _why_not(run):
+        raise Problem("conflict", f"{run.place.id}: {reason}")
+    try:
+        Steering(run.path).ask(action)
+    except UserError as error:
+        raise Problem("invalid", str(error)) from None
+    except InfraError as error:
+        raise Problem("broken", str(error)) from None
+    return steering(run, able=True)
+
+
+def _why_not(run: Run) -> str:
+    if run.kind != "train":
+        return "only training runs can be steered"
+    status = run.status()[0]
+    if status != RunStatus.RUNNING.value:
+        return f"the run is {status}, not running"
+    if not os.access(run.path, os.W_OK):
+        return "its folder can't be written"
+    return ""

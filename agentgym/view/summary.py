@@ -1,0 +1,151 @@
+"""A run at a glance: a row in the list of runs, and the whole of its first page."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgym.runs.folder import MetricsRow
+from agentgym.view.diagnosed import diagnosis
+from agentgym.view.evaluations import evaluations
+from agentgym.view.run import Run
+from agentgym.view.steering import steering
+
+PHASES = ("generate", "sandbox", "train", "reference", "publish")
+SPARK = 60
+MAX_SOURCES = 20
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """A row of `/api/runs`. Reads no episode."""
+    (status, reason, changed), rows = run.status(), run.log.read()
+    last = rows[-1].metrics if rows else {}
+    comparison, sandbox = run.json("comparison.json"), run.json("sandbox.json")
+    held_out = next((row.metrics["eval/success"] for row in reversed(rows) if "eval/success" in row.metrics), None)
+    steps = comparison.get("steps")
+    final = comparison.get("last")
+    if isinstance(final, Mapping) and (not rows or steps == rows[-1].step):
+        held_out = final.get("success", held_out)
+    if held_out is None:
+        held_out = _last_result(run)
+    return {
+        "id": run.place.id,
+        "root": run.place.root.key,
+        "name": run.place.name,
+        "kind": run.kind,
+        "status": status,
+        "reason": reason,
+        "changed": changed,
+        "environment": run.field("env.name", ""),
+        "model": run.field("model.path", ""),
+        "step": rows[-1].step if rows else 0,
+        "steps": run.field("loop.steps"),
+        "reward": last.get("rollout/reward_mean"),
+        "success": last.get("rollout/success_mean"),
+        "held_out": held_out,
+        "gain": _gain(comparison.get("difference")),
+        "sandbox": sandbox.get("backend", ""),
+        "unsafe": sandbox.get("unsafe") is True,
+        "spark": _spark(rows),
+    }
+
+
+def run_json(run: Run, *, can_steer: bool) -> dict[str, Any]:
+    """`/api/runs/{run}`."""
+    rows, table = run.log.read(), run.episodes.read()
+    steps: dict[str, list[int]] = {"train": [], "eval": []}
+    for part in table.parts:
+        steps[part.source].append(part.step)
+    sums = {phase: math.fsum(_finite(row, f"time/{phase}_s") for row in rows) for phase in PHASES}
+    wall_s = math.fsum(_finite(row, "time/step_s") for row in rows)
+    busy_s = math.fsum(_finite(row, "time/compute_share") * _finite(row, "time/step_s") for row in rows)
+    row = run_row(run)
+    return {
+        **row,
+        "diagnosis": diagnosis(run),
+        "first_step": rows[0].step if rows else None,
+        "last_step": rows[-1].step if rows else None,
+        "time": {"started": _started(rows), "changed": row["changed"], "wall_s": wall_s or None},
+        "time_shares": [
+            {"phase": phase, "seconds": sums[phase], "share": sums[phase] / wall_s if wall_s else None}
+            for phase in PHASES
+        ],
+        "busy_share": busy_s / wall_s if wall_s else None,
+        "infra": infra_json(run),
+        "evaluations": evaluations(run),
+        "checkpoints": run.folder.checkpoint_steps(),
+        "episodes": {**steps, "count": len(table)},
+        "sandbox_info": run.json("sandbox.json"),
+        "config": _config(run),
+        "steering": steering(run, able=can_steer),
+    }
+
+
+def infra_json(run: Run) -> dict[str, Any]:
+    """Episodes that were left out because something broke, by what broke."""
+    table = run.episodes.read()
+    columns = table.columns
+    broken: dict[str, dict[str, Any]] = {}
+    total = 0
+    for number, error in enumerate(columns["error"]):
+        if columns["outcome"][number] != "infra_error":
+            continue
+        total += 1
+        source, _, kind = error.rpartition(": ")
+        one = broken.setdefault(error, {"source": source, "kind": kind, "count": 0, "example": "", "message": ""})
+        one["count"] += 1
+        one |= {"example": table.key(number), "message": columns["error_text"][number]}
+    rows = run.log.read()
+    counts = {
+        name: int(math.fsum(_finite(row, f"rollout/{name}") for row in rows))
+        for name in ("episodes", "infra_errors", "unsupported", "prompt_too_long", "retries")
+    }
+    ordered = sorted(broken.values(), key=lambda one: -one["count"])
+    return {**counts, "saved": len(table), "saved_broken": total, "by_source": ordered[:MAX_SOURCES]}
+
+
+def _started(rows: Sequence[MetricsRow]) -> float | None:
+    return rows[0].time - _finite(rows[0], "time/step_s") if rows else None
+
+
+def _last_result(run: Run) -> float | None:
+    steps = run.folder.episode_steps(evaluation=True)
+    result = run.json(f"evals/step-{steps[-1]:06d}.json").get("result") if steps else None
+    success = result.get("success") if isinstance(result, Mapping) else None
+    return float(success) if isinstance(success, (int, float)) else None
+
+
+def _gain(difference: Any) -> dict[str, Any] | None:
+    if not isinstance(difference, Mapping):
+        return None
+    return {"n": difference.get("num_tasks"), **{key: difference.get(key) for key in ("mean", "low", "high")}}
+
+
+def _spark(rows: Sequence[MetricsRow]) -> list[float]:
+    values = [row.metrics["rollout/success_mean"] for row in rows if "rollout/success_mean" in row.metrics]
+    if len(values) > SPARK:
+        edges = [round(i * len(values) / SPARK) for i in range(SPARK + 1)]
+        values = [math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    return [round(value, 4) for value in values if math.isfinite(value)]
+
+
+def _config(run: Run) -> dict[str, dict[str, Any]]:
+    sources = run.json("config.sources.json")
+    flat: dict[str, Any] = {}
+
+    def visit(value: Any, key: str) -> None:
+        if isinstance(value, Mapping) and value:
+            for name, inner in value.items():
+                visit(inner, f"{key}.{name}" if key else str(name))
+        else:
+            flat[key] = value
+
+    visit(run.config(), "")
+    return {key: {"value": value, "source": sources.get(key)} for key, value in flat.items() if key}
+
+
+def _finite(row: MetricsRow, key: str) -> float:
+    value = row.metrics.get(key, 0.0)
+    return value if math.isfinite(value) else 0.0

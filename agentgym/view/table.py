@@ -1,0 +1,171 @@
+"""All episodes of a run as one table of columns, made of the indexes of its files and kept up to date."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentgym.runs.episode_index import (
+    KEYS,
+    FileIndex,
+    build_index,
+    index_path,
+    mark_of,
+    read_at,
+    read_index,
+    write_index,
+)
+from agentgym.view.problems import Problem
+from agentgym.view.roots import inside
+
+FOLDERS = {"train": "episodes", "eval": "evals"}  # by source
+_FILE = re.compile(r"step-(\d+)(\.part)?\.jsonl(\.gz)?")
+_KEY = re.compile(r"(train|eval)-(\d{1,9})-(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The episodes of one file. stamp: of the file when it was read; first: its first row in the table."""
+
+    source: str
+    step: int
+    path: Path
+    stamp: tuple[int, int, int]
+    index: FileIndex
+    first: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.index.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """columns: of all parts, one after another; `source`, `step` and `n` (from 1, within the step) besides KEYS."""
+
+    parts: tuple[Part, ...]
+    columns: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["n"])
+
+    def key(self, row: int) -> str:
+        """As links name an episode."""
+        columns = self.columns
+        return f"{columns['source'][row]}-{columns['step'][row]}-{columns['n'][row]}"
+
+    def find(self, key: str) -> tuple[Part, int]:
+        """The part and the row of an episode. Raises Problem."""
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise Problem("invalid", f"{key[:100]!r} does not name an episode; names are like train-12-3 and eval-20-1")
+        source, step, number = match[1], int(match[2]), int(match[3])
+        part = next((one for one in self.parts if (one.source, one.step) == (source, step)), None)
+        if part is None:
+            raise Problem.unknown("step", f"{source}-{step}", (f"{one.source}-{one.step}" for one in self.parts))
+        if not 1 <= number <= part.count:
+            raise Problem("not_found", f"no episode {key!r}: this step has 1 to {part.count}", f"{source}-{step}-1")
+        return part, part.first + number - 1
+
+    def read(self, key: str) -> tuple[int, dict[str, Any]]:
+        """The row of an episode and its whole record. Raises Problem."""
+        part, row = self.find(key)
+        try:
+            return row, read_at(part.path, part.index.places[row - part.first])
+        except (OSError, ValueError) as error:
+            raise Problem("gone", f"the episode {key!r} could not be read: {error}") from None
+
+
+@dataclass(slots=True)
+class Tables:
+    """Of one run. cache: where indexes of files that have none are kept; None keeps them in memory only."""
+
+    path: Path
+    cache: Path | None
+    _table: Table | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self) -> Table:
+        """The episodes so far. Only files that are new or have changed are read."""
+        with self._lock:
+            known = {part.path: part for part in self._table.parts} if self._table else {}
+            parts = [
+                one if (one := known.get(path)) and one.stamp == stamp else self._load(source, step, path, stamp)
+                for source, step, path, stamp in episode_files(self.path)
+            ]
+            found = [part for part in parts if part is not None]
+            if self._table is None or [id(p) for p in found] != [id(p) for p in self._table.parts]:
+                self._table = _joined(found)
+            return self._table
+
+    def _load(self, source: str, step: int, path: Path, stamp: tuple[int, int, int]) -> Part | None:
+        try:
+            mark = mark_of(path)
+            index = read_index(index_path(path), mark) or self._cached(path, mark) or self._built(path, mark)
+        except OSError:  # a resumed run removed it meanwhile
+            return None
+        return Part(source=source, step=step, path=path, stamp=stamp, index=index)
+
+    def _cached(self, path: Path, mark: str) -> FileIndex | None:
+        place = self._place(path)
+        return None if place is None else read_index(place, mark)
+
+    def _built(self, path: Path, mark: str) -> FileIndex:
+        index = build_index(path)
+        place = self._place(path)
+        if place is not None and path.suffix == ".gz" and index.places:  # one that still grows is not kept
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_index(place, index)
+            except OSError:
+                self.cache = None
+        return index
+
+    def _place(self, path: Path) -> Path | None:
+        if self.cache is None:
+            return None
+        return self.cache / f"{hashlib.blake2b(os.fsencode(path.resolve()), digest_size=12).hexdigest()}.index.json"
+
+
+def episode_files(run: Path) -> Iterator[tuple[str, int, Path, tuple[int, int, int]]]:
+    """source, step, path and stamp of the episode files, by source and step; of an evaluation the whole file counts."""
+    for source, folder in FOLDERS.items():
+        found: dict[int, tuple[Path, tuple[int, int, int]]] = {}
+        path = inside(run, folder)
+        try:
+            entries = sorted(os.scandir(path), key=lambda entry: entry.name) if path is not None else []
+        except OSError:
+            continue
+        for entry in entries:  # `.jsonl.gz` comes before `.part.jsonl`
+            match = _FILE.fullmatch(entry.name)
+            if match and int(match[1]) not in found and not entry.is_symlink():
+                try:
+                    stat = entry.stat()
+                except OSError:
+                    continue
+                found[int(match[1])] = Path(entry.path), (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        for step in sorted(found):
+            yield source, step, *found[step]
+
+
+def _joined(parts: list[Part]) -> Table:
+    columns: dict[str, list[Any]] = {key: [] for key in ("source", "step", "n", *sorted(KEYS))}
+    placed, first = [], 0
+    for part in parts:
+        count = part.count
+        placed.append(
+            Part(source=part.source, step=part.step, path=part.path, stamp=part.stamp, index=part.index, first=first)
+        )
+        first += count
+        columns["source"] += [part.source] * count
+        columns["step"] += [part.step] * count
+        columns["n"] += range(1, count + 1)
+        for key in KEYS if count else ():
+            columns[key] += part.index.columns[key]
+    return Table(parts=tuple(placed), columns=columns)
