@@ -73,7 +73,7 @@ class ByAgent:
         A program that fails, hangs or ends too early leaves an outcome of its own on the episode. Raises
         EpisodeBroken for what failed around it.
         """
-        seat = EpisodeSeat(
+        seat = _CountedSeat(
             self.renderer,
             self.generator,
             self.config,
@@ -82,14 +82,13 @@ class ByAgent:
             activity=self.activity,
             until_s=runner.until_s,
         )
-        counted = _Counted(seat)
-        key = self.door.admit(counted)
+        key = self.door.admit(seat)
         desk = EpisodeDesk(runner, self.door, key)
         await desk.refresh()
         playing = asyncio.create_task(self.agent.play(desk), name=f"agent of {runner.episode.episode_id}")
         ends = [asyncio.create_task(event.wait()) for event in (desk.over, seat.over)]
         try:
-            in_time = await self._wait(runner, desk, counted, playing, ends)
+            in_time = await self._wait(runner, desk, seat, playing, ends)
             self.door.conclude(key)
             if in_time and desk.failure is None and seat.broken is None:
                 await asyncio.wait([playing], timeout=GRACE_S)
@@ -107,7 +106,7 @@ class ByAgent:
         self,
         runner: EpisodeRunner,
         desk: EpisodeDesk,
-        seat: _Counted,
+        seat: _CountedSeat,
         playing: asyncio.Task[None],
         ends: Sequence[asyncio.Task[object]],
     ) -> bool:
@@ -139,7 +138,9 @@ class ByAgent:
             in_time = False
         elif desk.failure is not None:
             raise desk.failure
-        if seat.broken is not None:
+        if episode.stop is Stop.TIME:
+            in_time = False  # the seat met the limit first
+        elif seat.broken is not None:
             raise seat.broken
         error = None if playing.cancelled() or not playing.done() else playing.exception()
         if error is not None:
@@ -287,17 +288,15 @@ class EpisodeDesk:
         raise asyncio.CancelledError
 
 
-class _Counted:
-    """A seat that knows how many of its calls are under way."""
+class _CountedSeat(EpisodeSeat):
+    """Knows how many of its calls are under way."""
 
-    def __init__(self, seat: EpisodeSeat) -> None:
-        self._seat = seat
-        self.in_flight = 0
+    in_flight = 0
 
     async def call(self, request: CallRequest) -> CallAnswer:
         self.in_flight += 1
         try:
-            return await self._seat.call(request)
+            return await super().call(request)
         finally:
             self.in_flight -= 1
 
