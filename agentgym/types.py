@@ -212,7 +212,7 @@ def check_sampled(token_ids: Sequence[int], logprobs: Sequence[float], versions:
 class Turn:
     """One completion and the exact tokens that it was sampled after.
 
-    prompt_ids: [P], the whole context: it begins with the turn before, ids and completion, unchanged.
+    prompt_ids: [P], the whole context: it begins with the turn before on its branch, ids and completion, unchanged.
     completion_ids, logprobs: [C]. masked: it stays in the context of later turns, and is not trained on.
     """
 
@@ -288,13 +288,26 @@ class Episode:
     retries: int = 0
     timing_s: dict[str, float] = field(default_factory=dict)
     turn_advantages: list[float] = field(default_factory=list)  # empty: all turns share the episode's
-    branches: list[tuple[int, ...]] = field(default_factory=list)  # turns of each leaf, from the root on; empty: one
+    branches: list[tuple[int, ...]] = field(default_factory=list)  # see `all_branches`; empty: all turns are one
     branch_reasons: list[str] = field(default_factory=list)  # why each branch but the first began
 
     @property
     def success(self) -> bool:
         """Whether the environment's own goal was reached; the environment records it in `info`."""
         return self.info.get("success") is True
+
+    @property
+    def all_branches(self) -> list[tuple[int, ...]]:
+        """The numbers of each branch's turns, from 0, in their order; `turns` is in the order of sampling.
+
+        An agent that rewrites its history begins a branch: a turn belongs to all branches that go on from it.
+        """
+        return self.branches or ([tuple(range(len(self.turns)))] if self.turns else [])
+
+    @property
+    def last_branch(self) -> tuple[int, ...]:
+        """The branch of the last turn; () without turns."""
+        return max(self.all_branches, key=lambda branch: branch[-1], default=())
 
     @property
     def num_sampled_tokens(self) -> int:

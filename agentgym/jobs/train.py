@@ -193,7 +193,12 @@ class TrainJob:
         recipe = self.recipe
         position = self.state.position or Position()
         self.done = position.step
-        learner = TitanLearner(trainer=self.trainer, reference=self.reference, activity=self.gym.activity)
+        learner = TitanLearner(
+            trainer=self.trainer,
+            reference=self.reference,
+            activity=self.gym.activity,
+            branch_weights=recipe.rollout.branch_weights,
+        )
         self.tasks = recipe.task_sampler.stream(
             self.gym.environment,
             recipe.loop.seed,

@@ -129,14 +129,14 @@ class ChatRenderer:
     def parse(self, completion_ids: Sequence[int]) -> Parsed:
         """What the agent said, without its end token: its calls, and what is outside of them."""
         said = self._without_end(completion_ids)
-        if not self._opens_thought:
+        if not self.opens_thought:
             return self.tool_use.format.parse_ids(said, self.tokenizer)
-        begun = self._opens_thought  # by the prompt: a call in that thought is none
+        begun = self.opens_thought  # by the prompt: a call in that thought is none
         parsed = self.tool_use.format.parse_ids((*self.tokenizer.encode(begun), *said), self.tokenizer)
         return Parsed(parsed.content.removeprefix(begun), parsed.calls)
 
     @cached_property
-    def _opens_thought(self) -> str:
+    def opens_thought(self) -> str:
         """The thought's beginning that the template writes for the agent; "" of most."""
         prompt = self.tokenizer.render([USER], generation_prompt=True)
         _, mark, rest = prompt.rpartition(_THOUGHTS[0])
@@ -236,7 +236,7 @@ class ChatRenderer:
             return message["content"]
         use = self.tool_use
         ours = use.format.write(calls, message["content"])
-        if self._opens_thought and _THOUGHTS[1] not in ours:
+        if self.opens_thought and _THOUGHTS[1] not in ours:
             ours = f"{_THOUGHTS[1]}\n\n{ours}"
         if use.calls_as == "content":
             return ours

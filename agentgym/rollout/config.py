@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+BranchWeights: TypeAlias = Literal["tokens", "equal", "last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,9 @@ class RolloutConfig:
     malformed_calls: what a turn with a tool call that cannot be read leads to. tell: the agent is told what is wrong,
     and goes on. mask: the same, and the turn is not trained on. end: the episode ends and earns the least that the
     rewards can give. max_tool_chars: a longer result of a tool is cut, and says so.
+    branch_weights: how the advantage of an episode is shared where its agent rewrote its history, and so made branches
+    of its turns. tokens: every token gets it. equal: every branch weighs as much as any other. last: the branch of the
+    last turn gets it, and the turns outside of it none.
     """
 
     max_turns: int | None = None
@@ -35,6 +40,7 @@ class RolloutConfig:
     top_k: int = 0
     malformed_calls: Literal["tell", "mask", "end"] = "tell"
     max_tool_chars: int = 8000
+    branch_weights: BranchWeights = "tokens"
     max_retries: int = 2
     max_infra_error_share: float = 0.25  # of the last 200 episodes; more ends the run
 

@@ -1,78 +1,72 @@
-"""What agent programs say through an endpoint becomes an episode's turns, token for token."""
+"""What agent programs say through an endpoint becomes an episode's turns, token for token.
+
+A call's messages are compared with the conversations of the episode. Where they go on from a turn that was sampled, the
+prompt is the ids of that turn's path as they were sampled, and the new messages behind them: nothing that was sampled
+is rendered again. Where history was rewritten, the call begins a branch, which is counted with its reason.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from array import array
+from collections import Counter
+from dataclasses import dataclass, replace
 
-from agentgym.errors import UserError
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.calls import AgentTurn, assistant_message
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.episode import derive_seed
+from agentgym.rollout.episode import derive_seed, end_for_time, sampled
+from agentgym.rollout.free_seat import FreeSeat
 from agentgym.rollout.generator import Generator
+from agentgym.rollout.normal_form import Heard, spoken_key, tools_key
+from agentgym.rollout.prompting import prompt_ids, understood
+from agentgym.rollout.reading import Reading, answer_of, read_turn
 from agentgym.rollout.runner import EpisodeBroken
+from agentgym.rollout.seat import CallAnswer, CallRefused, CallRequest, Seat
+from agentgym.rollout.tree import Place, Spoken, Tree
 from agentgym.tools import Schema, ToolCall
-from agentgym.types import Episode, FinishReason, GenerateRequest, Message, SamplingParams, Turn
+from agentgym.types import (
+    Completion,
+    Episode,
+    ErrorRecord,
+    FinishReason,
+    GenerateRequest,
+    Message,
+    Outcome,
+    SamplingParams,
+    Stop,
+    TokenPrefix,
+    Turn,
+)
+
+__all__ = ["CallAnswer", "CallRefused", "CallRequest", "EpisodeSeat", "FreeSeat", "Seat"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRequest:
-    """One call of an agent, in no dialect.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call that is about to be sampled. number: its place among the episode's calls, of which its seed follows."""
 
-    messages: content is a str; `tool_calls` of an assistant have arguments as a mapping, or the text where it is no
-    JSON object; tool messages have tool_call_id. max_tokens: a cap below the run's own. stop: the text ends before
-    it, the ids stay. sampling: temperature, top_p, top_k, seed as asked; in a run the run's own win.
-    """
-
-    messages: tuple[Message, ...]
-    tools: tuple[Schema, ...] = ()
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    sampling: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallAnswer:
-    """What the policy said. calls: with ids that are unique in the episode. cached_tokens: of the prompt, those that
-    an earlier call had already."""
-
-    content: str
-    reasoning: str
-    calls: tuple[ToolCall, ...]
-    finish: Literal["stop", "tool_calls", "length"]
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-
-
-class CallRefused(Exception):
-    """A call that has no answer. param: the parameter that is at fault, if one is."""
-
-    def __init__(
-        self, kind: Literal["context_length", "ended", "invalid", "unavailable"], message: str, *, param: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.kind: Literal["context_length", "ended", "invalid", "unavailable"] = kind
-        self.param = param
-
-
-class Seat(Protocol):
-    """Whom a key belongs to."""
-
-    async def call(self, request: CallRequest) -> CallAnswer:
-        """Raises CallRefused. Cancelled when the client went away: then nothing is recorded."""
-        ...
+    request: CallRequest
+    tools_key: str
+    tools: tuple[Schema, ...]
+    talk: list[Heard]
+    place: Place
+    ids: array[int]
+    prompt: TokenPrefix
+    number: int
+    max_tokens: int
+    limit: Stop | None  # that of the run which is reached with max_tokens; None: the agent's own cap
+    left_s: float
 
 
 class EpisodeSeat:
-    """The conversations of one episode.
+    """The calls of one episode, several at once too, as its turns and branches.
 
-    over: set once the episode takes no more calls. broken: what infrastructure broke; raise it where the episode is
-    played.
+    over: set once the episode takes no more calls, by a limit or by `conclude`. broken: what infrastructure broke;
+    whoever plays the episode raises it. counts: what agents asked for and did not get, and calls that went away.
     """
 
     def __init__(
@@ -87,88 +81,190 @@ class EpisodeSeat:
         max_turns: int | None = None,
         until_s: float | None = None,
     ) -> None:
-        """max_turns: None is config's. until_s: the end of the episode's time by the loop's clock."""
+        """max_turns: of the policy; None is config's.
+
+        until_s: the end of the episode's time by the loop's clock, without waits in the engine's queue; None begins
+        config.episode_time_s with the first call.
+        """
         self.episode = episode
         self.over = asyncio.Event()
         self.broken: EpisodeBroken | None = None
-        self._renderer, self._generator, self._config, self._greedy = renderer, generator, config, greedy
+        self.counts: Counter[str] = Counter()
+        self._renderer, self._generator, self._config = renderer, generator, config
+        self._greedy, self._activity = greedy, activity or Activity()
+        self._max_turns = max_turns or config.max_turns or math.inf
+        self._until_s = until_s
+        self._tree = Tree()
+        self._numbers: set[int] = set()  # of calls that are under way or recorded
+        self._call_ids = itertools.count()
+        self._counted_s: dict[str, float] = {}  # the loop's time up to which seconds of a kind are counted
+        self._too_long = ""
+        self._concluded = False
 
     async def call(self, request: CallRequest) -> CallAnswer:
-        if self.over.is_set():
-            raise CallRefused("ended", "the episode is over")
-        episode, messages = self.episode, list(request.messages)
-        known = max((n for n, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
+        asked = self._asked(request)
+        spoken = asked.place.spoken
+        if spoken is not None:
+            spoken.claims += 1
+        self._numbers.add(asked.number)
         try:
-            if episode.turns and known >= 0:
-                last = episode.turns[-1]
-                before = (*last.prompt_ids, *last.completion_ids)
-                ids = before + self._renderer.reply(messages[known + 1 :], last.completion_ids)
-            else:
-                before, ids = (), self._renderer.prompt(messages, request.tools or None)
-        except UserError as error:
-            raise CallRefused("invalid", str(error), param="messages") from error
-        room = min(self._config.max_episode_tokens - len(ids), self._config.max_turn_tokens)
-        if room < 1:
-            raise CallRefused("context_length", f"the prompt has {len(ids)} tokens")
-        sampling = SamplingParams(
-            max_tokens=min(room, request.max_tokens or room),
-            temperature=0.0 if self._greedy else self._config.temperature,
-            top_p=self._config.top_p,
-            top_k=self._config.top_k,
-            stop_token_ids=self._renderer.end_ids,
-            seed=derive_seed(episode.seed, len(episode.turns)),
-        )
-        completion = await self._generator.generate(GenerateRequest(prompt_ids=ids, sampling=sampling))
-        turn = Turn.of(ids, completion)
-        episode.turns.append(turn)
-        return _answer(self._renderer, request, turn, cached=len(before))
+            completion = await self._sampled(asked)
+            if self._concluded:
+                raise CallRefused("ended", "the episode is over")
+        except BaseException as error:
+            self._numbers.discard(asked.number)
+            if spoken is not None:
+                spoken.claims -= 1
+            self.counts["cancelled" if isinstance(error, asyncio.CancelledError) else "failed"] += 1
+            raise
+        return self._recorded(asked, completion)  # nothing is awaited from here on: a call is recorded whole or not
 
     def conclude(self) -> None:
-        """No more calls; the episode's branches are complete."""
+        """No more calls, and those under way are not recorded. Sets the stop of an episode that outgrew its context."""
+        self._concluded = True
+        self.over.set()
+        if self._too_long and self.episode.stop is None:
+            self.episode.stop = Stop.EPISODE_TOKENS
+            if not self.episode.turns:
+                record = ErrorRecord(source="prompt", kind="prompt_too_long", message=self._too_long)
+                self.broken = self.broken or EpisodeBroken(record, retry=False)
+
+    def conversation(self) -> list[Message]:
+        """The messages up to the last turn, that one included; other branches are not in it."""
+        return self._tree.last_conversation()
+
+    def _asked(self, request: CallRequest) -> _Asked:
+        """Raises CallRefused. Changes nothing but the stop of an episode that is over by its limits."""
+        if self.over.is_set():
+            raise CallRefused("ended", f"the episode is over{f': {self.episode.stop}' if self.episode.stop else ''}")
+        config = self._config
+        talk = understood(request)
+        if len(self._numbers) >= self._max_turns:
+            self._end(Stop.MAX_TURNS)
+            raise CallRefused("context_length", f"the episode has had its {self._max_turns} turns: rollout.max_turns")
+        left_s = self._left_s()
+        if left_s <= 0:
+            self._end_for_time()
+            raise CallRefused(
+                "ended", f"the episode's time is over: rollout.episode_time_s = {config.episode_time_s:g}"
+            )
+        key = tools_key(request.tools)
+        tools = self._tree.tools(key, request.tools)
+        place = self._tree.find(key, talk)
+        ids = prompt_ids(self._renderer, place, tools)
+        room = config.max_episode_tokens - len(ids)
+        if room < 1:
+            self._too_long = (
+                f"the prompt has {len(ids)} tokens, rollout.max_episode_tokens is {config.max_episode_tokens}"
+            )
+            raise CallRefused("context_length", self._too_long, param="messages")
+        own = min(room, config.max_turn_tokens)
+        most = min(own, request.max_tokens or own)
+        limit = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
+        for name, value in request.sampling.items():
+            if name not in ("temperature", "top_p", "top_k") or value != getattr(config, name):
+                self.counts[f"overridden_{name}"] += 1
+        number = next(n for n in itertools.count() if n not in self._numbers)
+        prompt = TokenPrefix(ids)
+        return _Asked(
+            request, key, tools, talk, place, ids, prompt, number, most, limit if most == own else None, left_s
+        )
+
+    def _left_s(self) -> float:
+        now_s = asyncio.get_running_loop().time()
+        if self._until_s is None:
+            self._until_s = now_s + self._config.episode_time_s
+        return self._until_s + self.episode.timing_s.get("queue_s", 0.0) - now_s
+
+    async def _sampled(self, asked: _Asked) -> Completion:
+        config = self._config
+        sampling = SamplingParams(
+            max_tokens=asked.max_tokens,
+            temperature=0.0 if self._greedy else config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            stop_token_ids=self._renderer.end_ids,
+            seed=derive_seed(self.episode.seed, asked.number),
+        )
+        time_s = min(asked.left_s, config.generate_timeout_s)
+        request = GenerateRequest(prompt_ids=asked.prompt, sampling=sampling, time_s=time_s)
+        clock_s = asyncio.get_running_loop().time
+        began_s = clock_s()
+        try:
+            completion = await sampled(self._generator, request, config, self._activity)
+        except EpisodeBroken as broken:
+            self.broken = self.broken or broken
+            self.over.set()
+            raise CallRefused("unavailable", str(broken)) from broken
+        finally:
+            self._count_s("generate_s", began_s, clock_s())
+        self._count_s("queue_s", began_s, began_s + completion.queued_s)
+        return completion
+
+    def _count_s(self, kind: str, begin_s: float, end_s: float) -> None:
+        """Calls at the same time are counted once."""
+        begin_s = max(begin_s, self._counted_s.get(kind, begin_s))
+        if end_s > begin_s:
+            times_s = self.episode.timing_s
+            times_s[kind] = times_s.get(kind, 0.0) + end_s - begin_s
+            self._counted_s[kind] = end_s
+
+    def _recorded(self, asked: _Asked, completion: Completion) -> CallAnswer:
+        episode, config = self.episode, self._config
+        turn = Turn.of(asked.prompt, completion)
+        stopped = turn.finish_reason is FinishReason.STOP
+        reading = read_turn(
+            self._renderer, turn.completion_ids, tools=asked.tools, stop=asked.request.stop, cut=not stopped
+        )
+        if reading.malformed and config.malformed_calls == "mask":
+            turn = replace(turn, masked=True)
+        calls = tuple(ToolCall(call.name, call.arguments, f"call{next(self._call_ids):05d}") for call in reading.calls)
+        self._grow(asked, turn, reading, calls)
+        self._too_long = ""
+        if turn.finish_reason is FinishReason.TIME:
+            self._cut(Stop.TIME)
+            if asked.left_s <= config.generate_timeout_s:
+                self._end_for_time()
+        elif not stopped and (asked.limit is not None or turn.finish_reason is not FinishReason.LENGTH):
+            self._cut(asked.limit or Stop.TURN_TOKENS)
+        elif reading.malformed and config.malformed_calls == "end":
+            episode.outcome = Outcome.INVALID
+            self._end(Stop.MALFORMED)
+        parent = asked.place.spoken
+        return answer_of(turn, reading, calls, cached_tokens=parent.length if parent is not None else 0)
+
+    def _grow(self, asked: _Asked, turn: Turn, reading: Reading, calls: tuple[ToolCall, ...]) -> None:
+        ids, episode = asked.ids, self.episode
+        ids.extend(turn.completion_ids)
+        spoken = Spoken(
+            turn=len(episode.turns),
+            parent=asked.place.spoken,
+            completion_ids=turn.completion_ids,
+            ids=ids,
+            length=len(ids),
+            call_ids=tuple(call.call_id for call in calls),
+            ended=turn.finish_reason is FinishReason.STOP,
+        )
+        key = spoken_key(reading.content, calls)
+        said = Heard(key, assistant_message(AgentTurn(reading.content, reading.content, calls), spoken.call_ids))
+        also = [spoken_key(text, calls) for text in reading.also]
+        self._tree.add(asked.tools_key, asked.tools, asked.talk, asked.place, said, spoken, also)
+        episode.turns.append(turn)
+        episode.branches, episode.branch_reasons = self._tree.branches, self._tree.branch_reasons()
+
+    def _cut(self, stop: Stop) -> None:
+        """The policy never finished what it was saying."""
+        if self._config.cut_turns == "floor":
+            self.episode.outcome = Outcome.INVALID
+        self._end(stop)
+
+    def _end(self, stop: Stop) -> None:
+        self.episode.stop = self.episode.stop or stop
         self.over.set()
 
-
-class FreeSeat:
-    """No episode: each call is rendered and sampled on its own, with the caller's sampling."""
-
-    def __init__(self, renderer: ChatRenderer, generator: Generator, *, max_tokens: int = 4096) -> None:
-        """max_tokens: of a prompt and its completion together."""
-        self._renderer, self._generator, self._max_tokens = renderer, generator, max_tokens
-
-    async def call(self, request: CallRequest) -> CallAnswer:
-        ids = self._renderer.prompt(request.messages, request.tools or None)
-        room = self._max_tokens - len(ids)
-        if room < 1:
-            raise CallRefused("context_length", f"the prompt has {len(ids)} tokens")
-        sampling = SamplingParams(
-            max_tokens=min(room, request.max_tokens or room),
-            temperature=request.sampling.get("temperature", 1.0),
-            top_p=request.sampling.get("top_p", 1.0),
-            top_k=int(request.sampling.get("top_k", 0)),
-            stop_token_ids=self._renderer.end_ids,
-            seed=int(request.sampling["seed"]) if "seed" in request.sampling else None,
-        )
-        request_ids = GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=math.inf)
-        turn = Turn.of(ids, await self._generator.generate(request_ids))
-        return _answer(self._renderer, request, turn, cached=0)
-
-
-def _answer(renderer: ChatRenderer, request: CallRequest, turn: Turn, *, cached: int) -> CallAnswer:
-    content, calls = renderer.text(turn.completion_ids), tuple[ToolCall, ...]()
-    if request.tools:
-        parsed = renderer.parse(turn.completion_ids)
-        content = parsed.content
-        calls = tuple(
-            ToolCall(call.name, call.arguments, f"call{len(turn.prompt_ids)}{n:02d}")
-            for n, call in enumerate(parsed.calls)
-            if isinstance(call, ToolCall)
-        )
-    return CallAnswer(
-        content=content,
-        reasoning="",
-        calls=calls,
-        finish="length" if turn.finish_reason is not FinishReason.STOP else "tool_calls" if calls else "stop",
-        prompt_tokens=len(turn.prompt_ids),
-        completion_tokens=len(turn.completion_ids),
-        cached_tokens=cached,
-    )
+    def _end_for_time(self) -> None:
+        self._end(Stop.TIME)
+        try:
+            end_for_time(self.episode, self._config)
+        except EpisodeBroken as broken:
+            self.broken = self.broken or broken

@@ -55,6 +55,42 @@ class Turns(Protocol):
         ...
 
 
+async def sampled(
+    generator: Generator, request: GenerateRequest, config: RolloutConfig, activity: Activity
+) -> Completion:
+    """What the generators answer. Raises EpisodeBroken where they fail."""
+    wait_s = config.queue_timeout_s
+    call = activity.begin("generate")
+    try:
+        async with asyncio.timeout(request.time_s + wait_s):
+            return await generator.generate(request)
+    except TimeoutError as error:
+        message = (
+            f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
+            f"rollout.queue_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
+        )
+        raise EpisodeBroken.by("generator", TimeoutError(message), retry=True) from error
+    except InfraError as error:
+        raise EpisodeBroken.by("generator", error, retry=True) from error
+    except ValueError as error:  # a request that no replica can serve
+        raise EpisodeBroken.by("generator", error, retry=False) from error
+    finally:
+        activity.end("generate", call)
+
+
+def end_for_time(episode: Episode, config: RolloutConfig) -> None:
+    """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
+    episode.stop = Stop.TIME
+    limit_s, times_s = config.episode_time_s, episode.timing_s
+    tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
+    if tokens_s * 2 < limit_s:
+        message = (
+            f"the episode took longer than rollout.episode_time_s = {limit_s:g}; it waited for the policy's tokens "
+            f"for {tokens_s:.3g} s, and for the environment and its sandbox for the rest"
+        )
+        raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
+
+
 @dataclass(slots=True, kw_only=True)
 class EpisodePlayer:
     """What all episodes of a run share. greedy: the likeliest token is taken, whatever config.temperature is.
@@ -118,7 +154,7 @@ class EpisodePlayer:
             if (cause := waited_for(over.__cause__)) is not None:
                 episode.stop = Stop.TIME
                 raise EpisodeBroken.by("sandbox", cause, retry=True) from over
-            self._end_for_time(episode)
+            end_for_time(episode, self.config)
             episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
         finally:
             episode.timing_s["episode_s"] = time.monotonic() - began
@@ -137,7 +173,7 @@ class EpisodePlayer:
                     raise EpisodeBroken(record, retry=False)
                 return
             if left_s <= 0:
-                self._end_for_time(episode)
+                end_for_time(episode, self.config)
                 return
             time_s = min(left_s, config.generate_timeout_s)
             request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
@@ -147,7 +183,7 @@ class EpisodePlayer:
             if turn.finish_reason is FinishReason.TIME:
                 cut = Stop.TIME
                 if time_s == left_s:
-                    self._end_for_time(episode)
+                    end_for_time(episode, self.config)
             elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
             if cut is not None:
@@ -165,18 +201,6 @@ class EpisodePlayer:
         text = self.renderer.text(turn.completion_ids) if cut is not None else parsed.content
         return AgentTurn(text, parsed.content, parsed.calls)
 
-    def _end_for_time(self, episode: Episode) -> None:
-        """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
-        episode.stop = Stop.TIME
-        limit_s, times_s = self.config.episode_time_s, episode.timing_s
-        tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
-        if tokens_s * 2 < limit_s:
-            message = (
-                f"the episode took longer than rollout.episode_time_s = {limit_s:g}; it waited for the policy's tokens "
-                f"for {tokens_s:.3g} s, and for the environment and its sandbox for the rest"
-            )
-            raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
-
     def _request(self, episode: Episode, ids: TokenPrefix, max_tokens: int, time_s: float) -> GenerateRequest:
         """time_s: the generator ends the completion then, and hands over what it has."""
         sampling = SamplingParams(
@@ -190,25 +214,11 @@ class EpisodePlayer:
         return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
 
     async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
-        wait_s, times_s = self.config.queue_timeout_s, episode.timing_s
-        clock_s = asyncio.get_running_loop().time
+        times_s, clock_s = episode.timing_s, asyncio.get_running_loop().time
         began = clock_s()
-        call = self.activity.begin("generate")
         try:
-            async with asyncio.timeout(request.time_s + wait_s):
-                completion = await self.generator.generate(request)
-        except TimeoutError as error:
-            message = (
-                f"no answer, not even a part of one, within {request.time_s + wait_s:g} s: "
-                f"rollout.queue_timeout_s = {wait_s:g} for the engine's queue, and the rest for the tokens"
-            )
-            raise EpisodeBroken.by("generator", TimeoutError(message), retry=True) from error
-        except InfraError as error:
-            raise EpisodeBroken.by("generator", error, retry=True) from error
-        except ValueError as error:  # a request that no replica can serve
-            raise EpisodeBroken.by("generator", error, retry=False) from error
+            completion = await sampled(self.generator, request, self.config, self.activity)
         finally:
-            self.activity.end("generate", call)
             times_s["generate_s"] = times_s.get("generate_s", 0.0) + clock_s() - began
         times_s["queue_s"] = times_s.get("queue_s", 0.0) + completion.queued_s
         return completion

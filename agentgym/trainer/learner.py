@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.config import BranchWeights
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.reference import ReferenceModel
@@ -14,14 +15,18 @@ from agentgym.types import Group
 
 @dataclass(slots=True, kw_only=True)
 class TitanLearner:
-    """What the loop trains with. reference: None for a loss without a reference model."""
+    """What the loop trains with. reference: None for a loss without a reference model.
+
+    branch_weights: see RolloutConfig.
+    """
 
     trainer: TrainerClient
     reference: ReferenceModel | None
     activity: Activity
+    branch_weights: BranchWeights = "tokens"
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
-        samples = group_samples(groups)
+        samples = group_samples(groups, self.branch_weights)
         if self.reference is not None:
             with self.activity.doing("reference"):
                 ref_logprobs = await self.reference.forward(samples)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym.rl.samples import episode_sample, group_samples
+from agentgym.rl.samples import episode_sample, episode_samples, group_samples
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
 
 TASK = Task(task_id="t", prompt=())
@@ -90,3 +90,56 @@ def test_a_group_whose_turns_are_all_masked_has_no_signal():
     assert group_samples([group]) == [] and not group.has_signal
     group.episodes[0] = two_turns()
     assert group.has_signal
+
+
+def branched():
+    """A conversation of three turns whose second was taken back, and a sub-agent's own."""
+    return Episode(
+        episode_id="e",
+        task=TASK,
+        seed=0,
+        turns=[
+            turn([1, 2], [3, 4], (5, 0, 2)),
+            turn([1, 2, 3, 4, 9], [8], (5, 0, 1)),
+            turn([7, 7], [6, 6, 6], (6, 0, 3)),
+            turn([1, 2, 3, 4, 5], [8, 8], (7, 0, 2)),
+        ],
+        branches=[(0, 1), (0, 3), (2,)],
+        branch_reasons=["message altered", "system changed"],
+    )
+
+
+def test_each_branch_is_a_sample_and_a_shared_turn_is_trained_in_the_first():
+    first, second, third = episode_samples(branched(), 0.5)
+    assert [s.sample_id for s in (first, second, third)] == ["e", "e-b1", "e-b2"]
+    assert (first.token_ids, first.loss_mask) == ((1, 2, 3, 4, 9, 8), (0, 0, 1, 1, 0, 1))
+    assert (second.token_ids, second.loss_mask) == ((1, 2, 3, 4, 5, 8, 8), (0, 0, 0, 0, 0, 1, 1))
+    assert second.versions == (-1, -1, -1, -1, -1, 7, 7) and second.logprobs[:5] == (0,) * 5
+    assert second.advantages == (0, 0, 0, 0, 0, 0.5, 0.5)
+    assert third.token_ids == (7, 7, 6, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "of_turns"), [("tokens", (1, 1, 1, 1)), ("equal", (8 / 9, 8 / 9, 8 / 9, 4 / 3)), ("last", (1, 0, 0, 1))]
+)
+def test_the_advantage_is_shared_by_branches_as_the_recipe_says(weights, of_turns):
+    """Eight tokens in three branches: 3 (the shared turn included), 2 and 3."""
+    first, second, third = episode_samples(branched(), 1.0, weights)
+    found = (first.advantages[2], first.advantages[5], third.advantages[2], second.advantages[5])
+    assert found == pytest.approx(of_turns)
+    if weights == "equal":
+        totals = [sum(sample.advantages) for sample in (first, second, third)]
+        assert totals == pytest.approx([8 / 3] * 3)
+
+
+def test_a_branch_whose_own_turns_are_masked_is_no_sample():
+    episode = branched()
+    episode.turns[3] = replace(episode.turns[3], masked=True)
+    assert [s.sample_id for s in episode_samples(episode, 1.0)] == ["e", "e-b2"]
+
+
+def test_a_turn_that_is_in_no_branch_is_caught():
+    episode = branched()
+    episode.branches.pop()
+    with pytest.raises(AssertionError, match="in no branch"):
+        episode_samples(episode, 1.0)

@@ -86,6 +86,8 @@ episodes = st.builds(
     error=st.none() | st.builds(ErrorRecord, source=text, kind=text, message=text),
     retries=st.integers(0, 3),
     timing_s=st.dictionaries(text, number, max_size=2),
+    branches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple), max_size=3),
+    branch_reasons=st.lists(text, max_size=2),
 )
 
 
@@ -100,11 +102,12 @@ def test_an_episode_comes_back_equal(episode: Episode, advantage: float | None, 
     assert repr(back) == repr(saved)  # equal types too: (1,) is not [1], True is not 1
 
 
-def test_an_episode_that_was_saved_before_there_were_tools_is_read() -> None:
+def test_an_episode_that_was_saved_before_there_were_tools_and_branches_is_read() -> None:
     episode = Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0)
     saved = SavedEpisode(step=1, group_id=1, index=0, start_version=0, advantage=None, trained=False, episode=episode)
     record = encode_saved(saved)
-    del record["episode"]["tool_calls"]
+    for field in ("tool_calls", "branches", "branch_reasons"):
+        del record["episode"][field]
     assert decode_saved(record) == saved
 
 
