@@ -73,7 +73,7 @@ AGENTS := .venv-agents
 $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 	@echo "setup: installing agent programs into $(AGENTS), an environment of its own"
 	@$(PYTHON) -m venv $(AGENTS)
-	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-agents.txt
+	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps -r tests/requirements-agents.txt
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -19,8 +19,8 @@ from benchmarks.structure import PACKAGES, ROOT
 
 HEAVY = [
     "torch", "vllm", "monarch", "torchtitan", "torchstore", "docker", "datasets", "pydantic_monty",
-    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy", "h11", "pydantic", "starlette",
-    "uvicorn",
+    "transformers", "matplotlib", "tensorboard", "wandb", "gymnasium", "numpy", "h11", "pydantic",
+    "starlette", "uvicorn",
 ]  # fmt: skip
 MAX_LINES, MAX_MEDIAN_LINES = 400, 120
 MAX_IMPORT_S, MAX_HELP_S = 0.10, 0.15  # on an idle core on which this takes REFERENCE_S:

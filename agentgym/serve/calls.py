@@ -214,6 +214,8 @@ async def send_json(send: Send, status: int, value: Json) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if status in (409, 500):
         headers += _NO_RETRY
+    if status in (401, 413, 415):  # the rest of the body is not read, and may have no end
+        headers.append((b"connection", b"close"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

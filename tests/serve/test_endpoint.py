@@ -1,0 +1,194 @@
+"""Keys, limits, streams, clients that go away, and the end of the endpoint: over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+
+import httpx
+import pytest
+from seats import FakeSeat, said
+
+from agentgym.errors import InfraError, UserError
+from agentgym.rollout.conversation import CallRefused
+from agentgym.serve.endpoint import Endpoint
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the endpoint that they share
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+TALK = [{"role": "user", "content": "hi"}]
+BODIES = {
+    CHAT: {"model": "m", "messages": TALK},
+    RESPONSES: {"model": "m", "input": "hi"},
+    MESSAGES: {"model": "m", "messages": TALK, "max_tokens": 9},
+}
+PATHS = pytest.mark.parametrize("path", list(BODIES))
+
+
+def told(answer: httpx.Response) -> dict:
+    """An error of any dialect."""
+    return answer.json()["error"]
+
+
+@PATHS
+async def test_a_key_opens_its_own_seat_and_no_key_or_another_opens_nothing(path, endpoint, connect) -> None:
+    seats = [FakeSeat(said(text)) for text in ("one", "two")]
+    for seat in seats:
+        answer = await connect(endpoint.admit(seat)).post(path, json=BODIES[path])
+        assert seat.says.content in answer.text
+    by_header = await connect("").post(path, json=BODIES[path], headers={"x-api-key": endpoint.admit(seats[0])})
+    assert by_header.status_code == 200
+    for key in ("", "sk-guessed"):
+        assert (await connect(key).post(path, json=BODIES[path])).status_code == 401
+    assert [len(seat.requests) for seat in seats] == [2, 1]
+
+
+@PATHS
+async def test_a_concluded_key_is_refused_and_what_is_under_way_is_cancelled(path, endpoint, connect, seat) -> None:
+    key = endpoint.admit(seat)
+    client = connect(key)
+    seat.gate.clear()
+    waiting = asyncio.create_task(client.post(path, json=BODIES[path]))
+    await seat.called.acquire()
+    endpoint.conclude(key)
+    endpoint.conclude(key)
+    answer = await waiting
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+    assert seat.cancelled.is_set()
+    assert (await client.post(path, json=BODIES[path])).status_code == 409
+    assert (await client.get("/v1/models")).status_code == 409
+    assert len(seat.requests) == 1
+
+
+@PATHS
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (CallRefused("context_length", "12 tokens, 8 are allowed"), 400, "12 tokens"),
+        (CallRefused("invalid", "messages: no", param="messages"), 400, "messages"),
+        (CallRefused("ended", "the episode is over"), 409, "over"),
+        (CallRefused("unavailable", "no generator answers"), 503, "generator"),
+        (InfraError("no generator answers"), 503, "generator"),
+    ],
+)
+async def test_a_refused_call_has_its_status_streamed_or_not(path, error, status, words, client, seat) -> None:
+    seat.says = error
+    for stream in (False, True):
+        answer = await client.post(path, json={**BODIES[path], "stream": stream})
+        assert answer.status_code == status and words in told(answer)["message"]
+
+
+async def test_a_bug_of_the_seat_is_no_answer_and_comes_out_where_the_key_is_concluded(endpoint, connect, seat) -> None:
+    seat.says = ZeroDivisionError("secret")
+    key = endpoint.admit(seat)
+    answer = await connect(key).post(CHAT, json=BODIES[CHAT])
+    assert answer.status_code == 500 and "secret" not in answer.text
+    with pytest.raises(ZeroDivisionError):
+        endpoint.conclude(key)
+
+
+@PATHS
+async def test_a_stream_that_waits_is_kept_alive_and_then_ends_with_the_whole_turn(path, client, seat) -> None:
+    seat.gate.clear()
+    pieces = []
+    async with client.stream("POST", path, json={**BODIES[path], "stream": True}) as answer:
+        async for piece in answer.aiter_text():
+            pieces.append(piece)
+            seat.gate.set()  # the first comment came before there was an answer
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert pieces[0].startswith(": keep-alive\n\n")
+    assert "hello" in "".join(pieces[1:])
+
+
+@PATHS
+async def test_an_error_after_a_streams_beginning_is_its_last_event(path, client, seat) -> None:
+    seat.gate.clear()
+    seat.says = CallRefused("context_length", "12 tokens")
+    text = ""
+    async with client.stream("POST", path, json={**BODIES[path], "stream": True}) as answer:
+        async for piece in answer.aiter_text():
+            text += piece
+            seat.gate.set()
+    assert answer.status_code == 200 and "context_length_exceeded" in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_cancels_its_call(stream, client, seat, endpoint) -> None:
+    seat.gate.clear()
+    waiting = asyncio.create_task(client.post(CHAT, json={**BODIES[CHAT], "stream": stream}))
+    await seat.called.acquire()
+    waiting.cancel()
+    await asyncio.wait_for(seat.cancelled.wait(), 60)
+    assert seat.num_recorded == 0 and endpoint.metrics()["serve/calls_running"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{", {}, 400),
+        (b"[]", {}, 400),
+        (b'{"model": NaN}', {}, 400),
+        (b"[" * 50_000, {}, 400),
+        (b"\xff", {}, 400),
+        (b"1" * 5000, {}, 400),
+        (b"{}", {}, 400),
+        (b" " * 100_001, {}, 413),
+        (b"{}", {"content-encoding": "gzip"}, 415),
+    ],
+)
+async def test_a_body_that_is_no_request_is_refused(body, headers, status, client, seat) -> None:
+    for path in BODIES:
+        answer = await client.post(path, content=body, headers=headers)
+        assert answer.status_code == status and told(answer)["message"]
+    assert seat.requests == []
+
+
+async def test_a_body_without_an_end_is_cut_off(client) -> None:
+    async def endless():
+        while True:
+            yield b" " * 65536
+
+    async with asyncio.timeout(60):
+        for headers, status in (({}, 413), ({"authorization": "Bearer guessed"}, 401)):
+            with contextlib.suppress(httpx.TransportError):  # it may still be sending when the connection is closed
+                assert (await client.post(CHAT, content=endless(), headers=headers)).status_code == status
+
+
+async def test_models_tokens_and_unknown_paths(endpoint, client) -> None:
+    assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["policy"]
+    assert (await client.get("/v1/models/policy")).json()["id"] == "policy"
+    body = {"model": "m", "messages": TALK}
+    assert (await client.post("/v1/messages/count_tokens", json=body)).json() == {"input_tokens": 2}
+    for method, path, status in (("GET", CHAT, 405), ("POST", "/v1/chat", 404)):
+        answer = await client.request(method, path)
+        assert answer.status_code == status and CHAT in told(answer)["message"]
+
+
+async def test_closing_answers_those_who_wait_and_leaves_no_task_connection_or_handler(tmp_path) -> None:
+    before, handler = asyncio.all_tasks(), signal.getsignal(signal.SIGTERM)
+    seat = FakeSeat()
+    seat.gate.clear()
+    bind = f"unix:{tmp_path}/agents.sock"
+    async with Endpoint(bind) as endpoint:
+        assert endpoint.url == bind and signal.getsignal(signal.SIGTERM) is handler
+        transport = httpx.AsyncHTTPTransport(uds=f"{tmp_path}/agents.sock")
+        headers = {"x-api-key": endpoint.admit(seat)}
+        client = httpx.AsyncClient(transport=transport, base_url="http://endpoint", headers=headers)
+        waiting = asyncio.create_task(client.post(CHAT, json=BODIES[CHAT]))
+        await seat.called.acquire()
+        _, deaf = await asyncio.open_unix_connection(f"{tmp_path}/agents.sock")  # sends half a request, and waits
+        deaf.write(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\n" % headers["x-api-key"].encode())
+        deaf.write(b"content-length: 9\r\n\r\n{")
+        await deaf.drain()
+    assert (await waiting).status_code == 503
+    await client.aclose()
+    deaf.close()
+    assert asyncio.all_tasks() == before and list(tmp_path.iterdir()) == []
+
+
+async def test_an_address_where_it_cannot_listen_is_the_users_mistake(endpoint, tmp_path) -> None:
+    taken = endpoint.url.removeprefix("http://")
+    for bind in (taken, "8000", "127.0.0.1:http", f"unix:{tmp_path}/no/such/folder", f"unix:/{'long' * 40}"):
+        with pytest.raises(UserError, match=r"listen|give HOST:PORT"):
+            async with Endpoint(bind):
+                pass

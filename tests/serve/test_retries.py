@@ -1,0 +1,105 @@
+"""A request that is sent again is one call; two that are equal by intention are two."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from seats import FakeSeat, said
+
+from agentgym.rollout.conversation import CallRefused, CallRequest
+from agentgym.serve.retries import MAX_BODIES, Retries
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the endpoint that they share
+REQUEST = CallRequest(messages=({"role": "user", "content": "hi"},))
+CHAT = "/v1/chat/completions"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+AGAIN = {"x-stainless-retry-count": "1"}
+
+
+def ask(retries: Retries, seat: FakeSeat, *, marked: bool = False, body: int = 1):
+    return retries.find(body, marked=marked) or retries.begin(body, seat.call(REQUEST))
+
+
+async def answered(retries: Retries, seat: FakeSeat, *, reached: bool):
+    call = ask(retries, seat)
+    await call.task
+    retries.leave(call, reached=reached)
+    return call
+
+
+async def test_a_marked_retry_of_what_was_answered_gets_the_same_answer_and_an_unmarked_call_its_own(seat) -> None:
+    retries = Retries()
+    first = await answered(retries, seat, reached=True)
+    assert ask(retries, seat, marked=True) is first
+    assert ask(retries, seat) is not first
+    assert ask(retries, seat, marked=True, body=2) is not first
+
+
+async def test_an_answer_that_reached_nobody_is_the_next_equal_calls_marked_or_not(seat) -> None:
+    retries = Retries()
+    lost = await answered(retries, seat, reached=False)
+    again = ask(retries, seat)
+    assert again is lost
+    retries.leave(again, reached=True)
+    assert ask(retries, seat) is not lost
+
+
+async def test_a_marked_retry_joins_the_call_under_way_which_lives_as_long_as_one_waits(seat) -> None:
+    seat.gate.clear()
+    retries = Retries()
+    first = ask(retries, seat)
+    assert ask(retries, seat, marked=True) is first
+    retries.leave(first, reached=False)
+    seat.gate.set()
+    assert (await first.task) == seat.says
+    assert len(seat.requests) == 1
+
+
+async def test_equal_calls_at_once_are_siblings_of_which_one_can_be_lost_and_asked_again(seat) -> None:
+    seat.gate.clear()
+    retries = Retries()
+    siblings = [ask(retries, seat) for _ in range(3)]
+    assert len(set(map(id, siblings))) == 3
+    retries.leave(siblings[1], reached=False)  # its client went away
+    again = ask(retries, seat, marked=True)
+    assert again not in siblings  # or two of three would be one
+    seat.gate.set()
+    await asyncio.gather(*(call.task for call in (siblings[0], siblings[2], again)))
+    assert siblings[1].task.cancelled() and seat.num_recorded == 3
+
+
+async def test_a_refusal_is_not_remembered(seat) -> None:
+    seat.says = CallRefused("unavailable", "no generator")
+    retries = Retries()
+    call = ask(retries, seat)
+    with pytest.raises(CallRefused):
+        await call.task
+    retries.leave(call, reached=True)
+    seat.says = said()
+    assert await ask(retries, seat, marked=True).task == seat.says
+
+
+async def test_a_key_remembers_so_many_bodies_and_no_more(seat) -> None:
+    retries = Retries()
+    for body in range(MAX_BODIES + 5):
+        call = ask(retries, seat, body=body)
+        await call.task
+        retries.leave(call, reached=True)
+    assert retries.find(0, marked=True) is None
+    assert retries.find(MAX_BODIES + 4, marked=True) is call
+
+
+async def test_over_the_wire_a_cut_connection_is_sampled_again_and_a_marked_repetition_is_not(client, seat) -> None:
+    seat.gate.clear()
+    first = asyncio.create_task(client.post(CHAT, json=BODY))
+    await seat.called.acquire()
+    first.cancel()
+    await asyncio.wait_for(seat.cancelled.wait(), 60)
+    seat.gate.set()
+    whole = await client.post(CHAT, json=BODY, headers=AGAIN)
+    again = await client.post(CHAT, json=BODY, headers=AGAIN)
+    assert again.json() == whole.json()  # with its id
+    assert (len(seat.requests), seat.num_recorded) == (2, 1)
+    sibling = await client.post(CHAT, json=BODY)
+    assert sibling.json()["id"] != whole.json()["id"] and seat.num_recorded == 2
