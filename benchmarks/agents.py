@@ -5,8 +5,8 @@
     python benchmarks/agents.py --arms none                        the table alone
 
 Both arms train the policy that ships with the package on `code_exec`, with equal recipes and seeds, in the embedded
-interpreter. In `mini_swe` the policy is asked by mini-swe-agent, unchanged, through the run's endpoint: its default agent
-and its text-based model, with the templates `tiny`. --python: the interpreter of an environment that has mini-swe-agent.
+interpreter. In `mini_swe` the policy is asked by mini-swe-agent, unchanged, through the run's endpoint: its default
+agent and its text-based model, with the templates `tiny`. --python: the interpreter of an environment that has it.
 """
 
 from __future__ import annotations
