@@ -24,6 +24,29 @@ Finder: TypeAlias = Callable[[ComponentKind, str], type]
 """The class of a component by its name or import path; raises UserError when there is none."""
 
 
+class Origins(str):
+    """What to call a recipe that is made of several files: errors about a field name the file that sets it."""
+
+    _files: Mapping[str, str]
+
+    def __new__(cls, text: str, files: Mapping[str, str]) -> Origins:
+        """files: by dotted key, of a field or a section."""
+        made = super().__new__(cls, text)
+        made._files = files
+        return made
+
+    def of(self, key: str) -> str:
+        """The file that sets a field, or the section it is in; else all of them."""
+        while key and key not in self._files:
+            key = key.rpartition(".")[0]
+        return self._files.get(key, str(self))
+
+
+def origin(where: str, key: str) -> str:
+    """What to call the source of a field."""
+    return where.of(key) if isinstance(where, Origins) else where
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldInfo:
     """One setting: its dotted key, its type as a person reads it, its default as YAML would write it."""
@@ -150,7 +173,7 @@ class _Builder:
         try:
             cls = self.find_component(kind, name)
         except UserError as error:
-            raise UserError(f"{self.where}: {path}.name: {error}") from error
+            raise UserError(f"{origin(self.where, path)}: {path}.name: {error}") from error
         return self.build(cls, settings, path, chosen=name)
 
     def convert(self, hint: object, value: object, path: str) -> object:
@@ -220,7 +243,8 @@ class _Builder:
         return self.error(path, f"is {_shown(value)}; allowed is {_type_name(hint)}{advice}")
 
     def error(self, path: str, text: str) -> UserError:
-        return UserError(f"{self.where}: {path} {text}" if path else f"{self.where}: it {text}")
+        where = origin(self.where, path)
+        return UserError(f"{where}: {path} {text}" if path else f"{where}: it {text}")
 
     def unknown(self, key: str, fields: Sequence[str], path: str, chosen: str) -> UserError:
         full = _join(path, key)
@@ -231,7 +255,7 @@ class _Builder:
         elif path:
             hint = hint.replace("Did you mean '", f"Did you mean '{path}.")
         of = f" of {chosen!r}" if chosen else ""
-        return UserError(f"{self.where}: there is no field {full!r}{of}.{hint}")
+        return UserError(f"{origin(self.where, full)}: there is no field {full!r}{of}.{hint}")
 
 
 def _plain(value: object) -> object:

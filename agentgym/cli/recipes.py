@@ -15,13 +15,15 @@ from agentgym.config import apply_overrides, describe
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe, finish_sft
+from agentgym.jobs.places import placement_lines
+from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.defaults import KEYS
-from agentgym.models.resolve import local_folder
+from agentgym.models.resolve import known_architecture, local_folder
+from agentgym.planning.machine import Machine, machine_of
 from agentgym.recipe import Recipe
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
-from agentgym.yaml import read_yaml
 
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
@@ -30,7 +32,7 @@ FinishedSft: TypeAlias = tuple[SftRecipe, dict[str, str], PluginRegistry]
 
 def add_recipe_arguments(parser: Parser) -> None:
     """The options that train and eval share."""
-    parser.add_argument("--recipe", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
+    parser.add_argument("--recipe", "--config", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument(
         "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
     )
@@ -51,6 +53,32 @@ def add_recipe_arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+
+
+def add_machine_arguments(parser: Parser) -> None:
+    """For what is planned on paper."""
+    parser.add_argument("--gpus", type=int, metavar="N", help="plan for a machine with N GPUs instead of this one")
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="with --gpus: of each")
+
+
+def planned_machine(arguments: argparse.Namespace) -> Machine:
+    return machine_of(arguments.gpus, arguments.gpu_memory)
+
+
+def device_flags(base: Mapping[str, object], arguments: argparse.Namespace) -> dict[str, object]:
+    """On a machine with GPUs that is planned for, `auto` is the GPU."""
+    flags: dict[str, object] = {}
+    for section in ("trainer", "generator") if arguments.gpus else ():
+        given = base.get(section)
+        words = [word.removeprefix("--") for word in arguments.overrides]
+        if not (isinstance(given, Mapping) and "device" in given) and f"{section}.device" not in str(words):
+            flags[f"{section}.device"] = "cuda"
+    return flags
+
+
+def places(recipe: Recipe | SftRecipe, arguments: argparse.Namespace) -> list[str]:
+    """Who would sit where, with estimated memory. Raises UserError where it does not fit."""
+    return placement_lines(recipe, known_architecture(recipe.model.path), planned_machine(arguments))
 
 
 def finish(
@@ -131,9 +159,9 @@ def finish_sft_checked(
     return recipe, sources, registry
 
 
-def read_recipe(path: str | None) -> tuple[dict[str, object], str]:
-    """The mapping of a recipe file, and what to call it in errors; nothing for no file."""
-    return (read_yaml(path), path) if path else ({}, "recipe")
+def read_recipe(given: str | Sequence[str] | None) -> tuple[dict[str, object], str]:
+    """The mapping of recipe files, the later over the earlier, and what to call it in errors; nothing for no file."""
+    return read_recipe_files([given] if isinstance(given, str) else given or [])
 
 
 def check_names(recipe: Recipe | SftRecipe, registry: PluginRegistry) -> None:

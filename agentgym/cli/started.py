@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import Finished, FinishedSft, plan, source_lines
+from agentgym.cli.recipes import Finished, FinishedSft, places, plan, source_lines
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped
@@ -41,7 +41,7 @@ def start(
     name = arguments.name or default_name(recipe)
     if arguments.dry_run:
         path = earlier or Path(recipe.logging.runs_dir) / name
-        _show_plan(recipe, sources, path, bool(earlier), arguments.json, shell)
+        _show_plan(recipe, sources, path, bool(earlier), places(recipe, arguments), arguments.json, shell)
         return 0
     if earlier is None:
         with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
@@ -52,14 +52,21 @@ def start(
 
 
 def _show_plan(
-    recipe: Recipe | SftRecipe, sources: Mapping[str, str], path: Path, resume: bool, as_json: bool, shell: JobShell
+    recipe: Recipe | SftRecipe,
+    sources: Mapping[str, str],
+    path: Path,
+    resume: bool,
+    seats: list[str],
+    as_json: bool,
+    shell: JobShell,
 ) -> None:
     config = to_mapping(recipe)
     if as_json:
-        shell.say_json({"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)})
+        shown = {"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)}
+        shell.say_json({**shown, "placement": seats})
         return
     shell.say("\n".join([dump_yaml(config).rstrip(), "", *source_lines(sources), ""]))
-    shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in plan(recipe))]))
+    shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in [*plan(recipe), *seats])]))
     shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
 
 

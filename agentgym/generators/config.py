@@ -15,6 +15,11 @@ class EngineConfig(ABC):
 
     __slots__ = ()
 
+    @property
+    def gpus_per_replica(self) -> int:
+        """Over how many GPUs one replica's model is split."""
+        return 1
+
     @abstractmethod
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         """An engine for the model in a local Hugging Face folder; its `start` is called next, in this process.
@@ -33,7 +38,7 @@ class GeneratorConfig:
     max_model_len: int = 1024
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    gpus: tuple[int, ...] = ()  # one per replica
+    gpus: tuple[int, ...] = ()  # as many for each replica as its engine takes; empty: they are planned
     threads: int = 1
     start_timeout_s: float = 300.0
     update_timeout_s: float = 120.0
@@ -45,5 +50,9 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         if min(self.replicas, self.max_batch, self.max_model_len, self.threads) < 1:
             raise ValueError("generator.replicas, max_batch, max_model_len and threads must be at least 1")
-        if self.gpus and len(self.gpus) % self.replicas:
-            raise ValueError(f"generator.gpus {self.gpus} can't be shared evenly by {self.replicas} replicas")
+        each = self.engine.gpus_per_replica
+        if self.gpus and len(self.gpus) != self.replicas * each:
+            raise ValueError(
+                f"generator.gpus {list(self.gpus)} are {len(self.gpus)}; {self.replicas} replicas of {each} GPU(s) "
+                f"take {self.replicas * each}. Leave generator.gpus out to have them planned"
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
@@ -12,6 +12,27 @@ from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
 from agentgym.models.architecture import read_architecture, read_config
 from agentgym.models.device import pick_device
+from agentgym.types import Json
+
+DECIDED = {
+    "model": "model.path",
+    "tokenizer": "model.path",
+    "skip_tokenizer_init": "tokens that go in and out as ids",
+    "generation_config": "rollout's sampling",
+    "dtype": "generator.dtype",
+    "max_model_len": "generator.max_model_len",
+    "max_num_seqs": "generator.max_batch",
+    "gpu_memory_utilization": "generator.engine.gpu_memory_utilization",
+    "enforce_eager": "generator.engine.enforce_eager",
+    "tensor_parallel_size": "generator.engine.tensor_parallel",
+    "data_parallel_size": "generator.replicas",
+    "logprobs_mode": "the distribution that is sampled from, which the trainer compares with",
+    "worker_extension_cls": "the weight updates",
+    "enable_log_requests": "the run's own logs",
+    "disable_log_stats": "the run's own metrics",
+    "use_tqdm_on_load": "the run's own output",
+}
+"""vLLM's engine arguments that are no one's to set, and what they follow from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +57,31 @@ class TransformersEngineConfig(EngineConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmEngineConfig(EngineConfig):
-    """gpu_memory_utilization: the share of a GPU's memory that vLLM takes. enforce_eager: no CUDA graphs."""
+    """gpu_memory_utilization: the share of a GPU's memory that vLLM takes. enforce_eager: no CUDA graphs.
+
+    tensor_parallel: the GPUs that one replica's model is split over. options: more of vLLM's own engine arguments, by
+    their names there (quantization, kv_cache_dtype, speculative_config and so on); those that other fields of the
+    recipe decide are refused.
+    """
 
     gpu_memory_utilization: float = 0.6
     enforce_eager: bool = False
+    tensor_parallel: int = 1
+    options: dict[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gpu_memory_utilization <= 1 or self.tensor_parallel < 1:
+            raise ValueError(
+                f"gpu_memory_utilization {self.gpu_memory_utilization:g} is a share above 0, up to 1, and "
+                f"tensor_parallel {self.tensor_parallel} at least 1"
+            )
+        for name in self.options:
+            if name in DECIDED:
+                raise ValueError(f"options.{name} can't be set: it follows from {DECIDED[name]}")
+
+    @property
+    def gpus_per_replica(self) -> int:
+        return self.tensor_parallel
 
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         if not vllm_is_installed():
@@ -49,7 +91,14 @@ class VllmEngineConfig(EngineConfig):
             )
         from agentgym.generators.vllm.engine import VllmEngine
 
-        return VllmEngine(generator, model_path, **asdict(self))
+        return VllmEngine(
+            generator,
+            model_path,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            enforce_eager=self.enforce_eager,
+            tensor_parallel_size=self.tensor_parallel,
+            **self.options,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

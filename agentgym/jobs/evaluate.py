@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from agentgym.actors.runtime import Runtime
 from agentgym.evals.play import EvalResult, EvalSetup, play_eval, summarize
-from agentgym.generators.select import settle_engine
+from agentgym.generators.select import settle_engine, why_not_native
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
+from agentgym.jobs.places import settle_generators
 from agentgym.jobs.watchdog import watched
+from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.garbage import rare_collections
@@ -55,7 +57,9 @@ async def evaluate(
         store = await recipe.weights.open(folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
-        config = settle_engine(recipe.generator, str(model_path), reporter.note)
+        engine = settle_engine(recipe.generator, str(model_path), reporter.note)
+        architecture = None if why_not_native(str(model_path)) else read_architecture(model_path)
+        config = settle_generators(replace(recipe, generator=engine), architecture).generator
         generator = GeneratorService(config=config, store=store, model_path=str(model_path), runtime=runtime)
         stack.push_async_callback(generator.close)
         with gym.activity.doing("start"):

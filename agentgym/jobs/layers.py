@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from agentgym.config import origin
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import LEARNING_RATES, SftRecipe
+from agentgym.jobs.torchforge import with_our_names
 from agentgym.models.defaults import LearningRates, model_defaults
 from agentgym.models.resolve import TINY
 from agentgym.recipe import Recipe, build_kind, build_recipe
+
+log = logging.getLogger(__name__)
 
 COMMAND_LINE = "command line"
 
@@ -46,9 +51,10 @@ def layered(
     is by dotted key. Values are not checked: that is for whoever builds the recipe. rates: instead of those of
     reinforcement learning.
     """
+    given = with_our_names(given, where, note=log.warning, replace=True)
     fields, of_base = _flat(given), _flat(base)
     unchanged = {key for key, value in fields.items() if key in of_base and of_base[key] == value}
-    sources = {key: where if key in unchanged else COMMAND_LINE for key in fields}
+    sources = {key: origin(where, key) if key in unchanged else COMMAND_LINE for key in fields}
     result = {name: dict(section) if isinstance(section, Mapping) else section for name, section in given.items()}
     path = fields.get("model.path", TINY)
     for key, default in model_defaults(path, fields, rates).items() if isinstance(path, str) else ():

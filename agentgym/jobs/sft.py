@@ -17,6 +17,7 @@ from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.collecting import Lessons, collect, load_lessons
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends
 from agentgym.jobs.evaluate import evaluate
+from agentgym.jobs.places import settle_places
 from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.jobs.state import RunState
@@ -54,7 +55,7 @@ async def sft(
     """
     found = registry or PluginRegistry.discover(recipe.plugins.disabled)
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
-    read_architecture(model_path)  # raises for what can't be trained
+    recipe = settle_places(recipe, read_architecture(model_path), reporter.note)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     lessons = load_lessons(folder) if resume else await collect(recipe, folder, model_path, found, reporter)
     job = SftJob(

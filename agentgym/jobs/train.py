@@ -12,12 +12,14 @@ from typing import cast
 from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.evals.play import EvalResult
+from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.metrics import StepMeter
+from agentgym.jobs.places import settle_places
 from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
@@ -62,7 +64,9 @@ async def train(
     what broke.
     """
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
-    read_architecture(model_path)  # raises for what can't be trained
+    architecture = read_architecture(model_path)  # raises for what can't be trained
+    engine = settle_engine(recipe.generator, str(model_path), reporter.note)
+    recipe = settle_places(replace(recipe, generator=engine), architecture, reporter.note)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)

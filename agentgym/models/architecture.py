@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,10 @@ class Architecture:
         return self.num_heads // self.num_kv_heads
 
     @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.hf_shapes().values())
+
+    @property
     def attention_break_even(self) -> float:
         """The row length at which attention costs as many operations as a layer's matrices."""
         width = self.num_heads * self.head_dim
@@ -122,7 +127,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_architecture(folder: Path) -> Architecture:
     """Raises UserError for a model that the trainer and the native engine would not compute exactly."""
-    config, path = read_config(folder), folder / "config.json"
+    return architecture_of(read_config(folder), folder / "config.json")
+
+
+def architecture_of(config: Mapping[str, Any], path: object) -> Architecture:
+    """As `read_architecture`, of what a config.json contains. path: names it in errors."""
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise UserError(

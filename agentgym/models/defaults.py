@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import read_architecture, read_config
+from agentgym.models.architecture import architecture_of, read_config
 from agentgym.models.device import pick_device
-from agentgym.models.resolve import TINY, config_folder
+from agentgym.models.resolve import TINY, model_config
 from agentgym.models.smollm2 import SMOLLM2
 from agentgym.models.tiny import policy_path, policy_recipe
 
@@ -48,11 +46,11 @@ def model_defaults(path: str, given: Mapping[str, object], rates: LearningRates 
             if isinstance(fields, Mapping)
             for name, value in fields.items()
         }
-        return own | (_rate(policy_path(), rates) if rates else {})
+        return own | (_rate(read_config(policy_path()), rates) if rates else {})
     if all(key in given for key in KEYS):
         return {}  # nothing to look up: a hub may be out of reach
-    folder = config_folder(path)
-    if folder is None:
+    config = model_config(path)
+    if config is None:
         return {}  # whoever loads the model reports why
     found: dict[str, Default] = {}
     for section in ("trainer", "generator"):
@@ -61,21 +59,21 @@ def model_defaults(path: str, given: Mapping[str, object], rates: LearningRates 
         found[f"{section}.dtype"] = Default(value=dtype, source=f"the device: {device}")
     compiled = _device("trainer", given) == "cuda"
     found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
-    found |= _lengths(folder, given, MAX_LENGTHS.get(path, MAX_LENGTH))
-    return found | _rate(folder, rates or LEARNING_RATES)
+    found |= _lengths(config, given, MAX_LENGTHS.get(path, MAX_LENGTH))
+    return found | _rate(config, rates or LEARNING_RATES)
 
 
-def _rate(folder: Path, rates: LearningRates) -> dict[str, Default]:
-    parameters = _num_parameters(folder)
+def _rate(config: Mapping[str, object], rates: LearningRates) -> dict[str, Default]:
+    parameters = _num_parameters(config)
     if parameters is None:
         return {}
     rate = next(rate for least, rate in rates if parameters >= least)
     return {"optimizer.lr": Default(value=rate, source=f"the model: {parameters:,} parameters")}
 
 
-def _lengths(folder: Path, given: Mapping[str, object], most: Mapping[str, int]) -> dict[str, Default]:
+def _lengths(config: Mapping[str, object], given: Mapping[str, object], most: Mapping[str, int]) -> dict[str, Default]:
     """One length for rows, context and episode, so that they fit; that of the given ones where there are any."""
-    context = _context(read_config(folder))
+    context = _context(config)
     longest = context if isinstance(context, int) and context > 0 else sys.maxsize
     fixed = [value for key in LENGTHS if isinstance(value := given.get(key), int)]
     turn = given.get(TURN_LENGTH)
@@ -105,10 +103,10 @@ def _context(config: Mapping[str, object]) -> object:
     return None
 
 
-def _num_parameters(folder: Path) -> int | None:
+def _num_parameters(config: Mapping[str, object]) -> int | None:
     """None for an architecture that can't be trained here; what is wrong with it is reported when it is loaded."""
     try:
-        return sum(math.prod(shape) for shape in read_architecture(folder).hf_shapes().values())
+        return architecture_of(config, "config.json").num_parameters
     except UserError:
         return None
 

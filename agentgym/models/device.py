@@ -17,3 +17,14 @@ def pick_device(wanted: str, section: str) -> str:
     if wanted == "cuda" and not available:
         raise UserError(f"{section}.device is 'cuda' but torch sees no GPU; use 'auto' or 'cpu'")
     return "cuda" if available and wanted != "cpu" else "cpu"
+
+
+def visible_gpus() -> list[tuple[str, int]]:
+    """Name and bytes of memory of each GPU that this process sees; none without torch."""
+    with contextlib.suppress(ImportError):
+        import torch
+
+        if torch.cuda.is_available():
+            found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+            return [(str(gpu.name), int(gpu.total_memory)) for gpu in found]
+    return []

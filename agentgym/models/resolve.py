@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import UserError, nearest
+from agentgym.models.architecture import Architecture, architecture_of, read_config
+from agentgym.models.released import released_config
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
 
@@ -26,13 +28,30 @@ def resolve_model(path: str, scratch: Path, *, random_weights: bool = False) -> 
     return write_random_policy(folder, scratch / "random-weights") if random_weights else folder
 
 
-def config_folder(path: str) -> Path | None:
-    """A folder that contains at least the model's config.json; None when there is none."""
+def model_config(path: str) -> dict[str, Any] | None:
+    """The model's config.json: from its folder, from what is known of released models, or from the hub; else None.
+
+    Raises UserError for a file that is there and can't be read.
+    """
     try:
-        folder = local_folder(path) or _download(path, ["config.json"])
+        folder = local_folder(path)
+        if folder is None:
+            known = released_config(path)
+            if known is not None:
+                return known
+            folder = _download(path, ["config.json"])
+    except UserError:
+        return released_config(path)  # of a package that is not installed
+    return read_config(folder) if (folder / "config.json").is_file() else None
+
+
+def known_architecture(path: str) -> Architecture | None:
+    """None where the model's config.json is out of reach, or of a model that can't be trained."""
+    try:
+        config = model_config(path)
+        return None if config is None else architecture_of(config, path)
     except UserError:
         return None
-    return folder if (folder / "config.json").is_file() else None
 
 
 def local_folder(path: str) -> Path | None:

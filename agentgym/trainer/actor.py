@@ -67,6 +67,11 @@ class TitanTrainer(ServiceActor):
         return await self._run(self._engine.forward_backward, samples)
 
     @endpoint
+    async def optimizer_step(self) -> dict[str, float]:
+        """Step by the gradient that `forward_backward` has added up, and clear it."""
+        return await self._run(self._engine.optimizer_step)
+
+    @endpoint
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
         return await self._run(self._engine.train_step, samples)

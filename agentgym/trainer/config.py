@@ -32,7 +32,8 @@ class OptimizerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
     """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
-    holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter.
+    holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter. gpus: empty,
+    they are planned. check_memory: refuse to start where the estimate of what everybody takes does not fit.
     """
 
     procs: int = 1
@@ -49,6 +50,7 @@ class TrainerConfig:
     gpus: tuple[int, ...] = ()
     threads: int = 1  # of torch, per process
     step_timeout_s: float = 600.0
+    check_memory: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -11,15 +11,18 @@ from agentgym.config import describe
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.recipe_files import EXTENDS, read_recipe_files
 from agentgym.recipe import Recipe
 from agentgym.yaml import read_yaml
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
-FILES = sorted(FOLDER.glob("*.yaml"))
+FILES = [path for path in sorted(FOLDER.glob("*.yaml")) if EXTENDS not in read_yaml(path)]
+"""Those of models extend others: tests/jobs/test_model_recipes.py."""
 
 
 def recipe(name: str) -> Recipe:
-    return finish_recipe(read_yaml(FOLDER / name), where=name)[0]
+    mapping, where = read_recipe_files([FOLDER / name])
+    return finish_recipe(mapping, where=where)[0]
 
 
 def default() -> Recipe:

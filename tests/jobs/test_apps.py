@@ -1,4 +1,4 @@
-"""Every recipe of apps/grpo trains two steps on the CPU, with its own settings but for the sizes."""
+"""The tiny policy's recipes of apps/grpo train two steps on the CPU, with their own settings but for the sizes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from real_templates import REAL, trained
+from real_templates import REAL
+from small_models import write_small
 
 from agentgym.config import apply_overrides
 from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.recipe_files import EXTENDS
 from agentgym.jobs.train import train
 from agentgym.models.tiny import policy_path
 from agentgym.rollout.tokenizer import TEMPLATES
 from agentgym.yaml import read_yaml
-from benchmarks.qwen3_folder import config
 
 TESTS = Path(__file__).parents[1]
-RECIPES = sorted((TESTS.parent / "apps" / "grpo").glob("*.yaml"))
+FOLDER = TESTS.parent / "apps" / "grpo"
+RECIPES = [path for path in sorted(FOLDER.glob("*.yaml")) if EXTENDS not in read_yaml(path)]
 COIN = f"{TESTS / 'data' / 'coin.py'}:coin"
 SMALL = [
     "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.checkpoint_every=2", "generator.replicas=1",
@@ -29,20 +31,6 @@ ON_CPU = [
     "trainer.device=cpu", "trainer.gpus=[]", "trainer.dtype=float32", "generator.device=cpu", "generator.gpus=[]",
     "generator.dtype=float32", "generator.engine={name: native}", "rollout.max_turn_tokens=16",
 ]  # fmt: skip
-
-
-def write_qwen3(folder: Path) -> Path:
-    """Qwen3 with its own chat template, for random weights: two layers of 32, a vocabulary of 1,024."""
-    folder.mkdir()
-    tokenizer = trained(REAL.values(), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "chat_template": REAL["qwen3"]}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    small: dict[str, object] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 16}
-    small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": tokenizer.get_vocab_size()}
-    end = tokenizer.token_to_id("<|im_end|>")
-    (folder / "config.json").write_text(json.dumps(config("0.6B", end) | small))
-    return folder
 
 
 TINY = json.loads((policy_path() / "tokenizer_config.json").read_text())["chat_template"]
@@ -64,7 +52,7 @@ def test_a_recipe_trains_two_steps(lab, tmp_path: Path, name: str, more: list[st
 
     given = read_yaml(next(path for path in RECIPES if path.stem == name))
     if name.startswith("qwen3"):
-        more = [*more, f"model.path={write_qwen3(tmp_path / 'qwen3')}"]
+        more = [*more, f"model.path={write_small('Qwen/Qwen3-0.6B', tmp_path / 'qwen3')}"]
     if "code_exec" not in name:  # too hard for these policies
         given["rewards"] = {**given["rewards"], COIN: 1.0}
     recipe, _ = finish_recipe(apply_overrides(given, [*SMALL, *more]))

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import FinishedSft, finish_sft_checked, read_recipe, recipe_help, with_flags
+from agentgym.cli.recipes import (
+    FinishedSft,
+    add_machine_arguments,
+    device_flags,
+    finish_sft_checked,
+    read_recipe,
+    recipe_help,
+    with_flags,
+)
 from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
 from agentgym.config import apply_overrides
@@ -37,7 +45,10 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a recipe in YAML; without one the defaults apply")
+    parser.add_argument(
+        "recipe", nargs="*", metavar="RECIPE", help="a recipe in YAML; of several, the later changes the earlier"
+    )
+    parser.add_argument("--config", metavar="FILE", help="the same as RECIPE")
     parser.add_argument(
         "--data", action="append", metavar="FILE", help='JSONL: a row is {"messages": [...], "tools": [...]}'
     )
@@ -63,6 +74,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
     parser.add_argument("--dry-run", action="store_true", help="show config and plan")
+    add_machine_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -70,6 +82,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         shell.say(recipe_help(SftRecipe))
         return 0
     finished, earlier = _recipe(arguments, shell)
+    if not arguments.dry_run and (arguments.gpus is not None or arguments.gpu_memory is not None):
+        raise UserError("--gpus and --gpu-memory are of a machine that is only planned for: give --dry-run too")
     return start(finished, earlier, arguments, shell, command="sft")
 
 
@@ -85,14 +99,17 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
         "trainer.seed": arguments.seed,
         "logging.runs_dir": arguments.runs_dir,
     }
+    if arguments.config and arguments.recipe:
+        raise UserError(f"two recipes, {arguments.recipe[0]!r} and --config {arguments.config!r}: give one")
+    file = arguments.config or arguments.recipe
     given = {key: value for key, value in flags.items() if value is not None}
     if not arguments.resume:
         if arguments.from_step is not None:
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
-        base, where = read_recipe(arguments.recipe)
-        return _finish(base, given, arguments, where, shell), None
-    if arguments.recipe or given or arguments.name:
-        what = arguments.recipe or next(iter(given), "--name")
+        base, where = read_recipe(file)
+        return _finish(base, given | device_flags(base, arguments), arguments, where, shell), None
+    if file or given or arguments.name:
+        what = "a recipe" if file else next(iter(given), "--name")
         raise UserError(
             f"--resume continues with the run's own config and conversations, so {what} cannot be given with it; "
             "other fields can be: --sft.epochs 4"

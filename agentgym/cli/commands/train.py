@@ -6,7 +6,15 @@ import argparse
 from pathlib import Path
 
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, read_recipe, recipe_help
+from agentgym.cli.recipes import (
+    Finished,
+    add_machine_arguments,
+    add_recipe_arguments,
+    device_flags,
+    finish,
+    read_recipe,
+    recipe_help,
+)
 from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
 from agentgym.errors import UserError
@@ -28,6 +36,7 @@ agentgym train --env code_exec --seed 1 --name code-1
 agentgym train --env tool_use --agent openai_agents
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run
+agentgym train apps/grpo/qwen3_0.6b.yaml apps/presets/tasks/tool_use.yaml --dry-run --gpus 2 --gpu-memory 80
 agentgym train --resume runs/code-1 --loop.steps 120
 agentgym train --resume runs/code-1 --from-step 40
 """
@@ -35,14 +44,19 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("recipe_file", nargs="?", metavar="RECIPE", help="the same as --recipe FILE")
+    parser.add_argument(
+        "recipe_files", nargs="*", metavar="RECIPE", help="as --recipe FILE; of several, the later changes the earlier"
+    )
     add_recipe_arguments(parser)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
     parser.add_argument("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step")
     parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")
     parser.add_argument("--name", help="the run's name (default: environment, date and time)")
     parser.add_argument("--seed", type=int, metavar="N", help="sets loop.seed and trainer.seed")
-    parser.add_argument("--dry-run", action="store_true", help="check environment and rewards, show config and plan")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check environment, rewards and memory, show config and plan"
+    )
+    add_machine_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -56,14 +70,16 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         recipe, _, registry = finished
         check_sampling(recipe)
         prepare(recipe, registry)
+    elif arguments.gpus is not None or arguments.gpu_memory is not None:
+        raise UserError("--gpus and --gpu-memory are of a machine that is only planned for: give --dry-run too")
     return start(finished, earlier, arguments, shell, command="train")
 
 
 def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, Path | None]:
     """With the folder of the run to resume."""
-    if arguments.recipe and arguments.recipe_file:
-        raise UserError(f"two recipes, {arguments.recipe_file!r} and {arguments.recipe!r}: give one")
-    file = arguments.recipe or arguments.recipe_file
+    if arguments.recipe and arguments.recipe_files:
+        raise UserError(f"two recipes, {arguments.recipe_files[0]!r} and --recipe {arguments.recipe!r}: give one")
+    file = arguments.recipe or arguments.recipe_files
     flags = {
         "env.name": arguments.env,
         "loop.seed": arguments.seed,
@@ -74,10 +90,9 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
         if arguments.from_step is not None:
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
-        return finish(base, flags, arguments, where, shell), None
-    given = [
-        flag for flag in ("env", "agent", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None
-    ]
+        return finish(base, flags | device_flags(base, arguments), arguments, where, shell), None
+    names = ("env", "agent", "reward", "runs_dir", "name", "seed")
+    given = [flag for flag in names if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
@@ -79,7 +79,10 @@ class VllmEngine:
 
         # in this thread: the engine's sockets belong to the running event loop
         arguments = engine_arguments(self._config, self._folder, gpu=self._gpu, **self._options)
-        self._llm = AsyncLLM.from_engine_args(arguments)
+        try:
+            self._llm = AsyncLLM.from_engine_args(arguments)
+        except ValueError as error:
+            raise UserError(f"vLLM refuses its settings, {self._options} among them: {error}") from error
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 from agentgym.generators.config import GeneratorConfig
 from agentgym.models.architecture import TIED_HEAD, read_config
 from agentgym.models.safetensors import read_shapes
@@ -59,25 +61,15 @@ def set_environment(config: GeneratorConfig) -> None:
 def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **options: Any) -> AsyncEngineArgs:
     """Log-probabilities are those of the distribution that is sampled from ("processed").
 
-    options: those of `VllmEngineConfig`.
+    options: more of vLLM's arguments, by name. Raises UserError for one that vLLM does not have.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    arguments = AsyncEngineArgs(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        generation_config="vllm",  # ignore the sampling defaults of the model folder
-        dtype=config.dtype,
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_batch,
-        enable_prefix_caching=True,
-        logprobs_mode="processed_logprobs",
-        worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",
-        disable_log_stats=True,
-        enable_log_requests=False,
-        use_tqdm_on_load=False,
-        **options,
-    )
+    known = {one.name for one in fields(AsyncEngineArgs)}
+    for name in options:
+        if name not in known:
+            raise UserError(f"generator.engine.options: vLLM's engine has no argument {name!r}.{nearest(name, known)}")
+    arguments = _arguments(AsyncEngineArgs, config, folder, options)
     if not gpu:
         arguments.enforce_eager = True
         arguments.kv_cache_memory_bytes = _CPU_CACHE_BYTES
@@ -86,6 +78,26 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
         arguments.enable_chunked_prefill = False
         arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
     return arguments
+
+
+def _arguments(
+    kind: type[AsyncEngineArgs], config: GeneratorConfig, folder: Path, options: Mapping[str, Any]
+) -> AsyncEngineArgs:
+    ours: dict[str, Any] = {"enable_prefix_caching": True} | dict(options)
+    return kind(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # ignore the sampling defaults of the model folder
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_batch,
+        logprobs_mode="processed_logprobs",
+        worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",
+        disable_log_stats=True,
+        enable_log_requests=False,
+        use_tqdm_on_load=False,
+        **ours,
+    )
 
 
 def sampling_params(sampling: SamplingParams) -> vllm.SamplingParams:

@@ -1,0 +1,93 @@
+"""A recipe's processes on the GPUs of a machine: planned, checked, and written into the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from agentgym.errors import UserError
+from agentgym.jobs.sft_config import SftRecipe
+from agentgym.models.architecture import Architecture
+from agentgym.planning.advice import advice, check
+from agentgym.planning.machine import Machine, this_machine
+from agentgym.planning.placement import Placement, Wanted, place
+from agentgym.recipe import Recipe
+from agentgym.weights.select import SharedMemoryConfig
+
+R = TypeVar("R", Recipe, SftRecipe)
+
+
+def wanted_of(recipe: Recipe | SftRecipe, model: Architecture) -> Wanted:
+    """What the recipe asks for. In fine-tuning generators play before and after the training, not during it."""
+    if isinstance(recipe, SftRecipe):
+        plays = bool(recipe.env.name) and recipe.eval.at_end
+        return Wanted(
+            model=model,
+            trainer=recipe.trainer,
+            generator=recipe.generator if plays else None,
+            together=False,
+            batch_tokens=recipe.sft.batch_size * recipe.trainer.seq_len,
+        )
+    loop, store = recipe.loop, recipe.weights.store
+    return Wanted(
+        model=model,
+        trainer=recipe.trainer,
+        generator=recipe.generator,
+        reference=recipe.loss.needs_reference,
+        batch_tokens=loop.groups_per_step * loop.group_size * recipe.rollout.max_episode_tokens,
+        gpu_versions=recipe.weights.keep if store.gpu_memory else 0,
+        host_versions=recipe.weights.keep + 1 if isinstance(store, SharedMemoryConfig) else 0,
+    )
+
+
+def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], machine: Machine | None = None) -> R:
+    """The recipe with its GPUs chosen, on this machine unless another is given; what is worth knowing goes to `note`.
+
+    Raises UserError where it does not fit, with the numbers and what would.
+    """
+    wanted = wanted_of(recipe, model)
+    placement = place(wanted, machine or this_machine())
+    if recipe.trainer.check_memory or not placement.seats:
+        check(wanted, placement)
+    for text in placement.notes:
+        note(text)
+    return on_gpus(recipe, placement)
+
+
+def on_gpus(recipe: R, placement: Placement) -> R:
+    trainer = replace(recipe.trainer, gpus=placement.trainer_gpus or recipe.trainer.gpus)
+    generator = recipe.generator
+    if len(placement.generator_gpus) == generator.replicas * generator.engine.gpus_per_replica:
+        generator = replace(generator, gpus=placement.generator_gpus)
+    return replace(recipe, trainer=trainer, generator=generator)
+
+
+def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
+    """As `settle_places`, for generators alone. model: None is one whose memory cannot be estimated."""
+    if model is None:
+        return recipe
+    wanted = Wanted(model=model, trainer=None, generator=recipe.generator)
+    placement = place(wanted, this_machine())
+    if recipe.trainer.check_memory or not placement.seats:
+        check(wanted, placement)
+    return on_gpus(recipe, placement)
+
+
+def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, machine: Machine) -> list[str]:
+    """For a dry run. Raises UserError for a machine on which it does not fit."""
+    if model is None:
+        return ["memory       not estimated: the model's config.json is unavailable, or not of a model that is trained"]
+    wanted = wanted_of(recipe, model)
+    devices = {recipe.trainer.device, recipe.generator.device}
+    if not machine.gpus and "cuda" in devices:
+        return ["machine      this one has no GPU; --gpus N --gpu-memory GIB shows the placement on another"]
+    placement = place(wanted, machine)
+    if not placement.seats:
+        check(wanted, placement)
+    lines = [f"  {line}" for line in placement.lines()]
+    if not placement.fits:
+        raise UserError(
+            "\n".join(["this does not fit, by the estimate of its memory in GiB:", *lines, advice(wanted, placement)])
+        )
+    return placement.lines()

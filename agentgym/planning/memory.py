@@ -1,0 +1,159 @@
+"""The memory of a trainer and of a generator, estimated from the architecture and the settings. All in GiB.
+
+What was measured on GPUs, and how near the estimates come: docs/placement.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import VllmEngineConfig
+from agentgym.models.architecture import Architecture
+from agentgym.planning.machine import GIB
+from agentgym.trainer.config import TrainerConfig
+
+Parts: TypeAlias = dict[str, float]
+"""GiB by what it is for."""
+
+BYTES = {"float32": 4, "bfloat16": 2}
+CONTEXT_GIB = 0.5  # of CUDA, NCCL and libraries, in each process
+PROCESS_GIB = 0.6  # of Python with torch, in the host's memory
+GRAPHS_GIB = 1.0  # vLLM's captured CUDA graphs
+BATCHED_TOKENS = 8192  # that vLLM computes in one step at most, by its own default
+HEAD_CHUNKS = 3  # of logits that the head has at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTokens:
+    """Numbers that are kept of one token in one layer until its backward pass. all: without recomputation."""
+
+    all: int
+    selective: int
+    full: int
+
+    @classmethod
+    def of(cls, model: Architecture, *, compiled: bool) -> LayerTokens:
+        """Without recomputation: the inputs and outputs of both norms, queries, keys and values as they are multiplied,
+        normalised and rotated, the output of attention, and three times the feed-forward width. selective keeps the
+        layer's input, every second matrix product and attention's output; full the input alone. What is not compiled
+        keeps one more result of an elementwise operation.
+        """
+        width, kv_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+        products = width + 2 * kv_width
+        changed = (width + kv_width) * (2 if model.qk_norm else 1)
+        every = 4 * model.dim + products + changed + width + 3 * model.ffn_dim
+        some = model.dim + products + width + model.ffn_dim
+        return cls(
+            all=every + (0 if compiled else model.ffn_dim),
+            selective=some + (0 if compiled else model.dim),
+            full=model.dim,
+        )
+
+
+def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
+    """Of one process. batch_tokens: of a whole step; a microbatch holds at most as many.
+
+    The optimizer's state and the float32 weights are split over all ranks that shard; bfloat16 copies of what is
+    computed just now are gathered.
+    """
+    size, parameters = BYTES[trainer.dtype], model.num_parameters / GIB
+    shards = sharding(trainer)
+    tensor = trainer.tensor_parallel
+    kept = LayerTokens.of(model, compiled=trainer.compile)
+    per_layer = {"none": kept.all, "selective": kept.selective, "full": kept.full}[trainer.activation_checkpoint]
+    ranks = trainer.procs // tensor
+    tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // ranks)) / tensor
+    head = head_gib(model, trainer, tokens * tensor)
+    again = 0.0 if trainer.activation_checkpoint == "none" else kept.all * tokens * size / GIB
+    parts = {
+        "weights": 4 * parameters / shards,
+        "gradients": 4 * parameters / shards,
+        "optimizer": 8 * parameters / shards,
+        "activations": per_layer * model.num_layers * tokens * size / GIB,
+        "head": max(head, again),  # the layer that is computed again comes after the head is done
+    }
+    if trainer.dtype != "float32" or trainer.procs > 1:
+        parts["gathered"] = (2 * layer_parameters(model) + model.vocab_size * model.dim) * size / tensor / GIB
+    return parts | {"process": CONTEXT_GIB if on_gpu else PROCESS_GIB}
+
+
+def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
+    """Of one process of the reference model: as the trainer's, without gradients and what only training keeps."""
+    of_trainer = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=batch_tokens)
+    kept = LayerTokens.of(model, compiled=trainer.compile)
+    tokens = min(trainer.rows_per_microbatch * trainer.seq_len, batch_tokens) / trainer.tensor_parallel
+    working = kept.all * tokens * BYTES[trainer.dtype] / GIB
+    return {name: size for name, size in of_trainer.items() if name in ("weights", "gathered", "process")} | {
+        "activations": working,
+        "head": head_gib(model, trainer, tokens, trained=False),
+    }
+
+
+def head_gib(model: Architecture, trainer: TrainerConfig, tokens: float, *, trained: bool = True) -> float:
+    """Of the log-probability head: chunks of float32 logits, and its weight's float32 gradient."""
+    vocabulary = model.vocab_size / trainer.tensor_parallel
+    logits = HEAD_CHUNKS * min(trainer.logprob_chunk, tokens) * vocabulary * 4
+    return (logits + (vocabulary * model.dim * 4 if trained else 0)) / GIB
+
+
+def layer_parameters(model: Architecture) -> float:
+    embeddings = model.vocab_size * model.dim * (1 if model.tied else 2)
+    return (model.num_parameters - embeddings) / model.num_layers
+
+
+def sharding(trainer: TrainerConfig) -> int:
+    """Over how many ranks the weights are split."""
+    data = trainer.procs // trainer.tensor_parallel
+    shard = data if trainer.data_parallel_shard < 0 else trainer.data_parallel_shard
+    return max(1, shard) * trainer.tensor_parallel
+
+
+def kv_token_gib(model: Architecture, generator: GeneratorConfig) -> float:
+    """Keys and values of one token, on each GPU of a replica."""
+    engine, size = generator.engine, float(BYTES[generator.dtype])
+    if isinstance(engine, VllmEngineConfig) and str(engine.options.get("kv_cache_dtype", "")).startswith("fp8"):
+        size = 1.0
+    heads = max(1.0, model.num_kv_heads / engine.gpus_per_replica)  # fewer heads than GPUs are repeated
+    return 2 * model.num_layers * heads * model.head_dim * size / GIB
+
+
+def weight_gib(model: Architecture, generator: GeneratorConfig) -> float:
+    """A generator's weights, on each GPU of a replica."""
+    engine, size = generator.engine, BYTES[generator.dtype]
+    if isinstance(engine, VllmEngineConfig) and "fp8" in str(engine.options.get("quantization", "")):
+        size = 1
+    return model.num_parameters * size / engine.gpus_per_replica / GIB
+
+
+def vllm_own_gib(model: Architecture, generator: GeneratorConfig) -> float:
+    """What vLLM takes besides weights and cache: one step's activations, the logits, graphs, the context."""
+    engine = generator.engine
+    size = BYTES[generator.dtype]
+    step = BATCHED_TOKENS * (4 * model.dim + 3 * model.ffn_dim / engine.gpus_per_replica) * size
+    logits = 3 * generator.max_batch * model.vocab_size * 4
+    eager = isinstance(engine, VllmEngineConfig) and engine.enforce_eager
+    return (step + logits) / GIB + CONTEXT_GIB + (0.0 if eager else GRAPHS_GIB)
+
+
+def vllm_parts(model: Architecture, generator: GeneratorConfig, memory_gib: float) -> Parts:
+    """On each GPU of a replica. The cache gets what is left of gpu_memory_utilization; below 0 it is too little."""
+    engine = generator.engine
+    assert isinstance(engine, VllmEngineConfig)
+    taken = engine.gpu_memory_utilization * memory_gib
+    parts = {"weights": weight_gib(model, generator), "engine": vllm_own_gib(model, generator)}
+    return parts | {"cache": taken - sum(parts.values())}
+
+
+def engine_parts(model: Architecture, generator: GeneratorConfig, *, on_gpu: bool) -> Parts:
+    """Of a replica of our own engines: a cache for max_batch sequences, and the next weights beside the present."""
+    rows = generator.max_batch * generator.max_model_len
+    weights = weight_gib(model, generator)
+    cache = rows * kv_token_gib(model, generator)
+    return {"weights": 2 * weights, "cache": cache, "process": CONTEXT_GIB if on_gpu else PROCESS_GIB}
+
+
+def version_gib(model: Architecture, generator: GeneratorConfig) -> float:
+    """One version in the weight store."""
+    return model.num_parameters * BYTES[generator.dtype] / GIB

@@ -1,0 +1,273 @@
+"""Who sits on which GPU, planned from the recipe and the machine, and whether it fits there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import AutoEngine, VllmEngineConfig
+from agentgym.models.architecture import Architecture
+from agentgym.planning.machine import Machine
+from agentgym.planning.memory import (
+    Parts,
+    engine_parts,
+    kv_token_gib,
+    reference_parts,
+    trainer_parts,
+    version_gib,
+    vllm_parts,
+)
+from agentgym.trainer.config import TrainerConfig
+
+USABLE = 0.95  # of a GPU's memory; the rest is lost between blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be placed. together: trainer and generator run at the same time. batch_tokens: of one step, at most.
+
+    gpu_versions: how many versions of the weights the store keeps on the trainer's first GPU; host_versions: in shared
+    memory.
+    """
+
+    model: Architecture
+    trainer: TrainerConfig | None
+    generator: GeneratorConfig | None
+    reference: bool = False
+    together: bool = True
+    batch_tokens: int = 1 << 40
+    gpu_versions: int = 0
+    host_versions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One process, or one GPU's part of a replica. gpu: None is the host. phase: which seats are there together."""
+
+    name: str
+    gpu: int | None
+    parts: Parts
+    phase: Literal["", "trainer", "generator"] = ""
+
+    @property
+    def gib(self) -> float:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """seats: trainer first. problems: why it can't run; empty when it fits. notes: what is worth knowing."""
+
+    machine: Machine
+    trainer_gpus: tuple[int, ...]
+    generator_gpus: tuple[int, ...]
+    seats: tuple[Seat, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """For a person: the seats of each GPU, or of the host, with their estimated memory."""
+        lines = [f"machine      {self.machine}"]
+        for gpu in sorted({seat.gpu for seat in self.seats}, key=lambda gpu: -1 if gpu is None else gpu):
+            seats = [seat for seat in self.seats if seat.gpu == gpu]
+            where = "the host" if gpu is None else f"GPU {gpu}"
+            of = _memory(self.machine, gpu)
+            total = f"{_peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
+            lines.append(f"{where.ljust(13)}{total} GiB estimated")
+            lines += [f"  {seat.name.ljust(20)}{seat.gib:6.1f}  {shown(seat.parts)}" for seat in seats]
+        return [*lines, *self.notes]
+
+
+def shown(parts: Parts) -> str:
+    return ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size >= 0.05)
+
+
+def place(wanted: Wanted, machine: Machine) -> Placement:
+    """A place for every process, on GPUs that the recipe names or on those that are left; checked.
+
+    Where GPUs are too few for everybody to have one alone, generators share those of others, if the memory allows it.
+    """
+    problems = list(_missing(wanted, machine))
+    on_gpu = {
+        "trainer": wanted.trainer is not None and uses_gpu(wanted.trainer.device, machine),
+        "generator": wanted.generator is not None and uses_gpu(wanted.generator.device, machine),
+    }
+    wanted = replace(wanted, generator=settled(wanted.generator, on_gpu=on_gpu["generator"]))
+    if problems:
+        return Placement(machine=machine, trainer_gpus=(), generator_gpus=(), seats=(), problems=tuple(problems))
+    trainer_gpus, generator_gpus = _assign(wanted, machine, **on_gpu)
+    seats = tuple(_seats(wanted, machine, trainer_gpus, generator_gpus))
+    problems += _too_little(seats, machine)
+    problems += _small_caches(seats, wanted)
+    stored = wanted.host_versions * version_gib(wanted.model, wanted.generator) if wanted.generator else 0.0
+    if machine.shared_memory_gib is not None and stored > machine.shared_memory_gib:
+        problems.append(
+            f"/dev/shm has {machine.shared_memory_gib:.1f} GiB free, and {wanted.host_versions} versions of the "
+            f"weights take {stored:.1f}: make it larger (containers: --shm-size), or lower weights.keep"
+        )
+    return Placement(
+        machine=machine,
+        trainer_gpus=trainer_gpus,
+        generator_gpus=generator_gpus,
+        seats=seats,
+        problems=tuple(problems),
+        notes=tuple(_notes(wanted, machine, trainer_gpus, generator_gpus, seats)),
+    )
+
+
+def uses_gpu(device: str, machine: Machine) -> bool:
+    return device == "cuda" or (device == "auto" and bool(machine.gpus))
+
+
+def settled(generator: GeneratorConfig | None, *, on_gpu: bool) -> GeneratorConfig | None:
+    """`auto` is planned as vLLM on a GPU, elsewhere it is an engine of ours."""
+    if generator is None or not (on_gpu and isinstance(generator.engine, AutoEngine)):
+        return generator
+    return replace(generator, engine=VllmEngineConfig())
+
+
+def _missing(wanted: Wanted, machine: Machine) -> Iterator[str]:
+    """GPUs that are asked for and are not there."""
+    count = len(machine.gpus)
+    for name, config, each, why in (
+        ("trainer", wanted.trainer, wanted.trainer.procs if wanted.trainer else 0, "trainer.procs"),
+        (
+            "generator",
+            wanted.generator,
+            wanted.generator.engine.gpus_per_replica if wanted.generator else 0,
+            "generator.engine.tensor_parallel",
+        ),
+    ):
+        if config is None or not uses_gpu(config.device, machine):
+            continue
+        if not count:
+            yield f"{name}.device is 'cuda' and there is no GPU; use 'auto' or 'cpu'"
+        elif absent := [gpu for gpu in config.gpus if not 0 <= gpu < count]:
+            yield f"{name}.gpus names {absent}; the machine has {count}, counted from 0"
+        elif config.gpus and name == "trainer" and len(set(config.gpus)) < each:
+            yield f"trainer.gpus {list(config.gpus)} are too few for trainer.procs {each}: one for each"
+        elif each > count:
+            yield f"{why} is {each}, each on a GPU of its own, and the machine has {count}"
+
+
+def _assign(
+    wanted: Wanted, machine: Machine, *, trainer: bool, generator: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The GPUs of the trainer's ranks, and of the generators', replica after replica."""
+    every = range(len(machine.gpus))
+    of_trainer: tuple[int, ...] = ()
+    of_generator: tuple[int, ...] = ()
+    if wanted.generator is not None and generator:
+        of_generator = wanted.generator.gpus
+    if wanted.trainer is not None and trainer:
+        others = set(of_generator) if wanted.together else set()
+        order = [*(gpu for gpu in every if gpu not in others), *sorted(others)]
+        of_trainer = wanted.trainer.gpus[: wanted.trainer.procs] or tuple(order[: wanted.trainer.procs])
+    if wanted.generator is not None and generator and not of_generator:
+        others = set(of_trainer) if wanted.together else set()
+        order = [*(gpu for gpu in every if gpu not in others), *sorted(others)]
+        count = wanted.generator.replicas * wanted.generator.engine.gpus_per_replica
+        of_generator = tuple(order[number % len(order)] for number in range(count))
+    return of_trainer, of_generator
+
+
+def _seats(
+    wanted: Wanted, machine: Machine, trainer_gpus: tuple[int, ...], generator_gpus: tuple[int, ...]
+) -> Iterator[Seat]:
+    apart = not wanted.together
+    trainer, generator, model = wanted.trainer, wanted.generator, wanted.model
+    if trainer is not None:
+        phase: Literal["", "trainer"] = "trainer" if apart else ""
+        on_gpu = bool(trainer_gpus)
+        for rank in range(trainer.procs):
+            parts = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
+            if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
+                parts["versions"] = wanted.gpu_versions * version_gib(model, generator)
+            gpu = trainer_gpus[rank] if on_gpu else None
+            yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
+            if wanted.reference:
+                parts = reference_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
+                yield Seat(name=f"reference {rank}", gpu=gpu, parts=parts, phase=phase)
+    if generator is not None:
+        each = generator.engine.gpus_per_replica
+        for number in range(generator.replicas * (each if generator_gpus else 1)):
+            gpu = generator_gpus[number] if generator_gpus else None
+            if gpu is not None and isinstance(generator.engine, VllmEngineConfig):
+                parts = vllm_parts(model, generator, machine.gpus[gpu].memory_gib)
+            else:
+                parts = engine_parts(model, generator, on_gpu=gpu is not None)
+            name = f"generator {number // each}" + (f" part {number % each}" if each > 1 and gpu is not None else "")
+            yield Seat(name=name, gpu=gpu, parts=parts, phase="generator" if apart else "")
+
+
+def _peak(seats: list[Seat]) -> float:
+    """Phases follow one another; what has none is there all the time."""
+    always = sum(seat.gib for seat in seats if not seat.phase)
+    return always + max(
+        sum(seat.gib for seat in seats if seat.phase == phase) for phase in ("trainer", "generator", "none")
+    )
+
+
+def _memory(machine: Machine, gpu: int | None) -> float | None:
+    return machine.memory_gib if gpu is None else machine.gpus[gpu].memory_gib
+
+
+def _too_little(seats: tuple[Seat, ...], machine: Machine) -> list[str]:
+    problems = []
+    for gpu in dict.fromkeys(seat.gpu for seat in seats):
+        here, memory = [seat for seat in seats if seat.gpu == gpu], _memory(machine, gpu)
+        if memory is None or _peak(here) <= USABLE * memory:
+            continue
+        where = "the host's memory" if gpu is None else f"GPU {gpu}"
+        who = "; ".join(f"{seat.name} {seat.gib:.1f} ({shown(seat.parts)})" for seat in here)
+        problems.append(
+            f"{where} has {memory:.1f} GiB, of which {USABLE * memory:.1f} can be used, and about "
+            f"{_peak(here):.1f} are needed: {who}"
+        )
+    return problems
+
+
+def _small_caches(seats: tuple[Seat, ...], wanted: Wanted) -> list[str]:
+    """vLLM refuses a cache that holds less than one sequence."""
+    generator = wanted.generator
+    if generator is None or not isinstance(generator.engine, VllmEngineConfig):
+        return []
+    needed = generator.max_model_len * kv_token_gib(wanted.model, generator)
+    worst = min((seat.parts["cache"] for seat in seats if "engine" in seat.parts), default=needed)
+    if worst >= needed:
+        return []
+    share = generator.engine.gpu_memory_utilization
+    return [
+        f"generator.engine.gpu_memory_utilization {share:g} leaves {worst:.1f} GiB for keys and values, and one "
+        f"sequence of generator.max_model_len {generator.max_model_len} takes {needed:.1f}"
+    ]
+
+
+def _notes(
+    wanted: Wanted,
+    machine: Machine,
+    trainer_gpus: tuple[int, ...],
+    generator_gpus: tuple[int, ...],
+    seats: tuple[Seat, ...],
+) -> Iterator[str]:
+    if wanted.together and (shared := sorted(set(trainer_gpus) & set(generator_gpus))):
+        yield f"sharing      trainer and generator share GPU {', '.join(map(str, shared))}: each slows the other"
+    idle = set(range(len(machine.gpus))) - set(trainer_gpus) - set(generator_gpus)
+    if idle:
+        yield f"unused       GPU {', '.join(map(str, sorted(idle)))}"
+    generator = wanted.generator
+    caches = [seat.parts["cache"] for seat in seats if "engine" in seat.parts]
+    if generator is not None and caches:
+        tokens = min(caches) / kv_token_gib(wanted.model, generator)
+        held = tokens / generator.max_model_len
+        if 1 <= held < generator.max_batch:
+            yield (
+                f"cache        a replica holds {tokens:,.0f} tokens: {held:.0f} sequences of full length, of "
+                f"generator.max_batch {generator.max_batch}"
+            )

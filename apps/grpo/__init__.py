@@ -1,0 +1,1 @@
+"""Recipes of reinforcement learning, and `python -m apps.grpo.main --config FILE`."""

@@ -1,0 +1,112 @@
+"""Recipe files that extend others, and torchforge's names in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentgym.config import apply_overrides
+from agentgym.errors import UserError
+from agentgym.jobs.layers import COMMAND_LINE, finish_recipe
+from agentgym.jobs.recipe_files import read_recipe_files
+from agentgym.recipe import Recipe
+
+
+def write(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+def read(folder: Path, *names: str) -> Recipe:
+    mapping, where = read_recipe_files([folder / f"{name}.yaml" for name in names])
+    return finish_recipe(mapping, base=mapping, where=where)[0]
+
+
+def test_a_recipe_lays_its_fields_over_those_it_extends_and_a_later_file_over_both(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        task="env: {name: math, options: {levels: [1]}}\nrewards: {success: 1.0, format: 0.5}\nrollout: {max_turns: 1}",
+        gpus="trainer: {procs: 4, seq_len: 256}\nloss: {name: grpo, clip_low: 0.1}",
+        mine="extends: [task.yaml, gpus.yaml]\ntrainer: {procs: 2}\nloss: {clip_high: 0.4}",
+        other="env: {name: code_exec}\nrewards: {success: 2.0}\nrollout: {max_turns: null}\nloss: {name: reinforce}",
+    )
+    made = read(tmp_path, "mine")
+    assert (made.trainer.procs, made.trainer.seq_len) == (2, 256)
+    assert (made.env.options, made.rewards) == ({"levels": [1]}, {"success": 1.0, "format": 0.5})
+    assert (made.loss.clip_low, made.loss.clip_high) == (0.1, 0.4)  # type: ignore[attr-defined]
+    made = read(tmp_path, "mine", "other")
+    assert made.env.options == {} and made.rewards == {"success": 2.0} and made.rollout.max_turns is None
+    assert type(made.loss).__name__ == "Reinforce" and made.trainer.procs == 2
+
+
+def test_a_mistake_is_named_with_the_file_that_has_it(tmp_path: Path) -> None:
+    write(tmp_path, base="trainer:\n  prcs: 4\n", mine="extends: base.yaml\nloop: {steps: 3}\n")
+    with pytest.raises(
+        UserError, match=r"base\.yaml: there is no field 'trainer\.prcs'\. Did you mean 'trainer\.procs'"
+    ):
+        read(tmp_path, "mine")
+    write(tmp_path, base="trainer:\n  procs: four\n")
+    with pytest.raises(UserError, match=r"base\.yaml: trainer\.procs is 'four' \(str\)"):
+        read(tmp_path, "mine")
+    write(tmp_path, mine="extends: bse.yaml")
+    with pytest.raises(
+        UserError, match=r"mine\.yaml: extends: no config file .*bse\.yaml'\. Did you mean 'base\.yaml'"
+    ):
+        read(tmp_path, "mine")
+    write(tmp_path, mine="extends: {file: base.yaml}")
+    with pytest.raises(UserError, match=r"mine\.yaml: extends is .*give a recipe's file"):
+        read(tmp_path, "mine")
+
+
+def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, one="extends: two.yaml", two="extends: [one.yaml]")
+    with pytest.raises(UserError, match=r"can't extend itself: .*one\.yaml extends .*two\.yaml extends .*one\.yaml"):
+        read(tmp_path, "one")
+
+
+def test_the_source_of_a_field_is_its_file(tmp_path: Path) -> None:
+    write(tmp_path, base="trainer: {procs: 4}", mine="extends: base.yaml\nloop: {steps: 3}")
+    base, where = read_recipe_files([tmp_path / "mine.yaml"])
+    given = apply_overrides(base, ["loop.steps=5"])
+    sources = finish_recipe(given, base=base, where=where)[1]
+    assert (sources["trainer.procs"], sources["loop.steps"]) == (str(tmp_path / "base.yaml"), COMMAND_LINE)
+
+
+FORGE = """
+services:
+  generator: {procs: 2, num_replicas: 3, mesh_name: generator, with_gpus: true}
+  ref_model: {procs: 1, with_gpus: true}
+actors:
+  trainer: {procs: 4, with_gpus: false}
+"""
+
+
+def test_torchforges_names_are_read_as_ours_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, forge=FORGE)
+    made = read(tmp_path, "forge")
+    assert (made.generator.replicas, made.generator.device, made.trainer.procs, made.trainer.device) == (
+        3, "cuda", 4, "cpu",
+    )  # fmt: skip
+    assert made.generator.engine.gpus_per_replica == 2
+    assert "services.generator.num_replicas is read as generator.replicas: 3" in caplog.messages
+    assert "services.ref_model.with_gpus decides nothing here; leave it out" in caplog.messages
+    base, where = read_recipe_files([tmp_path / "forge.yaml"])
+    given = apply_overrides(base, ["services.generator.num_replicas=5"])  # the command line wins
+    assert finish_recipe(given, base=base, where=where)[0].generator.replicas == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("services: {generatr: {procs: 1}}", r"there is no 'services\.generatr'\. Did you mean 'generator'"),
+        ("services: {trainer: {prcs: 1}}", r"no 'services\.trainer\.prcs'\. Did you mean 'procs'"),
+        ("services: {trainer: {procs: 2}}\ntrainer: {procs: 3}", r"procs is 2 and trainer\.procs is 3.*keep one"),
+        ("services: [1]", r"services is \[1\]; it has a section for each service"),
+        ("services: {trainer: {procs: two}}", r"trainer\.procs is 'two'"),
+    ],
+)
+def test_mistakes_in_torchforges_names_are_explained(tmp_path: Path, text: str, message: str) -> None:
+    write(tmp_path, forge=text)
+    with pytest.raises(UserError, match=rf"(?s)forge\.yaml.*{message}"):
+        read(tmp_path, "forge")

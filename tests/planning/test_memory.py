@@ -1,0 +1,48 @@
+"""The estimates against what was measured on GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentgym.models.architecture import architecture_of
+from agentgym.models.released import RELEASED
+from agentgym.planning.memory import trainer_parts
+from agentgym.trainer.config import TrainerConfig
+
+MEASURED = [  # Qwen3-1.7B on H200s: GPUs, activation checkpointing, rows of 8192 on each, compiled, GiB a GPU
+    (1, "none", 4, True, 98),
+    (1, "selective", 4, True, 53),
+    (1, "selective", 2, True, 41),
+    (2, "none", 4, True, 81),
+    (2, "selective", 2, False, 33),
+]
+
+
+@pytest.mark.parametrize(("procs", "checkpoint", "rows", "compiled", "gib"), MEASURED)
+def test_the_trainers_memory_is_within_15_percent_of_what_was_measured(
+    procs: int, checkpoint: str, rows: int, compiled: bool, gib: float
+) -> None:
+    trainer = TrainerConfig(
+        procs=procs,
+        activation_checkpoint=checkpoint,  # type: ignore[arg-type]
+        rows_per_microbatch=rows,
+        compile=compiled,
+        seq_len=8192,
+        dtype="bfloat16",
+        device="cuda",
+    )
+    model = architecture_of(RELEASED["Qwen/Qwen3-1.7B"], "Qwen3-1.7B")
+    parts = trainer_parts(model, trainer, on_gpu=True, batch_tokens=procs * rows * 8192)
+    assert sum(parts.values()) == pytest.approx(gib, rel=0.15)
+
+
+def test_tensor_parallel_ranks_split_all_and_a_small_step_fills_no_microbatch() -> None:
+    model = architecture_of(RELEASED["meta-llama/Llama-3.1-8B"], "Llama-3.1-8B")
+    alone = TrainerConfig(seq_len=4096, dtype="bfloat16", activation_checkpoint="selective")
+    split = TrainerConfig(seq_len=4096, dtype="bfloat16", activation_checkpoint="selective", procs=4, tensor_parallel=4)
+    one, four = (trainer_parts(model, config, on_gpu=True, batch_tokens=1 << 30) for config in (alone, split))
+    for name in ("weights", "gradients", "optimizer", "activations", "head", "gathered"):
+        assert four[name] == pytest.approx(one[name] / 4, rel=0.01), name
+    assert one["weights"] == pytest.approx(8.03e9 * 4 / 2**30, rel=0.01)
+    small = trainer_parts(model, alone, on_gpu=True, batch_tokens=1024)
+    assert small["activations"] == pytest.approx(one["activations"] / 16)

@@ -1,0 +1,137 @@
+"""Who sits where, what is refused, and what is said to fit instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import VllmEngineConfig
+from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.places import placement_lines, settle_places, wanted_of
+from agentgym.models.architecture import architecture_of
+from agentgym.models.released import RELEASED
+from agentgym.planning.advice import advice, changed, fewest_changes
+from agentgym.planning.machine import Gpu, Machine
+from agentgym.planning.placement import Wanted, place
+from agentgym.trainer.config import TrainerConfig
+
+QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}
+TRAINER = TrainerConfig(device="cuda", dtype="bfloat16", seq_len=2048, activation_checkpoint="selective")
+GENERATOR = GeneratorConfig(
+    device="cuda", dtype="bfloat16", replicas=1, max_model_len=2048, engine=VllmEngineConfig(gpu_memory_utilization=0.8)
+)
+
+
+def machine(count: int, gib: float = 80.0) -> Machine:
+    return Machine(gpus=(Gpu(name="some", memory_gib=gib),) * count, cores=8)
+
+
+def wanted(size: str = "0.6B", *, trainer: object = None, **generator: object) -> Wanted:
+    """With fields of either set."""
+    return Wanted(
+        model=QWEN[size],
+        trainer=replace(TRAINER, **(trainer or {})),  # type: ignore[call-overload]
+        generator=replace(GENERATOR, **generator),  # type: ignore[arg-type]
+    )
+
+
+def test_the_trainer_takes_the_first_gpus_and_each_replica_the_next() -> None:
+    tensor = VllmEngineConfig(gpu_memory_utilization=0.8, tensor_parallel=2)
+    placed = place(wanted(trainer={"procs": 2}, replicas=2, engine=tensor), machine(8))
+    assert (placed.trainer_gpus, placed.generator_gpus) == ((0, 1), (2, 3, 4, 5))
+    assert [(seat.name, seat.gpu) for seat in placed.seats][-2:] == [
+        ("generator 1 part 0", 4),
+        ("generator 1 part 1", 5),
+    ]
+    assert placed.fits and any("unused" in note and "6, 7" in note for note in placed.notes)
+
+
+def test_gpus_that_the_recipe_names_are_left_to_who_is_named() -> None:
+    placed = place(wanted(trainer={"gpus": (2,)}, replicas=3), machine(4))
+    assert (placed.trainer_gpus, placed.generator_gpus) == ((2,), (0, 1, 3))
+    placed = place(wanted(gpus=(0,)), machine(2))
+    assert (placed.trainer_gpus, placed.generator_gpus) == ((1,), (0,))
+
+
+def test_one_gpu_is_shared_where_both_fit_and_refused_with_a_share_that_does() -> None:
+    small = VllmEngineConfig(gpu_memory_utilization=0.3)
+    placed = place(wanted(engine=small), machine(1))
+    assert placed.fits and "share GPU 0" in placed.notes[0]
+    too_much = wanted()
+    refused = place(too_much, machine(1))
+    assert "GPU 0 has 80.0 GiB, of which 76.0 can be used, and about" in refused.problems[0]
+    assert "trainer 0" in refused.problems[0] and "generator 0 64.0" in refused.problems[0]
+    said = advice(too_much, refused)
+    assert said == "This would fit: --generator.engine.gpu_memory_utilization 0.7"
+    assert place(changed(too_much, {"generator.engine.gpu_memory_utilization": 0.7}), machine(1)).fits
+
+
+def test_what_cannot_be_there_is_one_message() -> None:
+    for given, count, message in (
+        (wanted(trainer={"procs": 4}), 2, "trainer.procs is 4, each on a GPU of its own, and the machine has 2"),
+        (wanted(trainer={"gpus": (5,)}), 2, r"trainer.gpus names [5]; the machine has 2, counted from 0"),
+        (wanted(), 0, "trainer.device is 'cuda' and there is no GPU; use 'auto' or 'cpu'"),
+        (wanted(engine=VllmEngineConfig(tensor_parallel=4)), 2, "generator.engine.tensor_parallel is 4"),
+        (wanted(trainer={"procs": 2, "gpus": (1,)}), 2, "trainer.gpus [1] are too few for trainer.procs 2"),
+    ):
+        placed = place(given, machine(count))
+        assert any(message in problem for problem in placed.problems), placed.problems
+
+
+def test_a_model_that_is_too_large_names_the_gpus_or_the_model_that_would_do() -> None:
+    large = wanted("8B", trainer={"procs": 2, "rows_per_microbatch": 1}, replicas=2)
+    few, many = machine(4, 56.0), machine(8, 56.0)
+    said = advice(large, place(large, few))
+    assert said == (
+        "It would fit on 8 such GPUs with --trainer.procs 4. On this machine Qwen/Qwen3-4B would fit (--model.path)"
+    )
+    assert place(changed(large, {"trainer.procs": 4}), many).fits
+    assert not place(large, many).fits and not fewest_changes(large, few)
+
+
+def test_a_cache_for_less_than_one_sequence_is_refused() -> None:
+    tight = wanted(engine=VllmEngineConfig(gpu_memory_utilization=0.05), max_model_len=32768)
+    [problem] = place(tight, machine(2)).problems
+    assert "gpu_memory_utilization 0.05 leaves" in problem and "max_model_len 32768 takes 3.5" in problem
+    eighth = wanted(engine=VllmEngineConfig(gpu_memory_utilization=0.07, options={"kv_cache_dtype": "fp8"}))
+    assert place(eighth, machine(2)).fits
+
+
+def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> None:
+    both = replace(wanted("1.7B"), reference=True, gpu_versions=2, host_versions=3)
+    placed = place(both, replace(machine(2), shared_memory_gib=8.0))
+    assert [seat.name for seat in placed.seats if seat.gpu == 0] == ["trainer 0", "reference 0"]
+    assert placed.seats[0].parts["versions"] == pytest.approx(2 * 1.72e9 * 2 / 2**30, rel=0.01)
+    [problem] = placed.problems
+    assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6" in problem
+
+
+def test_fine_tuning_plays_on_the_trainers_gpu_when_that_is_free() -> None:
+    apart = replace(wanted(), together=False)
+    placed = place(apart, machine(1))
+    assert placed.fits and (placed.trainer_gpus, placed.generator_gpus) == ((0,), (0,))
+    assert not place(replace(apart, together=True), machine(1)).fits
+
+
+def test_a_run_is_refused_before_it_starts_unless_the_check_is_off() -> None:
+    given = {"device": "cuda", "activation_checkpoint": "selective"}
+    made = finish_recipe({"model": {"path": "Qwen/Qwen3-1.7B"}, "trainer": given, "generator": {"device": "cuda"}})[0]
+    with pytest.raises(UserError, match=r"does not fit on the machine .*(?s:.*)GPU 0 has 24\.0 GiB(?s:.*)would fit"):
+        settle_places(made, QWEN["1.7B"], pytest.fail, machine(4, 24.0))
+    bold = replace(made, trainer=replace(made.trainer, check_memory=False))
+    settled = settle_places(bold, QWEN["1.7B"], lambda note: None, machine(4, 24.0))
+    assert (settled.trainer.gpus, settled.generator.gpus) == ((0,), (1, 2))
+    assert wanted_of(made, QWEN["1.7B"]).batch_tokens == 16 * 8 * made.rollout.max_episode_tokens
+    with pytest.raises(UserError, match=r"trainer 0 .* weights 6\.4(?s:.*)such GPUs|would fit"):
+        placement_lines(made, QWEN["1.7B"], machine(4, 24.0))
+
+
+def test_on_a_cpu_all_share_the_hosts_memory() -> None:
+    made = finish_recipe({})[0]
+    model = architecture_of(RELEASED["Qwen/Qwen3-8B"], "8B")
+    with pytest.raises(UserError, match=r"the host's memory has 16\.0 GiB"):
+        settle_places(made, model, pytest.fail, Machine(cores=2, memory_gib=16.0))
+    assert settle_places(made, QWEN["0.6B"], pytest.fail, Machine(cores=2, memory_gib=64.0)) == made
