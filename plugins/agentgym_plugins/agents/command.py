@@ -7,14 +7,15 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from agentgym.agents import Agent, AgentFailed, Desk
 from agentgym.errors import InfraError, UserError
@@ -27,7 +28,6 @@ KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
 MAX_FILES: Final = 100
 MAX_FILE_CHARS: Final = 4000
 MAX_ANSWER_BYTES: Final = 1 << 20
-CHUNK: Final = 1 << 16
 LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
@@ -96,58 +96,45 @@ class Command(Agent):
         tag, environ = tagged(self._environ(desk, task, work))
         argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]
         try:
-            process = await asyncio.create_subprocess_exec(
+            transport, watch = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Watch(self.output_mib << 20),
                 *argv,
                 *self._arguments(desk, task, work),
                 cwd=work,
                 env=environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 start_new_session=True,  # so that a Ctrl-C is ours to handle, and its group can be killed
             )
         except OSError as error:
             raise InfraError(f"no process could be started for an agent: {error}") from error
-        out, err = Tail(MAX_ANSWER_BYTES), Tail(KEPT_BYTES)
-        assert process.stdout is not None and process.stderr is not None
-        reading = [
-            asyncio.create_task(self._collect(stream, tail, (out, err)))
-            for stream, tail in ((process.stdout, out), (process.stderr, err))
-        ]
-        ended = asyncio.create_task(process.wait())
         try:
-            await self._until_ended(ended, reading)
+            await self._until_ended(watch)
         finally:
-            await asyncio.to_thread(kill_all, None if ended.done() else process.pid, tag)
-            await asyncio.wait([ended, *reading], timeout=KILL_S)  # what is in the pipes yet
-            for one in reading:
-                one.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
-            desk.note("output", out.text()[-KEPT_BYTES:])
-            desk.note("errors", err.text())
-            desk.note("exit", process.returncode)
+            running = transport.get_returncode() is None
+            await asyncio.to_thread(kill_all, transport.get_pid() if running else None, tag)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(watch.closed.wait(), KILL_S)  # what is in the pipes yet
+            code = transport.get_returncode()
+            transport.close()
+            desk.note("output", watch.out.text()[-KEPT_BYTES:])
+            desk.note("errors", watch.err.text())
+            desk.note("exit", code)
             desk.note("files", await asyncio.to_thread(_files, work))
-        if process.returncode:
-            raise AgentFailed("exit", f"it {exit_reason(process.returncode)}; it wrote: {err.text()[-1000:]}")
-        return out.text().strip() if not self.answer_file else await asyncio.to_thread(_read, work, self.answer_file)
+        if code:
+            raise AgentFailed("exit", f"it {exit_reason(code)}; it wrote: {watch.err.text()[-1000:]}")
+        if self.answer_file:
+            return await asyncio.to_thread(_read, work, self.answer_file)
+        return watch.out.text().strip()
 
-    async def _collect(self, stream: asyncio.StreamReader, tail: Tail, both: Sequence[Tail]) -> None:
-        while piece := await stream.read(CHUNK):
-            tail.add(piece)
-            if sum(one.num_bytes for one in both) > self.output_mib << 20:
-                raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {self.output_mib}")
-
-    async def _until_ended(self, ended: asyncio.Task[int], reading: Sequence[asyncio.Task[None]]) -> None:
+    async def _until_ended(self, watch: _Watch) -> None:
         """Until the program has ended, though its children may hold its outputs open, or has passed a limit."""
-        pending: set[asyncio.Task[Any]] = {ended, *reading}
         try:
             async with asyncio.timeout(self.time_s or None):
-                while ended in pending:
-                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
+                await watch.over.wait()
         except TimeoutError:
             raise AgentFailed("time_limit", f"it took longer than agent.time_s = {self.time_s:g}") from None
+        if watch.too_much:
+            raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {self.output_mib}")
 
     def _environ(self, desk: Desk, task: Path, work: Path) -> dict[str, str]:
         return {
@@ -174,6 +161,28 @@ class Command(Agent):
             "prompt": users[-1] if users else "",
         }
         return [_filled(word, values) for word in self.argv]
+
+
+class _Watch(asyncio.SubprocessProtocol):
+    """What a program writes, and its end. over: it has ended, or written too much. closed: nothing more will come."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.out, self.err = Tail(MAX_ANSWER_BYTES), Tail(KEPT_BYTES)
+        self.over, self.closed = asyncio.Event(), asyncio.Event()
+        self.too_much = False
+        self._max_bytes = max_bytes
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        (self.out if fd == 1 else self.err).add(data)
+        if self.out.num_bytes + self.err.num_bytes > self._max_bytes:
+            self.too_much = True
+            self.over.set()
+
+    def process_exited(self) -> None:
+        self.over.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set()
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
