@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from agentgym.actors.process_id import ProcessId
+from agentgym.actors.replies import Answer
 from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
 from agentgym.errors import UserError, nearest
 
@@ -33,7 +36,9 @@ def endpoint(method: F) -> F:
     """
     if not inspect.iscoroutinefunction(method):
         raise UserError(f"the endpoint {method.__qualname__} must be `async def`")
-    return cast(F, concurrent_endpoint(method))
+    made = concurrent_endpoint(method)
+    made.plain_method = method  # without Monarch's port for the answer
+    return cast(F, made)
 
 
 def endpoint_name(actor_class: type, method: object) -> str:
@@ -44,6 +49,7 @@ def endpoint_name(actor_class: type, method: object) -> str:
             return name
         name = method._method.__qualname__
     own = [name for name in dir(actor_class) if isinstance(getattr(actor_class, name), EndpointProperty)]
+    own = [name for name in own if not name.startswith("agentgym_")]  # they carry the calls of the others
     raise UserError(
         f"{name} is not an endpoint of {actor_class.__name__}; pass one as `{actor_class.__name__}.name`."
         + nearest(name.rpartition(".")[2], own)
@@ -82,6 +88,17 @@ class LifecycleActor(Actor):
     @endpoint
     async def probe(self) -> ProcessInfo:
         return ProcessInfo(process=ProcessId.of(os.getpid()), version=self.current_version())
+
+    @endpoint
+    async def agentgym_answer(self, number: int, name: str, args: bytes) -> Answer:
+        """Make the call of another endpoint, which `name` names; it raises nothing. args: a pickled tuple."""
+        method = getattr(type(self), name).plain_method
+        return await Answer.of(number, f"{type(self).__name__}.{name}", partial(method, self), args)
+
+    @endpoint
+    async def agentgym_lasts(self) -> None:
+        """Waits as long as the actor lives: its caller is told of a death."""
+        await asyncio.Event().wait()
 
     @endpoint
     async def start(self) -> None:

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import os
+import pickle
 import re
 import select
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
@@ -18,6 +21,7 @@ import psutil
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_id import ProcessId
+from agentgym.actors.replies import Answer
 from agentgym.actors.runtime import ActorError, Runtime
 from agentgym.errors import InfraError
 
@@ -28,6 +32,7 @@ KILL_WAIT_S = 5.0
 _ENDED = re.compile(r"Terminal\(\w+ \{ (signal|exit_code): (\d+)")  # of a process, in Monarch's words
 A = TypeVar("A", bound=LifecycleActor)
 R = TypeVar("R")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _titles = itertools.count()
 
@@ -48,7 +53,6 @@ class ProcessGroup(Generic[A]):
         self, runtime: Runtime, name: str, actor_class: type[A], args: tuple[object, ...], options: ActorOptions
     ) -> None:
         self.name = name
-        self._procs = options.procs
         self.processes: list[ProcessId] = []  # by rank
         self._actor_class = actor_class
         self._runtime = runtime
@@ -62,14 +66,16 @@ class ProcessGroup(Generic[A]):
             name, title=self._title, procs=options.procs, environment=options.environment, imports=options.imports
         )
         self._actor = self._mesh.spawn(name, actor_class, *args)
+        alone = options.procs == 1
+        self._ranks = [self._actor] if alone else [self._actor.slice(procs=rank) for rank in range(options.procs)]
 
     async def start(self, *, timeout_s: float) -> None:
         """Wait for the processes, then for the actor's own `start` on each of them.
 
         Raises what `start` raised, or ProcessDied.
         """
-        infos = await self.call(LifecycleActor.probe, timeout_s=timeout_s)
-        self._watch([info.process for info in infos])
+        self._watch(await self._probe(timeout_s))
+        self._actor.agentgym_lasts.call().as_asyncio().add_done_callback(self._on_fault)
         await self.call(LifecycleActor.start, timeout_s=timeout_s)
 
     @property
@@ -88,14 +94,19 @@ class ProcessGroup(Generic[A]):
         Raises what the endpoint raised, ProcessDied, InfraError after timeout_s, or UserError for a method
         that is not an endpoint of the actor.
         """
-        if self._procs == 1:
-            return [await self.call_one(method, *args, timeout_s=timeout_s)]
-        return [value for _, value in await self._race(method, "call", args, timeout_s)]
+        name = endpoint_name(self._actor_class, method)
+        if self.dead.done():
+            raise ProcessDied(f"{self.name} is dead: {self.dead.result()}")
+        body = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
+        try:
+            asked = [self._runtime.ask(one, name, body) for one in self._ranks]
+        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
+            raise self._died(error) from error
+        return await self._until(name, asked, Answer.value, timeout_s)
 
     async def call_one(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> R:
         """Call an endpoint of a group with one process. Raises as `call` does."""
-        # Not Monarch's call_one: that leaves a KiB in this process with every call, for a port that it never removes.
-        answer: R = await self._race(method, "choose", args, timeout_s)
+        (answer,) = await self.call(method, *args, timeout_s=timeout_s)
         return answer
 
     def broadcast(self, method: Endpoint[A, *Ts, None], *args: *Ts) -> None:
@@ -124,36 +135,51 @@ class ProcessGroup(Generic[A]):
         for rank in list(self._pidfds):
             self._unwatch(rank)
 
-    async def _race(self, method: object, way: str, args: tuple[object, ...], timeout_s: float | None) -> Any:
-        """The answer, or the death or the deadline, whichever comes first."""
-        endpoint = endpoint_name(self._actor_class, method)
-        if self.dead.done():
-            raise ProcessDied(f"{self.name} is dead: {self.dead.result()}")
+    async def _probe(self, timeout_s: float) -> list[ProcessId]:
+        """Asks in Monarch's own way, which says when a process does not start."""
         try:
-            answer = getattr(getattr(self._actor, endpoint), way)(*args).as_asyncio()
-        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
-            raise self._died(error) from error
-        # A cancelled caller does not read it, and asyncio would log a warning.
-        answer.add_done_callback(lambda late: late.cancelled() or late.exception())
-        await asyncio.wait({answer, self.dead}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return self._unwrap(endpoint, answer)
-        if self.dead.done():
-            raise ProcessDied(f"{self.name} died during {endpoint}: {self.dead.result()}")
-        raise InfraError(f"{self.name} did not answer {endpoint} within {timeout_s} s")
-
-    def _unwrap(self, endpoint: str, answer: asyncio.Future[R]) -> R:
-        try:
-            return answer.result()
+            asked = self._actor.probe.call().as_asyncio()
+            asked.add_done_callback(lambda late: late.cancelled() or late.exception())  # else asyncio logs a late one
+            (infos,) = await self._until("probe", [asked], list, timeout_s)
+            return [info.process for _, info in infos]
+        except InfraError:
+            raise
         except ActorError as error:
-            cause = error.exception
-            if isinstance(cause, Exception):
-                raise cause from error
-            raise InfraError(f"{endpoint} of {self.name} was ended by {type(cause).__name__}") from error
+            raise error.exception from error
         except Exception as error:  # SupervisionError and its relatives; ValueError when a process did not start
             raise self._died(error) from error
 
-    def _died(self, error: Exception) -> ProcessDied:
+    async def _until(
+        self, name: str, asked: Sequence[asyncio.Future[T]], read: Callable[[T], Any], timeout_s: float | None
+    ) -> list[Any]:
+        """What all the answers say, read as they come: the first error is raised, for which other ranks may wait.
+
+        Else the death or the deadline is, where that comes first.
+        """
+        clock_s = asyncio.get_running_loop().time
+        until_s = math.inf if timeout_s is None else clock_s() + timeout_s
+        values: dict[asyncio.Future[T], Any] = {}
+        try:
+            while len(values) < len(asked):
+                waited = {answer for answer in asked if answer not in values} | {self.dead}
+                left_s = None if timeout_s is None else max(0.0, until_s - clock_s())
+                done, _ = await asyncio.wait(waited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                values |= {answer: read(answer.result()) for answer in asked if answer in done}
+                if len(values) < len(asked) and self.dead.done():
+                    raise ProcessDied(f"{self.name} died during {name}: {self.dead.result()}")
+                if not done:
+                    raise InfraError(f"{self.name} did not answer {name} within {timeout_s} s")
+            return [values[answer] for answer in asked]
+        finally:
+            for answer in asked:
+                answer.cancel()
+
+    def _on_fault(self, lasting: asyncio.Future[object]) -> None:
+        """Monarch reports a death, which the kernel reports only for processes of this host."""
+        if not lasting.cancelled() and (error := lasting.exception()) and not self._stopping:
+            self._died(error)
+
+    def _died(self, error: BaseException) -> ProcessDied:
         self._see_exits()  # on a busy event loop Monarch may report first; the kernel's report says more
         reason = " ".join(str(error).split())
         if not self.processes and (ended := _ENDED.search(reason)):

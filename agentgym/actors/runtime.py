@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
+from agentgym.actors.replies import Answer, Replies
 from agentgym.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand
 from monarch._src.actor.endpoint import EndpointProperty as EndpointProperty  # noqa: E402
 from monarch.actor import Actor as Actor  # noqa: E402
 from monarch.actor import ActorError as ActorError  # noqa: E402
-from monarch.actor import HostMesh, MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
+from monarch.actor import Channel, HostMesh, MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
 from monarch.actor import ProcMesh as ProcMesh  # noqa: E402
 from monarch.actor import concurrent_endpoint as concurrent_endpoint  # noqa: E402
 
@@ -122,6 +123,8 @@ class Runtime:
         monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
+        port, receiver = Channel.open()
+        self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
         hosts = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
         self._hosts: Iterator[HostMesh] = itertools.cycle(hosts)
         _open_runtimes.append(self)
@@ -166,6 +169,15 @@ class Runtime:
         )
         self._meshes[id(mesh)] = mesh
         return mesh
+
+    def ask(self, actor: Any, name: str, args: bytes) -> asyncio.Future[Answer]:
+        """Call an endpoint of a mesh of one LifecycleActor, from point to point. args: a pickled tuple.
+
+        Raises RuntimeError for a mesh that Monarch has seen die.
+        """
+        number, answer = self._replies.expect()
+        monarch.actor.send(actor.agentgym_answer, (number, name, args), {}, self._port, "choose")
+        return answer
 
     async def stop(self, mesh: ProcMesh, *, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Stop the processes of a mesh, dead ones included. A failure is logged, not raised."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import os
 from pathlib import Path
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
+
+
+def resident_bytes() -> int:
+    """Of this process, when what is free was given back."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Counting(ServiceActor):
@@ -42,6 +51,10 @@ class Counting(ServiceActor):
     async def wait_for(self, path: str) -> None:
         while not Path(path).exists():
             await asyncio.sleep(0.02)
+
+    @endpoint
+    async def resident_bytes(self) -> int:
+        return resident_bytes()
 
     @endpoint
     async def say(self, words: str) -> None:

@@ -61,7 +61,7 @@ def test_a_call_needs_an_endpoint_of_the_class_and_the_error_names_them() -> Non
     assert endpoint_name(Counting, Counting.add) == "add"
     assert endpoint_name(Counting, LifecycleActor.probe) == "probe"
     assert endpoint_name(Overriding, Counting.add) == "add", "an override is called through its base class"
-    known = "Did you mean 'add'? Available: add, finish, pid, probe, say, sleep, start, variable, wait_for."
+    known = "Did you mean 'add'? Available: add, finish, pid, probe, resident_bytes, say, sleep,"
     with pytest.raises(UserError) as refused:
         endpoint_name(Counting, Overriding.add)  # of a class below
     assert known in str(refused.value) and "pass one as `Counting.name`" in str(refused.value)

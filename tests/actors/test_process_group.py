@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,36 +17,38 @@ from agentgym.actors.endpoint import ProcessInfo
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.process_id import ProcessId
+from agentgym.actors.replies import Answer
 
 
 class FakeEndpoint:
-    """Gives one answer, made by the test, to every call; or refuses each."""
+    """Gives one answer, made by the test, to every call."""
 
-    refuses = False
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-    def __init__(self, answer: asyncio.Future[object]) -> None:
-        self._answer = answer
-
-    def choose(self, *args: object) -> FakeEndpoint:
-        if self.refuses:
-            raise RuntimeError("the mesh is dead")
+    def call(self, *args: object) -> FakeEndpoint:
         return self
 
     def as_asyncio(self) -> asyncio.Future[object]:
-        return self._answer
+        return self.answer
 
 
 class FakeRuntime:
-    """Runtime, mesh and actor in one, around a process that Monarch did not start."""
+    """Runtime, mesh and actor in one, around a process that Monarch did not start. It answers `start` only."""
 
     def __init__(self, process: ProcessId, log: Path) -> None:
-        loop = asyncio.get_running_loop()
-        self.add = FakeEndpoint(loop.create_future())
-        self.probe = FakeEndpoint(loop.create_future())
-        self.start = FakeEndpoint(loop.create_future())
-        self.probe.as_asyncio().set_result(ProcessInfo(process=process))
-        self.start.as_asyncio().set_result(None)
+        self.probe, self.agentgym_lasts = FakeEndpoint(), FakeEndpoint()
+        self.probe.answer.set_result([("rank 0", ProcessInfo(process=process))])
+        self.refuses = False
         self._log = log
+
+    def ask(self, actor: FakeRuntime, name: str, args: bytes) -> asyncio.Future[Answer]:
+        if self.refuses:
+            raise RuntimeError("the mesh is dead")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if name == "start":
+            answer.set_result(Answer(number=0, body=pickle.dumps(None)))
+        return answer
 
     def spawn(self, *args: object, **options: object) -> FakeRuntime:
         return self
@@ -81,7 +84,7 @@ async def test_a_death_ends_a_call_that_monarch_leaves_open(process: subprocess.
     process.kill()
     with pytest.raises(ProcessDied, match=r"fake died during add: process .*\(rank 0\).*(?s:.)*last output"):
         await asyncio.wait_for(call, LONG_S)
-    assert not runtime.add.as_asyncio().done()
+    assert not runtime.agentgym_lasts.answer.done()
     await group.stop()
 
 
@@ -92,8 +95,9 @@ async def test_the_process_and_its_last_output_are_named_even_when_monarch_repor
     group, runtime = await started(process, tmp_path)
     process.kill()
     process.wait()  # the event loop is busy until Monarch has noticed, too
-    runtime.add.refuses = refuses
-    runtime.add.as_asyncio().set_exception(RuntimeError("the actor has failed"))
+    runtime.refuses = refuses
+    if not refuses:
+        runtime.agentgym_lasts.answer.set_exception(RuntimeError("the actor has failed"))
     with pytest.raises(ProcessDied, match=rf"process {process.pid} \(rank 0\).*(?s:.)*last output"):
         await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
@@ -101,7 +105,11 @@ async def test_the_process_and_its_last_output_are_named_even_when_monarch_repor
 
 async def test_a_failure_without_a_death_has_monarchs_message(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     group, runtime = await started(process, tmp_path)
-    runtime.add.as_asyncio().set_exception(RuntimeError("the actor\nhas failed"))
+    call = asyncio.create_task(group.call(Counting.add, 1, timeout_s=None))
+    await asyncio.sleep(0)
+    runtime.agentgym_lasts.answer.set_exception(RuntimeError("the actor\nhas failed"))
+    with pytest.raises(ProcessDied, match=r"fake died during add: the actor has failed$"):
+        await asyncio.wait_for(call, LONG_S)
     with pytest.raises(ProcessDied, match=r"fake is dead: the actor has failed$"):
         await group.call(Counting.add, 1, timeout_s=None)
     await group.stop()
@@ -135,8 +143,8 @@ async def test_a_process_that_is_killed_while_it_starts_is_one_sentence(
     process: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     runtime = FakeRuntime(ProcessId.of(process.pid), tmp_path / "log")
-    runtime.probe = FakeEndpoint(asyncio.get_running_loop().create_future())
-    runtime.probe.as_asyncio().set_exception(ValueError(KILLED))
+    runtime.probe = FakeEndpoint()
+    runtime.probe.answer.set_exception(ValueError(KILLED))
     group = ProcessGroup(runtime, "fake", Counting, (0,), ActorOptions())  # type: ignore[arg-type]
     with pytest.raises(ProcessDied) as died:
         await group.start(timeout_s=LONG_S)

@@ -1,0 +1,109 @@
+"""The answers of actors, which all come through one port of this process.
+
+Monarch opens a port for every call, numbers the messages to every port, and forgets none: half a KiB stays in the
+process that answers. One port for all calls leaves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import pickle
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from agentgym.errors import InfraError
+
+log = logging.getLogger(__name__)
+
+
+class RemoteTraceback(Exception):
+    """Where the actor raised, as text: the cause of what its caller gets."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Of one call. body: the pickled value, or the pickled exception where trace is set."""
+
+    number: int
+    body: bytes
+    trace: str = ""
+
+    @classmethod
+    async def of(cls, number: int, name: str, method: Callable[..., Awaitable[object]], args: bytes) -> Answer:
+        """Call the method in the actor's process. What it returns or raises that can't be sent is told in words."""
+        try:
+            value = await method(*pickle.loads(args))
+        except Exception as error:
+            return cls._failed(number, error, f"{name} raised {type(error).__name__}: {error}")
+        except BaseException as error:  # it would end the actor, and Monarch would tell nobody why
+            return cls._failed(number, InfraError(f"{name} was ended by {type(error).__name__}"), "")
+        try:
+            return cls(number=number, body=pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        except Exception as error:
+            text = f"{name} returned a {type(value).__name__} that can't be sent: {error}"
+            return cls._failed(number, InfraError(text), text)
+
+    @classmethod
+    def _failed(cls, number: int, error: Exception, words: str) -> Answer:
+        trace = traceback.format_exc()
+        try:
+            body = pickle.dumps(error)
+            pickle.loads(body)  # some are pickled and can't be read
+        except Exception:
+            body = pickle.dumps(InfraError(words))
+        return cls(number=number, body=body, trace=trace)
+
+    def value(self) -> Any:
+        """What the endpoint returned. Raises what it raised."""
+        found = pickle.loads(self.body)
+        if self.trace:
+            raise found from RemoteTraceback(self.trace)
+        return found
+
+
+class Receiver(Protocol):
+    """Monarch's end of a port."""
+
+    def recv(self) -> Any: ...
+
+
+class Replies:
+    """Hands every answer to whom it is for. Use it as `async with`."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = itertools.count()
+
+    async def __aenter__(self) -> Self:
+        self._reader = asyncio.create_task(self._read(), name="answers of actors")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reader.cancel()
+        await asyncio.wait({self._reader})
+
+    def expect(self) -> tuple[int, asyncio.Future[Answer]]:
+        """A number for the next call, and its answer. Cancel that when nobody waits for it any more."""
+        number = next(self._numbers)
+        self._waiting[number] = answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
+        return number, answer
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                answer: Answer = await self._receiver.recv().as_asyncio()
+            except Exception as error:  # no answer of ours: of which call, nobody can say
+                log.warning("an answer of an actor could not be read: %s: %s", type(error).__name__, error)
+                continue
+            waiting = self._waiting.get(answer.number)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)

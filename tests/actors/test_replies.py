@@ -1,0 +1,84 @@
+"""Answers find whom they are for, and every way in which a call can end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Awaitable, Callable
+
+import pytest
+from waiting import LONG_S
+
+from agentgym.actors.replies import Answer, RemoteTraceback, Replies
+from agentgym.errors import InfraError
+
+
+class FakeReceiver:
+    """A port into which the test puts what arrives; an exception is raised."""
+
+    def __init__(self) -> None:
+        self._arrived: asyncio.Queue[object] = asyncio.Queue()
+
+    def put(self, thing: object) -> None:
+        self._arrived.put_nowait(thing)
+
+    def recv(self) -> FakeReceiver:
+        return self
+
+    async def as_asyncio(self) -> object:
+        thing = await self._arrived.get()
+        if isinstance(thing, Exception):
+            raise thing
+        return thing
+
+
+class TwoWords(Exception):
+    """Is pickled, and can't be read back: it is made of two arguments and keeps one."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+async def answer(method: Callable[..., Awaitable[object]], *args: object) -> Answer:
+    return await Answer.of(7, "Actor.method", method, pickle.dumps(args))
+
+
+async def test_answers_in_any_order_and_late_or_broken_ones_reach_nobody_else() -> None:
+    port = FakeReceiver()
+    async with Replies(port) as replies:
+        (first, one), (second, two), (late, given_up) = replies.expect(), replies.expect(), replies.expect()
+        given_up.cancel()
+        port.put(ValueError("no answer of ours"))
+        port.put(Answer(number=late, body=pickle.dumps("late")))
+        port.put(Answer(number=second, body=pickle.dumps("two")))
+        port.put(Answer(number=first, body=pickle.dumps("one")))
+        found = await asyncio.wait_for(asyncio.gather(one, two), LONG_S)
+    assert [each.value() for each in found] == ["one", "two"]
+
+
+async def test_what_an_endpoint_raised_is_raised_with_its_place_as_cause() -> None:
+    async def fails(number: int) -> None:
+        raise ValueError(f"not {number}")
+
+    with pytest.raises(ValueError, match="not 3") as raised:
+        (await answer(fails, 3)).value()
+    assert isinstance(raised.value.__cause__, RemoteTraceback) and "in fails" in str(raised.value.__cause__)
+
+
+async def test_what_cannot_be_sent_is_told_in_words() -> None:
+    async def returns_a_function() -> object:
+        return lambda: 1
+
+    async def raises_two_words() -> None:
+        raise TwoWords("one ", "two")
+
+    async def ends() -> None:
+        raise SystemExit(3)
+
+    for method, words in (
+        (returns_a_function, r"Actor.method returned a function that can't be sent: "),
+        (raises_two_words, "Actor.method raised TwoWords: one two"),
+        (ends, "Actor.method was ended by SystemExit"),
+    ):
+        with pytest.raises(InfraError, match=words):
+            (await answer(method)).value()
