@@ -25,20 +25,21 @@ class TokenOrigin:
         return self.version is not None
 
 
-def token_origins(episode: Episode) -> list[TokenOrigin]:
-    """All tokens of the episode in order, each once.
+def token_origins(episode: Episode, branch: Sequence[int]) -> list[TokenOrigin]:
+    """All tokens of one of the episode's branches in order, each once.
 
     Raises ValueError when a turn does not begin with the exact tokens of the turn before.
     """
     origins: list[TokenOrigin] = []
-    for number, turn in enumerate(episode.turns, start=1):
+    for number in branch:
+        turn = episode.turns[number]
         known = [origin.token_id for origin in origins]
         if list(turn.prompt_ids[: len(known)]) != known:
-            raise ValueError(f"turn {number} of {episode.episode_id} does not begin with the turn before it")
-        origins += [TokenOrigin(token_id, number) for token_id in turn.prompt_ids[len(known) :]]
+            raise ValueError(f"turn {number + 1} of {episode.episode_id} does not begin with the turn before it")
+        origins += [TokenOrigin(token_id, number + 1) for token_id in turn.prompt_ids[len(known) :]]
         versions = [span.version for span in turn.versions for _ in range(span.start, span.end)]
         sampled = zip(turn.completion_ids, versions, turn.logprobs, strict=True)
-        origins += [TokenOrigin(token_id, number, version, logprob) for token_id, version, logprob in sampled]
+        origins += [TokenOrigin(token_id, number + 1, version, logprob) for token_id, version, logprob in sampled]
     return origins
 
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from agentgym.errors import UserError
 from agentgym.rl.demonstrations import Demonstration, Written, written
-from agentgym.rl.samples import episode_sample
+from agentgym.rl.samples import episode_samples
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.runs.files import open_text
 from agentgym.runs.folder import RunFolder
@@ -125,32 +125,56 @@ def read_episodes(path: str, min_reward: float, into: Collection) -> None:
 
 def write_all(collection: Collection, renderer: ChatRenderer, seq_len: int) -> list[tuple[Written, Demonstration]]:
     """All as tokens; what does not fit into seq_len, and what no episode could have, becomes a fault."""
-    result = []
+    result: list[tuple[Written, Demonstration]] = []
+    fit = []
     for one in collection.found:
         try:
-            made = as_sampled(one.episode, renderer) if one.episode is not None else None
-            if made is None and one.episode is not None and one.episode.tool_calls:
-                raise Unfit("it has tool calls, and another tokenizer: it can't be written again without its tools")
-            made = made or written(one.demonstration, renderer)
-            if len(made) > seq_len:
-                raise Unfit(f"it has {len(made)} tokens; trainer.seq_len is {seq_len}")
+            made = _as_tokens(one, renderer)
+            if (longest := max(map(len, made))) > seq_len:
+                raise Unfit(f"it has {longest} tokens; trainer.seq_len is {seq_len}")
         except (ValueError, UserError, RecursionError) as fault:
             collection.faults.append(f"{one.demonstration.name}: {fault}")
             continue
-        result.append((made, one.demonstration))
-    collection.found = [Found(demonstration=demonstration) for _, demonstration in result]
+        result += [(part, one.demonstration) for part in made]
+        fit.append(Found(demonstration=one.demonstration))
+    collection.found = fit
     return result
 
 
-def as_sampled(episode: Episode, renderer: ChatRenderer) -> Written | None:
-    """The episode's own tokens, if this tokenizer reads them as the text that they were; else None."""
+def _as_tokens(found: Found, renderer: ChatRenderer) -> list[Written]:
+    """One, or of an episode one for each branch."""
+    episode = found.episode
+    made = as_sampled(episode, renderer) if episode is not None else None
+    if made is not None:
+        if not made:
+            raise Unfit("all of its turns are masked, so nothing of it is trained")
+        return made
+    if episode is not None and episode.tool_calls:
+        raise Unfit("it has tool calls, and another tokenizer: it can't be written again without its tools")
+    if episode is not None and _num_said(episode) != len(episode.turns):
+        raise Unfit("a program played it, with another tokenizer: what the policy said is known as tokens alone")
+    return [written(found.demonstration, renderer)]
+
+
+def _num_said(episode: Episode) -> int:
+    return sum(message["role"] == "assistant" for message in episode.messages[len(episode.task.prompt) :])
+
+
+def as_sampled(episode: Episode, renderer: ChatRenderer) -> list[Written] | None:
+    """The episode's own tokens, one for each of its branches, if this tokenizer reads them as the text that they were.
+
+    Else None.
+    """
     prompt = renderer.tokenizer.decode(episode.turns[0].prompt_ids)
     asked = episode.task.prompt[-1]["content"]
     if asked not in prompt or renderer.tokenizer.encode(prompt) != episode.turns[0].prompt_ids:
         return None
-    sample = episode_sample(episode, 1.0)
-    mask = bytes(map(int, sample.loss_mask))
-    return Written(name=sample.sample_id, token_ids=array("i", sample.token_ids), trained=mask)
+    return [
+        Written(
+            name=sample.sample_id, token_ids=array("i", sample.token_ids), trained=bytes(map(int, sample.loss_mask))
+        )
+        for sample in episode_samples(episode, 1.0)
+    ]
 
 
 def _saved(folder: RunFolder, steps: Iterable[tuple[int, bool]]) -> Iterator[SavedEpisode]:

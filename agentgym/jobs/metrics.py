@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -85,6 +86,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     rollout/truncated_share: of those that count, how many reached a limit of tokens or time before their end.
     rollout/tool_calls: how many those made, tool_malformed of them could not be read, and tool_errors were answered
     with another mistake of the agent. reward/<name>_missing: how many have no such score, where any has none.
+    rollout/branches: how many began because an agent rewrote its history, by reason, where any did.
     """
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
     broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
@@ -108,6 +110,10 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         **{f"rollout/{kind}": count for kind, count in apart.items()},
         "rollout/retries": sum(e.retries for e in episodes),
     }
+    reasons = Counter(why for e in counted for why in e.branch_reasons)
+    if reasons:
+        metrics["rollout/branches"] = reasons.total()
+    metrics |= {f"rollout/branches_{why.replace(' ', '_')}": count for why, count in sorted(reasons.items())}
     for name in sorted({name for e in counted for name in e.rewards}):
         scores = [e.rewards[name] for e in counted if name in e.rewards]
         values = [score for score in scores if score is not None]

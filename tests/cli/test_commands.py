@@ -256,6 +256,37 @@ def test_every_token_shows_where_it_came_from(cli, run_dir: str) -> None:
     ]
 
 
+def test_the_branches_of_an_episode_are_shown_with_their_reasons(cli, run_dir: str) -> None:
+    span = (VersionSpan(version=0, start=0, end=1),)
+    turns = [
+        Turn(prompt_ids=ids, completion_ids=(9,), logprobs=(-0.1,), versions=span, finish_reason=FinishReason.STOP)
+        for ids in ((1, 2), (1, 2, 9, 3), (1, 2, 9, 4))
+    ]
+    prompt = {"role": "user", "content": "go"}
+    messages = [prompt, {"role": "assistant", "content": "first"}, prompt, {"role": "assistant", "content": "last"}]
+    episode = Episode(
+        episode_id="forked",
+        task=Task(task_id="t", prompt=(prompt,)),
+        seed=0,
+        messages=messages,
+        turns=turns,
+        branches=[(0, 1), (0, 2)],
+        branch_reasons=["message altered"],
+    )
+    with RunFolder.open("runs/one", for_writing=True) as folder:
+        folder.save_evaluation(9, [[episode]])
+    where = ("--evals", "--step", "9", "--show", "forked")
+    end = cli("episodes", run_dir, *where)
+    order = ["branches  2, 1 message altered", "[assistant]  turn 1:", "first", "[assistant]  turn 3:", "last",
+             "branch 1 of 2: turns 1, 2", "  turn 2:"]  # fmt: skip
+    places = [end.out.index(word) for word in order]
+    assert places == sorted(places) and "branch 2 of 2" not in end.out, "all its turns are in the conversation"
+    end = cli("episodes", run_dir, *where, "--tokens")
+    rows = [line.split() for line in end.out.splitlines() if line[:8].strip().isdigit()]
+    assert [row[2] for row in rows] == ["1", "2", "9", "3", "9", "1", "2", "9", "4", "9"]
+    assert "branch 2 of 2: turns 1, 3; message altered" in end.out
+
+
 def test_turns_that_do_not_go_on_from_each_other_are_refused() -> None:
     span = (VersionSpan(version=0, start=0, end=1),)
     turns = [
@@ -266,7 +297,7 @@ def test_turns_that_do_not_go_on_from_each_other_are_refused() -> None:
     ]
     episode = Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, turns=turns)
     with pytest.raises(ValueError, match="turn 2 of e does not begin with the turn before it"):
-        token_origins(episode)
+        token_origins(episode, (0, 1))
 
 
 def test_an_episode_as_json_is_whole(cli, run_dir: str) -> None:

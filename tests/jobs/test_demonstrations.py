@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -200,6 +201,21 @@ def test_an_episode_of_the_same_tokenizer_is_imitated_as_it_was_sampled(tmp_path
     episode = [saved.episode for saved in run.read_episodes(1)][1]
     assert made.sample().token_ids == episode_sample(episode, 1.0).token_ids
     assert made.token_ids != written(demonstration, renderer).token_ids, "sampled tokens are never tokenized again"
+
+
+def test_each_branch_of_an_episode_is_imitated_as_it_was_sampled(tmp_path: Path, renderer: ChatRenderer) -> None:
+    run = saved_run(tmp_path, renderer)
+    episode = [saved.episode for saved in run.read_episodes(1)][1]
+    [turn] = episode.turns
+    again = replace(turn, completion_ids=turn.completion_ids[::-1])
+    episode.turns, episode.branches, episode.branch_reasons = [turn, again], [(0,), (1,)], ["sibling"]
+    found = Found(demonstration=Demonstration(name="two", messages=tuple(episode.messages)), episode=episode)
+    collection = Collection(max_skipped_share=0.0, found=[found])
+    made = [one for one, _ in write_all(collection, renderer, 512)]
+    assert [tuple(one.token_ids) for one in made] == [tuple(t.prompt_ids) + t.completion_ids for t in (turn, again)]
+    assert len(collection.found) == 1 and collection.faults == []
+    episode.turns = [replace(one, masked=True) for one in episode.turns]
+    assert write_all(Collection(max_skipped_share=1.0, found=[found]), renderer, 512) == []
 
 
 def test_an_episode_of_another_tokenizer_is_written_from_its_messages(tmp_path: Path, renderer: ChatRenderer) -> None:

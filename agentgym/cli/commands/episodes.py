@@ -165,11 +165,14 @@ def _show(number: int, saved: SavedEpisode, folder: RunFolder, arguments: argpar
         _show_turns(saved.episode, shell)
         return
     decode = find_decoder(folder.path)
-    origins = token_origins(saved.episode)
-    if decode is not None and shell.paint.enabled:
-        shell.say(coloured(origins, decode, shell.paint))
-    else:
-        shell.say_table(TOKEN_HEADER, token_rows(origins, decode))
+    for name, branch in _named_branches(saved.episode):
+        origins = token_origins(saved.episode, branch)
+        if name:
+            shell.say(f"\n{shell.paint.bold(name)}")
+        if decode is not None and shell.paint.enabled:
+            shell.say(coloured(origins, decode, shell.paint))
+        else:
+            shell.say_table(TOKEN_HEADER, token_rows(origins, decode))
     if decode is None:
         shell.say("Texts are not shown: no checkpoint of this run holds a tokenizer, or `tokenizers` is missing.")
 
@@ -192,6 +195,9 @@ def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
     if episode.tool_calls:
         faults = Counter(call.error for call in episode.tool_calls if call.error)
         lines["calls"] = ", ".join([str(len(episode.tool_calls)), *(f"{n} {kind}" for kind, n in faults.items())])
+    if episode.branches:
+        reasons = Counter(episode.branch_reasons)
+        lines["branches"] = ", ".join([str(len(episode.branches)), *(f"{n} {why}" for why, n in reasons.items())])
     if episode.retries:
         lines["retries"] = str(episode.retries)
     if episode.error is not None:
@@ -203,20 +209,18 @@ def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
 
 
 def _show_turns(episode: Episode, shell: Shell) -> None:
-    """The messages; behind each of the policy's own what is known of its turn, behind a tool's, of its call."""
-    turns = iter(enumerate(episode.turns, start=1))
-    traces = iter(episode.tool_calls)
+    """The messages; behind each of the policy's own what is known of its turn, behind a tool's, of its call.
+
+    Turns that are not in the conversation, since an agent's program held others with the policy, come after it.
+    """
+    num_played = sum(_is_played(episode, place) for place in range(len(episode.messages)))
+    told = episode.last_branch if num_played == len(episode.last_branch) else ()
+    turns, traces = iter(told), iter(episode.tool_calls)
     for place, message in enumerate(episode.messages):
         note = ""
-        played = place >= len(episode.task.prompt) and message["role"] == "assistant"
-        turn = next(turns, None) if played else None
-        if turn is not None:
-            number, one = turn
-            mean = sum(one.logprobs) / len(one.logprobs) if one.logprobs else 0.0
-            note = (
-                f"  turn {number}: {len(one.completion_ids)} tokens by {version_text(one)}, "
-                f"mean logprob {mean:.3f}, {one.finish_reason.value}{', not trained on' if one.masked else ''}"
-            )
+        played = _is_played(episode, place)
+        if played and (number := next(turns, None)) is not None:
+            note = f"  {_turn_text(episode, number)}"
         if place >= len(episode.task.prompt) and message["role"] == "tool" and (trace := next(traces, None)):
             note = f"  {_call_text(trace)}"
         paint = shell.paint
@@ -227,6 +231,37 @@ def _show_turns(episode: Episode, shell: Shell) -> None:
             shell.say(f"{shell.paint.dim('calls')} {_asked_text(call)}")
     for trace in traces:  # no message answered them: they ended the episode
         shell.say(f"\n{shell.paint.dim(_call_text(trace))}\n{trace.result}")
+    for name, branch in _named_branches(episode):
+        rest = [number for number in branch if number not in told]
+        if rest:
+            shell.say(f"\n{shell.paint.bold(name or 'turns of the policy')}")
+            for number in rest:
+                shell.say(f"  {_turn_text(episode, number)}")
+
+
+def _is_played(episode: Episode, place: int) -> bool:
+    """Whether the policy said this message."""
+    return place >= len(episode.task.prompt) and episode.messages[place]["role"] == "assistant"
+
+
+def _named_branches(episode: Episode) -> list[tuple[str, tuple[int, ...]]]:
+    """With a title that says why each began; "" where there is one."""
+    if not episode.branches:
+        return [("", branch) for branch in episode.all_branches]
+    titles = []
+    for number, (branch, why) in enumerate(zip(episode.branches, ["", *episode.branch_reasons], strict=True), start=1):
+        turns = ", ".join(str(turn + 1) for turn in branch)
+        titles.append((f"branch {number} of {len(episode.branches)}: turns {turns}{f'; {why}' if why else ''}", branch))
+    return titles
+
+
+def _turn_text(episode: Episode, number: int) -> str:
+    one = episode.turns[number]
+    mean = sum(one.logprobs) / len(one.logprobs) if one.logprobs else 0.0
+    return (
+        f"turn {number + 1}: {len(one.completion_ids)} tokens by {version_text(one)}, "
+        f"mean logprob {mean:.3f}, {one.finish_reason.value}{', not trained on' if one.masked else ''}"
+    )
 
 
 def _asked_text(call: Any) -> str:
