@@ -21,8 +21,9 @@ from agentgym.serve.keys import Keys
 IDLE_CONNECTION_S = 3600
 """A client's idle connection is kept so long: an agent may think, or run its tests, between two calls."""
 MAX_BODY_BYTES = 32 * 2**20
-KEEP_ALIVE_S = 3.0
-CLOSE_S = 2
+KEEP_ALIVE_S = 3.0  # between two comments of a stream
+CLOSE_S = 0.5
+"""What is under way may be finished so long, once the endpoint closes."""
 _UNIX = "unix:"
 
 
@@ -61,7 +62,6 @@ class Endpoint:
             server_header=False,
             date_header=False,
             timeout_keep_alive=IDLE_CONNECTION_S,
-            timeout_graceful_shutdown=CLOSE_S,
         )
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
@@ -81,12 +81,15 @@ class Endpoint:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        connections, handlers = self._server.server_state.connections, self._server.server_state.tasks
+        if handlers:
+            await asyncio.wait(set(handlers), timeout=CLOSE_S)
+        if handlers:  # of clients that stopped in the middle of a request, or do not read their answer
+            for connection in list(connections):
+                connection.transport.abort()
+            await asyncio.gather(*handlers, return_exceptions=True)
         self._server.stop.set()
         await self._serving
-        connections, handlers = self._server.server_state.connections, self._server.server_state.tasks
-        for connection in list(connections):  # of clients that do not read what they are sent
-            connection.transport.abort()
-        await asyncio.gather(*handlers, return_exceptions=True)
         if self._bind.startswith(_UNIX):
             _remove(self._bind)
 

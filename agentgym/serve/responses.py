@@ -111,8 +111,8 @@ def _read_input(body: Mapping[str, Json]) -> tuple[Message, ...]:
     for path, item in items:
         kind = item.get("type", "message")
         if kind == "reasoning":
-            open_turn = False
-        elif kind == "function_call":
+            continue
+        if kind == "function_call":
             if not open_turn:
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(_read_call(path, item))

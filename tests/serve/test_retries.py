@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from seats import FakeSeat, said
 
 from agentgym.rollout.conversation import CallRefused, CallRequest
+from agentgym.serve.app import make_app
 from agentgym.serve.retries import MAX_BODIES, Retries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the endpoint that they share
@@ -88,6 +90,35 @@ async def test_a_key_remembers_so_many_bodies_and_no_more(seat) -> None:
         retries.leave(call, reached=True)
     assert retries.find(0, marked=True) is None
     assert retries.find(MAX_BODIES + 4, marked=True) is call
+
+
+async def test_a_client_that_is_gone_when_its_answer_is_ready_leaves_it_to_the_next(endpoint, client, seat) -> None:
+    """The route is called as a server calls it: only so the two come at once."""
+    gone = asyncio.Event()
+    body = json.dumps(BODY).encode()
+    headers = [(b"authorization", client.headers["authorization"].encode())]
+    received = iter([{"type": "http.request", "body": body}])
+    sent = []
+
+    async def receive():
+        for message in received:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b"", "root_path": ""}
+    seat.gate.clear()
+    handler = asyncio.create_task(make_app(endpoint._desk, "policy")(scope, receive, send))
+    await seat.called.acquire()
+    seat.gate.set()
+    gone.set()
+    await handler
+    assert sent == [] and seat.num_recorded == 1
+    answer = await client.post(CHAT, content=body)
+    assert answer.status_code == 200 and seat.num_recorded == 1
 
 
 async def test_over_the_wire_a_cut_connection_is_sampled_again_and_a_marked_repetition_is_not(client, seat) -> None:
