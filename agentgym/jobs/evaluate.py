@@ -17,6 +17,7 @@ from agentgym.jobs.watchdog import watched
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
+from agentgym.rollout.agent_faults import agent_faults
 from agentgym.rollout.garbage import rare_collections
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.tasks import held_out_tasks
@@ -114,6 +115,8 @@ async def measure(
 
     rows = await play_eval(gym.player(generator), tasks, setup, known=known, ended=ended)
     files.save_episodes(rows)
+    if faults := agent_faults([episode for row in rows for episode in row]):
+        reporter.note(faults)
     result = summarize(rows, name)
     if gym.backend is not None:
         metrics = gym.sandbox_metrics()

@@ -11,15 +11,18 @@ from fast_clock import run_fast
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
+from agentgym.jobs.metrics import rollout_metrics
 from agentgym.rewards import Reward
+from agentgym.rl.ending import nothing_left
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.by_agent import ByAgent
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.conversation import CallRefused, CallRequest
 from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.scoring import Scorer
-from agentgym.types import Outcome, Stop, Task
+from agentgym.types import Group, Outcome, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "count to two, then say yes"},))
 
@@ -331,3 +334,25 @@ def test_a_note_is_json(play):
         await desk.answer("yes")
 
     assert "agent" not in play(program).info
+
+
+def test_a_program_that_never_asks_the_policy_ends_the_run(play):
+    async def program(desk, hall):
+        raise AgentFailed("exit", "no module named agents")
+
+    episode, monitor = play(program), InfraMonitor(0.25, at_least=3)
+    monitor.add(episode)
+    monitor.add(episode)
+    with pytest.raises(InfraError, match=r"never asked: .* failed in 3 of 3 episodes; 3 x exit: no module"):
+        monitor.add(episode)
+
+
+def test_a_program_that_always_fails_leaves_nothing_to_learn_which_is_no_good_end(play):
+    async def program(desk, hall):
+        await hall.ask(desk)
+        raise AgentFailed("exit", "why")
+
+    group = Group(group_id=0, task=TASK, start_version=0, episodes=[play(program)])
+    with pytest.raises(InfraError, match="failed in 1 of 1 episodes; 1 x exit: why"):
+        nothing_left([group])
+    assert rollout_metrics(group.episodes)["rollout/agent_failed_share"] == 1

@@ -33,7 +33,7 @@ agentgym eval builtin:tiny --env digits.py:Digits
 agentgym eval runs/math-1 --name math-1-more --tasks 200
 agentgym eval runs/math-1/checkpoints/step-000020 --samples 8
 agentgym eval runs/math-1 --greedy
-agentgym eval builtin:tiny --env code_exec --agent mini_swe --agent.templates tiny
+agentgym eval builtin:tiny --env code_exec --agent mini_swe --agent.templates tiny --agent.where folder
 agentgym eval builtin:tiny --env math --rollout.max_turn_tokens 128 --json
 agentgym eval --resume evals/math-1-more
 """
