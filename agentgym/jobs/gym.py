@@ -65,32 +65,25 @@ class Gym:
             reporter.note(note)
         for tasks in [train, test] if training else [test]:
             _check_prompts(recipe, renderer, tasks, tools)
-        sandbox, agent = recipe.sandbox, recipe.agent
-        await agent.check()
-        if agent.wants_session:
-            some = [_with_session(task, agent, environment) for task in some]
-        backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
-        capabilities = None
-        if backend is not None:
-            capabilities = await backend.probe()
-            if not capabilities.isolated:
-                reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
-            reporter.phase(f"starting the {backend.name} sandbox")
-            await backend.start()
-        gym = cls(
-            environment=environment,
-            renderer=renderer,
-            scorer=scorer,
-            backend=backend,
-            capabilities=capabilities,
-            activity=Activity(),
-            recipe=recipe,
-        )
-        try:
+        agent = recipe.agent
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(agent.close)
+            await agent.check()
+            if agent.wants_session:
+                some = [_with_session(task, agent, environment) for task in some]
+            backend, capabilities = await _open_sandbox(recipe, some, registry, reporter)
+            gym = cls(
+                environment=environment,
+                renderer=renderer,
+                scorer=scorer,
+                backend=backend,
+                capabilities=capabilities,
+                activity=Activity(),
+                recipe=recipe,
+            )
+            undo.push_async_callback(gym.close)
             await gym._open_door()
-        except BaseException:
-            await gym.close()
-            raise
+            undo.pop_all()
         return gym
 
     async def _open_door(self) -> None:
@@ -142,6 +135,21 @@ class Gym:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+async def _open_sandbox(
+    recipe: Recipe, tasks: Sequence[Task], registry: PluginRegistry, reporter: Reporter
+) -> tuple[SandboxBackend | None, Capabilities | None]:
+    sandbox = recipe.sandbox
+    backend = await choose_sandbox(sandbox.name, sandbox.options, tasks, registry, reporter.note)
+    if backend is None:
+        return None, None
+    capabilities = await backend.probe()
+    if not capabilities.isolated:
+        reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
+    reporter.phase(f"starting the {backend.name} sandbox")
+    await backend.start()
+    return backend, capabilities
 
 
 def _with_session(task: Task, agent: Agent, environment: Environment) -> Task:

@@ -13,6 +13,7 @@ from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_
 from agentgym.cli.results import HEADER, eval_json, eval_row, pass_table
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
+from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
@@ -155,6 +156,8 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
     shell.say("Nothing was started. This would be played:")
     shell.say(f"  policy       {recipe.model.path}, {how}")
     shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
+    if (agent := name_of("agents", recipe.agent)) != "chat":
+        shell.say(f"  agent        {agent}")
     shell.say(f"  tasks        {recipe.eval.tasks} held-out tasks, {recipe.eval.samples_per_task} times each")
     shell.say(f"  folder       {recipe.logging.evals_dir}/{name}")
     return 0
