@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from agentgym.agents import Agent, Desk
 from agentgym.errors import UserError
@@ -24,6 +25,8 @@ class InProcess(Agent):
     where its packages are installed there; empty is this one. environ: variables for the processes; of ours they have
     PATH and the like. memory_mib: of each, 0 is no limit. output_mib: what may be written in one episode.
     """
+
+    extra: ClassVar[str] = ""  # of ours, which installs its packages
 
     processes: int = 8
     python: str = ""
@@ -69,6 +72,10 @@ class InProcess(Agent):
         check_python(self.python)
         try:
             await self._workers.first()
+        except UserError as error:
+            await self.close()
+            advice = f"{self.python or 'python'} -m pip install 'agentgym[{self.extra}]', or set agent.python"
+            raise UserError(f"{error}. {advice}" if self.extra else str(error)) from error
         except BaseException:
             await self.close()
             raise

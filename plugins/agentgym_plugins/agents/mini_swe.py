@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from agentgym.errors import UserError
 from agentgym.types import Json
@@ -25,6 +25,8 @@ class MiniSwe(InProcess):
     step_limit: of the policy's turns. command_s: of one command. cost_limit and the like: `agent`, which overrides that
     section; `model` and `environment` override theirs.
     """
+
+    extra: ClassVar[str] = "mini_swe"
 
     templates: str = "mini_textbased"
     where: Literal["session", "folder"] = "session"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from agentgym.types import Json
 from agentgym_plugins.agents.function import InProcess
@@ -15,6 +15,8 @@ class OpenaiAgents(InProcess):
     """api: in which of OpenAI's dialects it asks the policy. instructions: of the agent; empty takes the system message
     of the task. max_turns: of the policy, for one answer to the environment.
     """
+
+    extra: ClassVar[str] = "openai_agents"
 
     api: Literal["chat", "responses"] = "chat"
     instructions: str = ""

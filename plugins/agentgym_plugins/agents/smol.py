@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from agentgym.types import Json
 from agentgym_plugins.agents.function import InProcess
@@ -14,6 +15,8 @@ class Smolagents(InProcess):
     """max_steps: of the policy, for one answer to the environment. instructions: added to the agent's own system
     prompt; empty takes the system message of the task. system_prompt: instead of the agent's own, a template of Jinja.
     """
+
+    extra: ClassVar[str] = "smolagents"
 
     max_steps: int = 16
     instructions: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ SCHEMA = {
         "parameters": {"type": "object", "properties": {"by": {"type": "integer"}}, "required": ["by"]},
     },
 }
+
+
+collect_ignore_glob = [] if importlib.util.find_spec("smolagents") else ["test_shipped.py"]
 
 
 @dataclass

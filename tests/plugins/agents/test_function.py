@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from agentgym.agents import AgentFailed
 from agentgym.errors import InfraError, UserError
 from agentgym_plugins.agents.function import Function
+from agentgym_plugins.agents.smol import Smolagents
 
 PROGRAMS = str(Path(__file__).with_name("programs.py"))
 
@@ -94,6 +96,9 @@ async def test_what_a_function_leaves_running_ends_with_its_episode(agent, desk,
 async def test_mistakes_of_the_user_are_found_before_a_run(agent):
     with pytest.raises(UserError, match=r"does not exist.*Did you mean 'plain'"):
         await agent("plane").check()
+    if importlib.util.find_spec("smolagents") is None:
+        with pytest.raises(UserError, match=r"No module named 'smolagents'.*pip install 'agentgym\[smolagents\]'"):
+            await Smolagents().check()
     with pytest.raises(UserError, match="no interpreter '/no/python'"):
         await agent("plain", python="/no/python").check()
     with pytest.raises(UserError, match=r"give package\.module:name"):
