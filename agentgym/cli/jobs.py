@@ -11,6 +11,7 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import SftRecipe
+from agentgym.rollout.outside.config import served_name
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Jobs:
         resume: bool,
         registry: PluginRegistry,
     ) -> EvalResult:
+        if served_name(recipe.model.path) is not None:
+            from agentgym.jobs.outside import evaluate_served
+
+            return await evaluate_served(recipe, folder, reporter, resume=resume, registry=registry)
         reporter.phase("loading torch and Monarch")
         try:
             from agentgym.jobs.evaluate import evaluate

@@ -22,6 +22,7 @@ from agentgym.models.defaults import KEYS
 from agentgym.models.resolve import known_architecture, local_folder
 from agentgym.planning.machine import Machine, machine_of
 from agentgym.recipe import Recipe
+from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 
@@ -82,12 +83,22 @@ def places(recipe: Recipe | SftRecipe, arguments: argparse.Namespace) -> list[st
 
 
 def finish(
-    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
+    base: Mapping[str, object],
+    flags: Mapping[str, object],
+    arguments: argparse.Namespace,
+    where: str,
+    shell: Shell,
+    *,
+    served: bool = False,
 ) -> Finished:
-    """The recipe from base, the command's flags (dotted), the overrides and `--reward`."""
+    """The recipe from base, the command's flags (dotted), the overrides and `--reward`.
+
+    served: whether the policy may be one that a server holds.
+    """
     flags = {**flags, "agent.name": arguments.agent}
     given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
-    return finish_checked(given, given_weights(arguments.reward), base=base, where=where, plugins=shell.plugins)
+    weights = given_weights(arguments.reward)
+    return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins, served=served)
 
 
 def with_flags(base: Mapping[str, object], flags: Mapping[str, object], where: str) -> dict[str, object]:
@@ -125,10 +136,12 @@ def finish_checked(
     base: Mapping[str, object],
     where: str,
     plugins: FindPlugins = PluginRegistry.discover,
+    served: bool = False,
 ) -> Finished:
     """The recipe with every name in it checked. Raises UserError.
 
-    weights: of the rewards instead of the recipe's own; None is the reward's default. The rest: see `finish_recipe`.
+    weights: of the rewards instead of the recipe's own; None is the reward's default. The rest: see `finish_recipe`
+    and `finish`.
     """
     recipe, sources = finish_recipe(given, base=base, where=where, plugins=plugins)
     registry = plugins(recipe.plugins.disabled)
@@ -140,7 +153,8 @@ def finish_checked(
         }
         recipe = replace(recipe, rewards=rewards)
     check_names(recipe, registry)
-    local_folder(recipe.model.path)  # raises for a path where nothing is
+    if not served or served_name(recipe.model.path) is None:
+        local_folder(recipe.model.path)  # raises for a path where nothing is
     return recipe, sources, registry
 
 

@@ -55,6 +55,17 @@ def pass_table(result: EvalResult) -> tuple[tuple[str, ...], list[tuple[str, ...
     return header, rows
 
 
+USAGE_HEADER = ("checkpoint", "turns", "from the cache", "prompt", "cached", "completion", "reasoning", "cost", "paid")
+
+
+def usage_row(result: EvalResult) -> tuple[str, ...]:
+    """Tokens and cost of a policy behind a server."""
+    usage = result.usage
+    names = ("turns", "turns_from_cache", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+    costs = (f"{usage[name]:.4f} {result.currency}" for name in ("cost", "paid_cost"))
+    return (result.checkpoint, *(f"{usage[name]:,.0f}" for name in names), *costs)
+
+
 def interval(measured: EvalResult | PassAtK) -> str:
     return f"[{measured.low:.3f}, {measured.high:.3f}]"
 

@@ -14,7 +14,9 @@ from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome
 
 NUM_NAMED = 3  # tasks that a message names
-NOT_COMPARED = ("model.path", "model.random_weights", "logging.")
+NOT_COMPARED = ("model.path", "model.random_weights", "logging.", "policy.base_url", "policy.api_key_env",
+                "policy.concurrency", "policy.timeout_s", "policy.max_", "policy.requests_", "policy.tokens_",
+                "policy.price_", "policy.currency", "policy.cache")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from typing import Any, Self, cast
 from agentgym.env import Environment
 from agentgym.errors import InfraError
 from agentgym.evals.statistics import pass_at_k, success_interval
-from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.rollout.episode import derive_seed
+from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
 from agentgym.types import COUNTED_APART, Episode, Json, Outcome, Task
 
@@ -72,7 +73,8 @@ class PassAtK:
 class EvalResult:
     """success: share of counted episodes; [low, high]: its 95% interval. by_task: successes of each task,
     None for an episode that could not be counted. pass_at: over all tasks, then by difficulty. sandbox: what ran
-    the code, where some was run, and its metrics at the end."""
+    the code, where some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes
+    took: requests, tokens, `cost` and `paid_cost` in `currency`, see `usage_of`."""
 
     checkpoint: str
     success: float
@@ -88,6 +90,8 @@ class EvalResult:
     pass_at: tuple[PassAtK, ...] = ()
     sandbox: str = ""
     sandbox_metrics: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    currency: str = ""
 
     def to_mapping(self) -> dict[str, Json]:
         return cast("dict[str, Json]", asdict(self))
@@ -102,7 +106,7 @@ class EvalResult:
 
 
 async def play_eval(
-    player: EpisodePlayer,
+    player: Player,
     tasks: Sequence[Task],
     setup: EvalSetup,
     *,

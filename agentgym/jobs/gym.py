@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import TypedDict
 
 from agentgym.agents import Agent, Chat
 from agentgym.components import name_of
@@ -15,8 +16,9 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import ByAgent, Door
+from agentgym.rollout.by_agent import AgentPlayer, Door
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.continuation import check_template
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
@@ -26,11 +28,23 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
-from agentgym.sandbox import Capabilities, SandboxBackend
+from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
 from agentgym.tools import Schema, Toolbox
 from agentgym.types import Task
 
 SAMPLED_TASKS = 64  # of each split, whose prompts are measured before anything is started
+
+
+class _Shared(TypedDict):
+    """What every player has."""
+
+    environment: Environment
+    renderer: ChatRenderer
+    generator: Generator
+    scorer: Scorer
+    config: RolloutConfig
+    sandbox: Sandbox | None
+    activity: Activity
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +52,7 @@ class Gym:
     """Opened once for each job; call `close` at the end."""
 
     environment: Environment
-    renderer: ChatRenderer
+    chat: ChatRenderer | None  # None where the policy is known by its messages alone
     scorer: Scorer
     backend: SandboxBackend | None
     capabilities: Capabilities | None  # of the backend, on this machine
@@ -49,22 +63,35 @@ class Gym:
 
     @classmethod
     async def open(
-        cls, recipe: Recipe, model_path: Path, registry: PluginRegistry, reporter: Reporter, *, training: bool = True
+        cls,
+        recipe: Recipe,
+        model_path: Path | None,
+        registry: PluginRegistry,
+        reporter: Reporter,
+        *,
+        training: bool = True,
     ) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox.
 
-        training: whether tasks of the train split are played too.
+        model_path: None where the policy is behind a server, which writes the conversations itself. training:
+        whether tasks of the train split are played too.
         """
-        environment, scorer, train, test = prepare(recipe, registry, training=training)
-        renderer = open_renderer(recipe.model, model_path, registry)
+        environment, scorer, train, test = prepare(recipe, registry, training=training, here=model_path is not None)
+        renderer = None if model_path is None else open_renderer(recipe.model, model_path, registry)
         some = [*train, *test]
-        turns = recipe.rollout.max_turns or environment.max_turns
-        shapes = {tuple(message["role"] for message in task.prompt) for task in some}
         tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
-        for note in {check_template(renderer, roles, turns=turns, tools=tools) for roles in shapes} - {""}:
-            reporter.note(note)
-        for tasks in [train, test] if training else [test]:
-            _check_prompts(recipe, renderer, tasks, tools)
+        if renderer is not None:
+            turns = recipe.rollout.max_turns or environment.max_turns
+            shapes = {tuple(message["role"] for message in task.prompt) for task in some}
+            for note in {check_template(renderer, roles, turns=turns, tools=tools) for roles in shapes} - {""}:
+                reporter.note(note)
+            for tasks in [train, test] if training else [test]:
+                _check_prompts(recipe, renderer, tasks, tools)
+        elif not isinstance(recipe.agent, Chat):
+            raise UserError(
+                f"the agent {name_of('agents', recipe.agent)!r} cannot play with a policy behind a server; give "
+                "a model's folder, or leave the agent out"
+            )
         agent = recipe.agent
         async with AsyncExitStack() as undo:
             undo.push_async_callback(agent.close)
@@ -74,7 +101,7 @@ class Gym:
             backend, capabilities = await _open_sandbox(recipe, some, registry, reporter)
             gym = cls(
                 environment=environment,
-                renderer=renderer,
+                chat=renderer,
                 scorer=scorer,
                 backend=backend,
                 capabilities=capabilities,
@@ -101,31 +128,30 @@ class Gym:
         self.stack.push_async_callback(agent.close)
         self.door = await self.stack.enter_async_context(Endpoint())
 
-    def player(self, generator: Generator) -> EpisodePlayer:
-        sandbox = watched(self.backend, self.activity) if self.backend is not None else None
-        return EpisodePlayer(
-            environment=self.environment,
-            renderer=self.renderer,
-            generator=generator,
-            scorer=self.scorer,
-            config=self.recipe.rollout,
-            sandbox=sandbox,
-            activity=self.activity,
-            by_agent=self._by_agent(generator),
-        )
+    @property
+    def renderer(self) -> ChatRenderer:
+        assert self.chat is not None, "a policy behind a server writes its conversations itself"
+        return self.chat
 
-    def _by_agent(self, generator: Generator) -> ByAgent | None:
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """For episodes: its calls are seen in the activity."""
+        return watched(self.backend, self.activity) if self.backend is not None else None
+
+    def player(self, generator: Generator) -> EpisodePlayer:
+        shared: _Shared = {
+            "environment": self.environment,
+            "renderer": self.renderer,
+            "generator": generator,
+            "scorer": self.scorer,
+            "config": self.recipe.rollout,
+            "sandbox": self.sandbox,
+            "activity": self.activity,
+        }
         if self.door is None:
-            return None
-        return ByAgent(
-            agent=self.recipe.agent,
-            name=name_of("agents", self.recipe.agent),
-            door=self.door,
-            renderer=self.renderer,
-            generator=generator,
-            config=self.recipe.rollout,
-            activity=self.activity,
-        )
+            return EpisodePlayer(**shared)
+        agent = self.recipe.agent
+        return AgentPlayer(agent=agent, name=name_of("agents", agent), door=self.door, **shared)
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
@@ -170,15 +196,17 @@ def open_renderer(model: ModelConfig, model_path: Path, registry: PluginRegistry
 
 
 def prepare(
-    recipe: Recipe, registry: PluginRegistry, *, training: bool = True
+    recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True
 ) -> tuple[Environment, Scorer, list[Task], list[Task]]:
     """The environment with its options, its rewards, and the first tasks of training and of those held out.
 
-    Starts nothing and needs no model. Raises UserError for what none of them can be.
+    Starts nothing and needs no model. here: whether our generators sample from the policy. Raises UserError for what
+    none of them can be.
     """
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
     scorer = Scorer.of(environment, registry, recipe.rewards)
-    _check_lengths(recipe)
+    if here:
+        _check_lengths(recipe)
     drawn = recipe.task_sampler.tasks(environment, recipe.loop.seed, 0)
     train = list(islice(drawn, SAMPLED_TASKS)) if training else []  # an evaluation set has none
     return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))

@@ -189,7 +189,9 @@ async def _trainer(
             reference = ReferenceModel(setup, runtime=runtime)
             stack.push_async_callback(reference.close)
             await reference.start()
-        yield trainer, TitanLearner(trainer=trainer, reference=reference, activity=Activity())
+        weights = recipe.rollout.branch_weights
+        learner = TitanLearner(trainer=trainer, reference=reference, activity=Activity(), branch_weights=weights)
+        yield trainer, learner
 
 
 async def _figures(learner: TitanLearner, step: int, trained: list[Group], skipped: list[Group]) -> dict[str, float]:

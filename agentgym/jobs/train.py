@@ -16,8 +16,8 @@ from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import MetricSink, PluginRegistry
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
-from agentgym.jobs.evaluate import measure
 from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
 from agentgym.jobs.resume import resumed_state, undo_later_steps
@@ -274,7 +274,7 @@ class TrainJob:
         """Of the weights that the generators hold, which are those after `step`."""
         name = checkpoint_name(step)
         return await measure(
-            self.gym, self.generator, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
+            self.gym, self.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
     async def _check_sync(self, step: int) -> dict[str, float]:

@@ -12,6 +12,7 @@ from agentgym.models.device import pick_device
 from agentgym.models.resolve import TINY, model_config
 from agentgym.models.smollm2 import SMOLLM2
 from agentgym.models.tiny import policy_path, policy_recipe
+from agentgym.rollout.outside.config import served_name
 
 LENGTHS = ("trainer.seq_len", "generator.max_model_len", "rollout.max_episode_tokens")
 TURN_LENGTH = "rollout.max_turn_tokens"
@@ -22,6 +23,8 @@ MAX_LENGTH = {"cpu": 1024, "cuda": 4096}  # tokens, where the model's own contex
 MAX_LENGTHS = {SMOLLM2: {"cpu": 1024, "cuda": 2048}}  # of models that lose the thread before their context is full
 LENGTH_STEP = 64  # rows are shared by the ranks of tensor parallelism
 LearningRates: TypeAlias = Sequence[tuple[int, float]]
+OF_SERVERS = {TURN_LENGTH: 4096, "rollout.max_episode_tokens": 32768, "rollout.episode_time_s": 3600.0}
+"""For a policy behind a server: thoughts count, and nothing of it has to fit into a machine here."""
 LEARNING_RATES: LearningRates = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
 """Least number of parameters, and where to start with full fine-tuning by AdamW."""
 
@@ -39,6 +42,8 @@ def model_defaults(path: str, given: Mapping[str, object], rates: LearningRates 
     given: the fields that a recipe or the command line sets, by dotted key. Lengths follow those that are given.
     rates: other learning rates than those of reinforcement learning, also for the shipped policy.
     """
+    if served_name(path) is not None:
+        return {key: Default(value=value, source="a policy behind a server") for key, value in OF_SERVERS.items()}
     if path == TINY:
         own = {
             f"{section}.{name}": Default(value=value, source=f"recipe of {TINY}")

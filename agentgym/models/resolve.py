@@ -12,6 +12,7 @@ from agentgym.models.architecture import Architecture, architecture_of, read_con
 from agentgym.models.released import released_config
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
+from agentgym.rollout.outside.config import served_name
 
 TINY = "builtin:tiny"
 
@@ -56,6 +57,11 @@ def known_architecture(path: str) -> Architecture | None:
 
 def local_folder(path: str) -> Path | None:
     """None for a hub name; a package's model is converted. Raises UserError for what can only be local and is not."""
+    if served_name(path) is not None:
+        raise UserError(
+            f"{path!r} is a model that a server holds: it can be measured with `agentgym eval` and `agentgym compare`, "
+            "and played by hand with `agentgym chat`, but its weights are not here"
+        )
     if path == TINY:
         return policy_path()
     if path == SMOLLM2:

@@ -15,12 +15,9 @@ from typing import Final, NoReturn, Protocol
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Reply
 from agentgym.errors import InfraError, UserError, waited_for
-from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.conversation import CallAnswer, CallRequest, EpisodeSeat, Seat
-from agentgym.rollout.generator import Generator
+from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
 from agentgym.sandbox import Session
 from agentgym.tools import Schema, ToolCall
@@ -49,16 +46,15 @@ class Door(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class ByAgent:
-    """Takes the turns of all episodes of a run. name: of the agent, for errors."""
+class AgentPlayer(EpisodePlayer):
+    """An agent's program takes the turns. name: of the agent, for errors.
+
+    A program that fails, hangs or ends too early leaves an outcome of its own on the episode.
+    """
 
     agent: Agent
     name: str
     door: Door
-    renderer: ChatRenderer
-    generator: Generator
-    config: RolloutConfig
-    activity: Activity
 
     @property
     def wants_session(self) -> bool:
@@ -67,18 +63,13 @@ class ByAgent:
     def place(self) -> AbstractAsyncContextManager[None]:
         return self.agent.place()
 
-    async def play(self, runner: EpisodeRunner, *, greedy: bool) -> None:
-        """One episode, from the environment's start to its end.
-
-        A program that fails, hangs or ends too early leaves an outcome of its own on the episode. Raises
-        EpisodeBroken for what failed around it.
-        """
+    async def _turns(self, runner: EpisodeRunner) -> None:
         seat = _CountedSeat(
             self.renderer,
             self.generator,
             self.config,
             runner.episode,
-            greedy=greedy,
+            greedy=self.greedy,
             activity=self.activity,
             until_s=runner.until_s,
         )
@@ -146,7 +137,7 @@ class ByAgent:
         if error is not None:
             desk.note("failure", _described(error))
         if not in_time:
-            self._end_for_time(runner)
+            self._end_at_limit(runner)
         elif episode.stop is not None:
             return
         elif isinstance(error, (InfraError, UserError)):
@@ -158,7 +149,7 @@ class ByAgent:
         else:
             episode.stop = Stop.MAX_TURNS if desk.spent else Stop.ABANDONED
 
-    def _end_for_time(self, runner: EpisodeRunner) -> None:
+    def _end_at_limit(self, runner: EpisodeRunner) -> None:
         """The program's fault, unless the environment and its sandbox took half of the time."""
         episode, limit_s = runner.episode, self.config.episode_time_s
         episode.stop = Stop.TIME

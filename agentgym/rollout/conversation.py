@@ -18,13 +18,13 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn, assistant_message
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.episode import derive_seed, end_for_time, sampled
+from agentgym.rollout.episode import derive_seed, sampled
 from agentgym.rollout.free_seat import FreeSeat
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.normal_form import Heard, spoken_key, tools_key
 from agentgym.rollout.prompting import prompt_ids, understood
 from agentgym.rollout.reading import Reading, answer_of, read_turn
-from agentgym.rollout.runner import EpisodeBroken
+from agentgym.rollout.runner import EpisodeBroken, end_for_time
 from agentgym.rollout.seat import CallAnswer, CallRefused, CallRequest, Seat
 from agentgym.rollout.tree import Place, Spoken, Tree
 from agentgym.tools import Schema, ToolCall

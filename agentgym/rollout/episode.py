@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import time
 from array import array
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from agentgym.env import Environment
-from agentgym.errors import InfraError, waited_for
+from agentgym.errors import InfraError
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
-from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import Sandbox
+from agentgym.rollout.player import Player
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
 from agentgym.types import (
     Completion,
     Episode,
     ErrorRecord,
     FinishReason,
     GenerateRequest,
-    Outcome,
     SamplingParams,
     Stop,
-    Task,
     TokenPrefix,
     Turn,
 )
@@ -40,19 +33,6 @@ def derive_seed(*parts: object) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-class Turns(Protocol):
-    """What takes an episode's turns instead of the loop below: see `agentgym.rollout.by_agent`."""
-
-    @property
-    def wants_session(self) -> bool: ...
-
-    def place(self) -> AbstractAsyncContextManager[None]: ...
-
-    async def play(self, runner: EpisodeRunner, *, greedy: bool) -> None:
-        """Ends with `episode.stop` set. Raises EpisodeBroken."""
-        ...
 
 
 async def sampled(
@@ -78,93 +58,19 @@ async def sampled(
         activity.end("generate", call)
 
 
-def end_for_time(episode: Episode, config: RolloutConfig) -> None:
-    """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
-    episode.stop = Stop.TIME
-    limit_s, times_s = config.episode_time_s, episode.timing_s
-    tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
-    if tokens_s * 2 < limit_s:
-        message = (
-            f"the episode took longer than rollout.episode_time_s = {limit_s:g}; it waited for the policy's tokens "
-            f"for {tokens_s:.3g} s, and for the environment and its sandbox for the rest"
-        )
-        raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
-
-
 @dataclass(slots=True, kw_only=True)
-class EpisodePlayer:
-    """What all episodes of a run share. greedy: the likeliest token is taken, whatever config.temperature is.
+class EpisodePlayer(Player):
+    """The built-in chat loop: the policy is a generator."""
 
-    by_agent: a program plays, and asks the policy through an endpoint; None is the loop below.
-    """
-
-    environment: Environment[Any]
     renderer: ChatRenderer
     generator: Generator
-    scorer: Scorer
-    config: RolloutConfig
-    sandbox: Sandbox | None
-    activity: Activity
-    greedy: bool = False
-    by_agent: Turns | None = None
-
-    async def play(self, task: Task, *, episode_id: str, seed: int) -> Episode:
-        """One scored episode. What fails is on the episode, never raised, unless it is a bug of ours."""
-        retries = 0
-        while True:
-            episode = Episode(episode_id=episode_id, task=task, seed=seed, retries=retries)
-            runner = EpisodeRunner(
-                environment=self.environment,
-                scorer=self.scorer,
-                config=self.config,
-                sandbox=self.sandbox,
-                episode=episode,
-                wants_session=self.by_agent is not None and self.by_agent.wants_session,
-            )
-            try:
-                if runner.needs_session or self.by_agent is not None:
-                    async with AsyncExitStack() as stack:  # these waits are not counted in the episode's time
-                        if self.by_agent is not None:
-                            await stack.enter_async_context(self.by_agent.place())
-                        await runner.lease(stack)
-                        await self._play(runner)
-                else:
-                    await self._play(runner)
-                await runner.score()
-                return episode
-            except EpisodeBroken as broken:
-                episode.stop = episode.stop or Stop.ERROR
-                episode.outcome, episode.error = Outcome.INFRA_ERROR, broken.record
-                if not broken.retry or retries >= self.config.max_retries:
-                    return episode
-                retries += 1
-
-    async def _play(self, runner: EpisodeRunner) -> None:
-        episode = runner.episode
-        began = time.monotonic()
-        runner.until_s = asyncio.get_running_loop().time() + self.config.episode_time_s
-        try:
-            async with runner.started():
-                if self.by_agent is None:
-                    await self._turns(runner)
-                else:
-                    await self.by_agent.play(runner, greedy=self.greedy)
-        except EpisodeTimeOver as over:
-            assert over.__cause__ is not None
-            if (cause := waited_for(over.__cause__)) is not None:
-                episode.stop = Stop.TIME
-                raise EpisodeBroken.by("sandbox", cause, retry=True) from over
-            end_for_time(episode, self.config)
-            episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
-        finally:
-            episode.timing_s["episode_s"] = time.monotonic() - began
 
     async def _turns(self, runner: EpisodeRunner) -> None:
         episode, config = runner.episode, self.config
         ids = array("I", self.renderer.prompt(episode.messages, await runner.schemas()))
         while True:
             room = config.max_episode_tokens - len(ids)
-            left_s = runner.until_s + episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
+            left_s = runner.left_s
             if room < 1:
                 episode.stop = Stop.EPISODE_TOKENS
                 if not episode.turns:
@@ -173,7 +79,7 @@ class EpisodePlayer:
                     raise EpisodeBroken(record, retry=False)
                 return
             if left_s <= 0:
-                end_for_time(episode, self.config)
+                end_for_time(episode, config)
                 return
             time_s = min(left_s, config.generate_timeout_s)
             request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
@@ -183,7 +89,7 @@ class EpisodePlayer:
             if turn.finish_reason is FinishReason.TIME:
                 cut = Stop.TIME
                 if time_s == left_s:
-                    end_for_time(episode, self.config)
+                    end_for_time(episode, config)
             elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying
                 cut = Stop.EPISODE_TOKENS if room <= config.max_turn_tokens else Stop.TURN_TOKENS
             if cut is not None:

@@ -20,6 +20,7 @@ Key: TypeAlias = tuple[str, str, tuple[CallKey, ...], tuple[int, int]]
 """Role, text, calls, and of a tool's message the call that it answers: which turn before it, which call of that."""
 
 _NO_CALL = (-1, -1)
+_ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def spoken_key(content: str, calls: Iterable[ToolCall]) -> Key:
 
 def tools_key(tools: Sequence[Schema]) -> str:
     """Two calls with the same tools have the same key."""
-    return json.dumps(list(tools), sort_keys=True) if tools else ""
+    return _ENCODER.encode(list(tools)) if tools else ""
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
@@ -111,15 +112,18 @@ def _spoken(message: Message, calls: Sequence[ToolCall], ids: Sequence[str]) -> 
 
 
 def _written(arguments: Mapping[str, Json]) -> str:
-    return json.dumps(_plain(arguments), sort_keys=True)
+    return _ENCODER.encode(_plain(arguments))
 
 
 def _plain(value: Json) -> Json:
     """Whole numbers as such: some languages have one kind of number."""
+    kind = type(value)
+    if kind is str or kind is int:  # most are
+        return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+    if kind is dict or isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in cast("Mapping[str, Json]", value).items()}
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     return value

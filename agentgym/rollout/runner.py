@@ -47,6 +47,19 @@ class EpisodeTimeOver(Exception):
     """The episode's time ended in a call into the environment. Its cause says what that was waiting for."""
 
 
+def end_for_time(episode: Episode, config: RolloutConfig) -> None:
+    """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
+    episode.stop = Stop.TIME
+    limit_s, times_s = config.episode_time_s, episode.timing_s
+    tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
+    if tokens_s * 2 < limit_s:
+        message = (
+            f"the episode took longer than rollout.episode_time_s = {limit_s:g}; it waited for the policy's tokens "
+            f"for {tokens_s:.3g} s, and for the environment and its sandbox for the rest"
+        )
+        raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
+
+
 @dataclass(slots=True, kw_only=True)
 class EpisodeRunner:
     """One attempt at an episode. The player hands in the agent's turns; the record is on `episode`.
@@ -152,6 +165,11 @@ class EpisodeRunner:
         self.context.messages.extend(told)
         return told
 
+    @property
+    def left_s(self) -> float:
+        """Of the episode's time; waits in a queue are not counted."""
+        return self.until_s + self.episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
+
     async def schemas(self) -> Sequence[Schema] | None:
         """Of the episode's tools; None where it has none."""
         tools = self.context.tools
@@ -220,8 +238,7 @@ class EpisodeRunner:
             times_s["environment_s"] = times_s.get("environment_s", 0.0) + time_s() - began
 
     async def _limited(self, begun: Begun[Answer]) -> Answer:
-        until_s = self.until_s + self.episode.timing_s.get("queue_s", 0.0)
-        left_s, limit_s = until_s - asyncio.get_running_loop().time(), self.config.env_timeout_s
+        left_s, limit_s = self.left_s, self.config.env_timeout_s
         try:
             async with asyncio.timeout(min(left_s, limit_s)) as limit:
                 return await begun

@@ -15,11 +15,10 @@ from agentgym.jobs.metrics import rollout_metrics
 from agentgym.rewards import Reward
 from agentgym.rl.ending import nothing_left
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import ByAgent
+from agentgym.rollout.by_agent import AgentPlayer
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.conversation import CallRefused, CallRequest
-from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.scoring import Scorer
 from agentgym.types import Group, Outcome, Stop, Task
@@ -114,11 +113,13 @@ def play(tokenizer, speaking):
             shared = {"renderer": ChatRenderer(tokenizer), "generator": run.generator, "config": limits}
             shared["activity"] = Activity()
             right = Reward(name="right", function=lambda episode: float(episode.success), low=-1.0, inline=True)
-            player = EpisodePlayer(
+            player = AgentPlayer(
                 environment=run.environment,
                 scorer=Scorer([right], {"right": 1.0}),
                 sandbox=None,
-                by_agent=ByAgent(agent=Program(), name="program", door=run.hall, **shared),
+                agent=Program(),
+                name="program",
+                door=run.hall,
                 **shared,
             )
             episode = await player.play(TASK, episode_id="e", seed=7)

@@ -8,12 +8,12 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from agentgym.cli.commands.eval import add_eval_arguments, eval_flags
+from agentgym.cli.commands.eval import add_eval_arguments, eval_flags, refuse_server_options
 from agentgym.cli.comparing import Plan, Side, find_side, plan_sides, unfinished
 from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, recipe_help
-from agentgym.cli.results import HEADER, difference_line, eval_row
+from agentgym.cli.results import HEADER, USAGE_HEADER, difference_line, eval_row, usage_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """
 Compare two policies task by task: the difference with a 95% interval, the tasks won and lost with their episodes,
 and what differs in the two configs. A and B are checkpoints, runs (their last checkpoints), folders of `agentgym eval`,
-Hugging Face folders, hub names or builtin:tiny.
+Hugging Face folders, hub names, builtin:tiny, or openai:NAME at --base-url (docs/outside_policies.md).
 
 What is saved is taken as it is. What is missing is played with the tasks, seeds and environment of the other side, or
 of A where both are missing, and saved in --evals-dir; an interrupted comparison goes on when it is called again.
@@ -39,6 +39,7 @@ agentgym compare runs/math-1/checkpoints/step-000020 runs/math-1 --samples 4
 agentgym compare runs/math-1 runs/math-2 --tasks 200 --greedy --dry-run
 agentgym compare runs/math-1 runs/math-2 --tasks 50 --again
 agentgym compare evals/math-1 evals/math-2 --allow-mismatch
+agentgym compare runs/math-1 openai:qwen3-8b --base-url http://127.0.0.1:8000/v1
 agentgym compare runs/math-1 runs/math-2 --json
 """
 TAKES_OVERRIDES = True
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         shell.say(recipe_help())
         return 0
     sides = (find_side(arguments.first), find_side(arguments.second))
+    refuse_server_options([side.policy for side in sides if side.policy], arguments)
     plans = plan_sides(sides, eval_flags(arguments), arguments, shell)
     if arguments.dry_run:
         return _show_plan(plans, arguments, shell)
@@ -130,6 +132,9 @@ def _show(
 ) -> None:
     success, tasks = found.success, found.success.num_tasks
     shell.say_table(HEADER, [(one.name, *eval_row(one.result)[1:]) for one in (first, second)])
+    if asked := [usage_row(one.result) for one in (first, second) if one.result.usage]:
+        shell.say("")
+        shell.say_table(USAGE_HEADER, asked)
     for line in differs:
         shell.say(f"not the same: {line}")
     apart = f"; {found.num_unpaired} episodes have no partner" if found.num_unpaired else ""

