@@ -10,7 +10,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: train test test-hostile test-vllm test-agents lint setup setup-test clean help
+.PHONY: environments train test test-hostile test-vllm test-agents lint setup setup-test clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -19,10 +19,10 @@ train: setup ## set up, then train the tiny policy that ships with the package o
 	@$(VENV)/bin/agentgym train --env code_exec $(ARGS)
 
 test: setup-test lint ## set up, then run the tests: all but the GPU's and the hostile ones
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS)
 
 test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 lint: setup-test
 	@$(VENV)/bin/ruff check --quiet .
@@ -79,6 +79,8 @@ $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 
 test-agents: $(AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
 	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup tests/serve/clients tests/plugins/agents -m agents $(ARGS)
+
+environments: $(VLLM)/.installed $(AGENTS)/.installed
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) $(VLLM) $(AGENTS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import pluggy
 
@@ -24,7 +24,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_class, import_object, is_import_path
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
-from agentgym.types import Json
+from agentgym.sinks import MetricSink
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +36,6 @@ EnvironmentFactory: TypeAlias = Callable[..., Environment]
 """Called with the recipe's `env.options` as keyword arguments."""
 SandboxFactory: TypeAlias = SandboxPlugin | Callable[[SandboxOptions], SandboxBackend]
 """A plain function or class declares nothing, so it is chosen by its name only."""
-
-
-class MetricSink(Protocol):
-    """Where a run's metrics go besides its own folder."""
-
-    def open(self, run_dir: str, config: Mapping[str, Json]) -> None: ...
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 SinkFactory: TypeAlias = Callable[[], MetricSink]

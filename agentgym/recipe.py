@@ -91,12 +91,21 @@ class EvalConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
-    """sinks: plugins that get the metrics besides the run's own files. evals_dir: what `agentgym eval` saves."""
+    """sinks: plugins that get the metrics besides the run's own files. evals_dir: what `agentgym eval` saves.
+
+    trainer_logprobs: whether saved episodes have the trainer's log-probabilities beside the sampler's.
+    """
 
     runs_dir: str = "runs"
     evals_dir: str = "evals"
     sinks: tuple[str, ...] = ("tensorboard",)
+    episodes_every: int = 10  # steps between the tables of a group's episodes in sinks that show them; 0 is none
     save_episodes: bool = True
+    trainer_logprobs: bool = True
+
+    def __post_init__(self) -> None:
+        if self.episodes_every < 0:
+            raise ValueError(f"logging.episodes_every is {self.episodes_every}; give 0 for none, or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import SftConfig, SftRecipe
 from agentgym.recipe import Recipe
+from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, VersionSpan
@@ -104,6 +105,8 @@ class NoJobs:
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
+    replay = evaluate
+
 
 class EvaluationBegins(BaseException):
     """The arguments of `agentgym eval` were accepted."""
@@ -175,11 +178,12 @@ def make_run(path: Path) -> None:
     tuned = to_mapping(SftRecipe(sft=SftConfig(data=("talks.jsonl",))))
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(tuned if path.name == "warm" else to_mapping(Recipe()))
-        for step in (1, 12, 20):
+        for step in (1, 12, 19, 20):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])
             run.save_evaluation(step, [episodes])
             (run.checkpoint_dir(step) / "hf").mkdir(parents=True)
+            save_position(run, step, {"step": step})
         run.set_status(RunStatus.DONE)
 
 

@@ -123,5 +123,7 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_
         with contextlib.suppress(UserError):  # no success was reported: nothing to draw
             shell.say("\n" + terminal_plot(series(rows, key)))
     drawn = (folder.path / "curve.png").is_file()
+    if result.stopped:
+        shell.say(f"\n{result.stopped}; continue it: agentgym train --resume {folder.path}")
     shell.say(f"\nrun       {folder.path}" + ("  (curve.png, metrics.jsonl)" if drawn else ""))
     shell.say(f"episodes  agentgym episodes {folder.path}")

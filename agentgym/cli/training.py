@@ -65,8 +65,10 @@ def run_training(
         resume = before is not None
         job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
         result = drive(job, reporter.note)
-        folder.set_status(RunStatus.DONE, result.nothing_left)
-        folder.event("done")
+        folder.set_status(
+            RunStatus.INTERRUPTED if result.stopped else RunStatus.DONE, result.stopped or result.nothing_left
+        )
+        folder.event(result.stopped or "done")
         if rows := with_held_out(folder, HELD_OUT):
             try:
                 write_png(rows, folder.path / "curve.png", folder.name)

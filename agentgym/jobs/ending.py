@@ -22,7 +22,8 @@ from agentgym.runs.report import Reporter
 class TrainResult:
     """first, last: the same held-out tasks with the same seeds; None where they were not measured.
 
-    steps: that were done. nothing_left: why they are fewer than the recipe's, where no group had signal any more.
+    steps: that were done. Why they are fewer than the recipe's: nothing_left, where no group had signal any more;
+    stopped, where somebody asked for it, and then the run can be resumed.
     """
 
     run_dir: Path
@@ -31,6 +32,7 @@ class TrainResult:
     last: EvalResult | None
     difference: PairedDifference | None
     nothing_left: str = ""
+    stopped: str = ""
 
 
 async def measure_end(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ from agentgym.config import to_mapping
 from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
-from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.hooks import PluginRegistry
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.measure import measure
@@ -22,6 +23,7 @@ from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
 from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
+from agentgym.jobs.steering import Helm
 from agentgym.jobs.watchdog import watched
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
@@ -35,9 +37,11 @@ from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream, held_out_tasks
 from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.checkpoints import prune, save_position
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
+from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
@@ -105,10 +109,19 @@ class TrainJob:
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
     tasks: TaskStream = field(init=False)
+    loop: TrainingLoop = field(init=False)
+    learner: TitanLearner = field(init=False)
+    helm: Helm = field(init=False)
     done: int = 0  # steps
+
+    @property
+    def keeps_logprobs(self) -> bool:
+        logging = self.recipe.logging
+        return logging.save_episodes and logging.trainer_logprobs
 
     async def run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
+        self.helm = Helm(self.folder)
         await self._start()
         if state.position is None:
             await self._save(Position())
@@ -120,13 +133,14 @@ class TrainJob:
         without_signal = await self._train()
         ended = await self._end_early(without_signal) if without_signal else ""
         first = state.first_eval
-        if recipe.eval.at_end and self.done:
+        stopped = self.helm.stopped if self.done < recipe.loop.steps else ""
+        if recipe.eval.at_end and not stopped and self.done:
             await self.generator.update_weights(self.done)  # a changed loop may have held them back
             last = await self._evaluate(self.done, recipe.eval.tasks)
             result = compare_ends(self.folder, self.reporter, self.done, first, last)
         else:
             result = TrainResult(run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None)
-        return replace(result, nothing_left=ended)
+        return replace(result, nothing_left=ended, stopped=stopped)
 
     async def _start(self) -> None:
         recipe, stack = self.recipe, self.stack
@@ -171,6 +185,7 @@ class TrainJob:
             temperature=recipe.rollout.temperature,
             publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
+            keep_logprobs=self.keeps_logprobs,
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
@@ -197,10 +212,11 @@ class TrainJob:
         recipe = self.recipe
         position = self.state.position or Position()
         self.done = position.step
-        learner = TitanLearner(
+        self.learner = learner = TitanLearner(
             trainer=self.trainer,
             reference=self.reference,
             activity=self.gym.activity,
+            keep_logprobs=self.keeps_logprobs,
             branch_weights=recipe.rollout.branch_weights,
         )
         self.tasks = recipe.task_sampler.stream(
@@ -210,7 +226,7 @@ class TrainJob:
             in_flight=recipe.loop.num_slots,
             state=position.tasks,
         )
-        loop = TrainingLoop(
+        self.loop = loop = TrainingLoop(
             config=recipe.loop,
             tasks=self.tasks,
             rollout=self._rollout,
@@ -219,6 +235,7 @@ class TrainJob:
             after_step=self._after_step,
             position=position,
         )
+        self.helm.begin(self.done)
         self.change_loop(loop)
         self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
         before = await self.generator.metrics()
@@ -262,13 +279,32 @@ class TrainJob:
             result = await self._evaluate(step, loop.eval_tasks)
             metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
+        tables = self.recipe.logging.episodes_every
         for sink in self.sinks:
+            if tables and step % tables == 0:
+                show_group(sink, step, record.groups[0])
             sink.log(step, metrics)
         self.reporter.step(step, loop.steps, metrics)
         if self.recipe.logging.save_episodes:
-            self.folder.save_groups(step, record.groups, record.skipped)
+            self.folder.save_groups(step, record.groups, record.skipped, self.learner.trainer_logprobs)
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
             await self._save_after(step, record.next_group)
+        await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
+        self.loop.stopping = bool(self.helm.stopped)
+
+    async def _save_asked(self, record: StepRecord) -> bool:
+        known = self.state.position is not None and self.state.position.step == record.step
+        if not known:
+            await self._save_after(record.step, record.next_group)
+        return known
+
+    async def _evaluate_asked(self) -> bool:
+        """After the last step it is measured anyway."""
+        loop = self.recipe.loop
+        known = self.done == loop.steps or bool(read_record(self.folder, self.done).get("result"))
+        if not known:
+            await self._evaluate(self.done, loop.eval_tasks)
+        return known
 
     async def _evaluate(self, step: int, num_tasks: int) -> EvalResult:
         """Of the weights that the generators hold, which are those after `step`."""

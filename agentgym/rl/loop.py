@@ -63,7 +63,8 @@ class TrainingLoop:
     hold the step's weights; it may save and evaluate.
 
     generator: gets each step's weights. staleness_bound: no trained group may be older, which is asserted;
-    None is config.max_staleness, and generators that lag behind need more.
+    None is config.max_staleness, and generators that lag behind need more. stopping: set by `after_step`, it makes
+    this step the last.
     """
 
     config: LoopConfig
@@ -74,6 +75,7 @@ class TrainingLoop:
     after_step: AfterStep
     position: Position = field(default_factory=Position)
     staleness_bound: int | None = None
+    stopping: bool = False
     _slots: asyncio.Semaphore = field(init=False)
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
 
@@ -94,6 +96,8 @@ class TrainingLoop:
                     without_signal = skipped
                     break
                 await self.after_step(await self._step(step, groups, skipped))
+                if self.stopping:
+                    break
             sampler.cancel()
             while not self._pending.empty():
                 self._pending.get_nowait().cancel()

@@ -129,6 +129,12 @@ class EpisodeSeat:
                 record = ErrorRecord(source="prompt", kind="prompt_too_long", message=self._too_long)
                 self.broken = self.broken or EpisodeBroken(record, retry=False)
 
+    def count(self, request: CallRequest) -> int:
+        """The tokens of the prompt that `call` would send. Raises CallRefused."""
+        talk, key = understood(request), tools_key(request.tools)
+        tools = self._tree.tools(key, request.tools)
+        return len(prompt_ids(self._renderer, self._tree.find(key, talk), tools))
+
     def conversation(self) -> list[Message]:
         """The messages up to the last turn, that one included; other branches are not in it."""
         return self._tree.last_conversation()

@@ -101,6 +101,7 @@ KEYS = frozenset(
      "staleness", "tool_calls", "tool_errors", "branches", "retries", "error", "error_text", "seconds")
 )  # fmt: skip
 """The columns of an index. One that lacks some was written before they were added, and is made again."""
+SHARED = frozenset(("task_id", "split", "outcome", "stop", "error", "error_text"))
 
 
 def save_episodes(path: Path, records: Sequence[Mapping[str, Json]]) -> None:
@@ -148,17 +149,14 @@ def read_index(path: Path, mark: str) -> FileIndex | None:
         record = json.loads(path.read_bytes())
         if record["format"] != FORMAT or record["mark"] != mark:
             return None
-        columns = {key: [*map(_shared, values)] for key, values in record["columns"].items()}
+        columns = record["columns"]
+        for key in SHARED & columns.keys():  # equal texts become one: those of a column are few
+            columns[key] = [sys.intern(value) if isinstance(value, str) else value for value in columns[key]]
         places = [Place(*place) for place in record["places"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     whole = all(len(values) == len(places) for values in columns.values()) and (not places or columns.keys() >= KEYS)
     return FileIndex(mark=mark, places=places, columns=columns) if whole else None
-
-
-def _shared(value: Any) -> Any:
-    """Equal short texts become one: those of a column are few."""
-    return sys.intern(value) if isinstance(value, str) and len(value) <= 40 else value
 
 
 def build_index(path: Path) -> FileIndex:

@@ -42,8 +42,15 @@ class EvaluationFiles:
 
     def add(self, number: int, index: int, episode: Episode) -> None:
         """An episode that has ended: which of task `number`."""
-        place = {"step": self._step, "start_version": self._step, "group_id": number, "index": index}
-        saved = SavedEpisode(**place, advantage=None, trained=False, episode=episode)
+        saved = SavedEpisode(
+            step=self._step,
+            start_version=self._step,
+            group_id=number,
+            index=index,
+            advantage=None,
+            trained=False,
+            episode=episode,
+        )
         append_line(self._part, dump_line(encode_saved(saved)))
 
     def save_episodes(self, rows: Sequence[Sequence[Episode]]) -> None:

@@ -249,13 +249,22 @@ class RunFolder:
 
     # episodes
 
-    def save_groups(self, step: int, trained: Sequence[Group], skipped: Sequence[Group] = ()) -> None:
-        """All episodes of one step, one a line: first those that were trained on, in their order."""
+    def save_groups(
+        self,
+        step: int,
+        trained: Sequence[Group],
+        skipped: Sequence[Group] = (),
+        trainer_logprobs: Mapping[str, list[list[float]]] | None = None,
+    ) -> None:
+        """All episodes of one step, one a line: first those that were trained on, in their order.
+
+        trainer_logprobs: by episode and turn, where they are recorded.
+        """
         records = [
             record
             for groups, used in ((trained, True), (skipped, False))
             for group in groups
-            for record in encode_group(group, step=step, trained=used)
+            for record in encode_group(group, step=step, trained=used, trainer_logprobs=trainer_logprobs)
         ]
         save_episodes(self._episodes(step), records)
 

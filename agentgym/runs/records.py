@@ -8,7 +8,7 @@ a plugin must not end a run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from agentgym.types import (
@@ -38,7 +38,8 @@ class SavedEpisode:
     """One episode of a run's files, with its place in training.
 
     step: the one that trained on it, or that skipped it. index: place in its group. trained: False when
-    its group had no signal and was skipped, and for episodes of an evaluation.
+    its group had no signal and was skipped, and for episodes of an evaluation. trainer_logprobs: of the tokens of
+    each turn, by the weights that the step began with; empty where they were not recorded.
     """
 
     step: int
@@ -48,6 +49,7 @@ class SavedEpisode:
     advantage: float | None
     trained: bool
     episode: Episode
+    trainer_logprobs: list[list[float]] = field(default_factory=list)
 
 
 def encode_saved(saved: SavedEpisode) -> dict[str, Json]:
@@ -61,8 +63,10 @@ def decode_saved(record: Mapping[str, Any]) -> SavedEpisode:
     return SavedEpisode(**{**values, "episode": decode_episode(values["episode"])})
 
 
-def encode_group(group: Group, *, step: int, trained: bool) -> list[dict[str, Json]]:
-    """One record for each episode."""
+def encode_group(
+    group: Group, *, step: int, trained: bool, trainer_logprobs: Mapping[str, list[list[float]]] | None = None
+) -> list[dict[str, Json]]:
+    """One record for each episode. trainer_logprobs: by episode id."""
     advantages = group.advantages or [None] * len(group.episodes)
     return [
         encode_saved(
@@ -74,6 +78,7 @@ def encode_group(group: Group, *, step: int, trained: bool) -> list[dict[str, Js
                 advantage=advantage,
                 trained=trained,
                 episode=episode,
+                trainer_logprobs=(trainer_logprobs or {}).get(episode.episode_id, []),
             )
         )
         for index, (episode, advantage) in enumerate(zip(group.episodes, advantages, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -75,6 +76,11 @@ class TitanTrainer(ServiceActor):
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
         return await self._run(self._engine.train_step, samples)
+
+    @endpoint
+    async def trained_logprobs(self) -> array[float]:
+        """Of the tokens that the last step trained, in the order of its samples; see TrainerSetup.keep_logprobs."""
+        return await self._run(self._engine.trained_logprobs)
 
     @endpoint
     async def clear_gradients(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ class TitanEngine:
         self.step = 0
         self.version = 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
+        self._kept: list[tuple[Sample, tuple[float, ...]]] = []
         self._architecture = read_architecture(Path(setup.model_path))
         self._ranks = join(setup.trainer)
         try:
@@ -64,8 +66,15 @@ class TitanEngine:
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
         totals = Totals(self._loss.metrics, self._ranks.device)
+        kept_RL = torch.zeros(batch.labels.shape, device=self._ranks.device)
         for part in self._parts(batch):
-            self._accumulate(batch.rows(part), weights_RL[part], totals)
+            logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals)
+            if self._setup.keep_logprobs:
+                kept_RL[part] = torch.zeros_like(kept_RL[part]).masked_scatter_(
+                    batch.loss_mask[part].to(self._ranks.device), logprobs_N
+                )
+        if self._setup.keep_logprobs:
+            self._kept = [*zip(samples, unpack(batch, self._ranks.reduce(kept_RL)), strict=True)]
         metrics = totals.finish(self._ranks, batch.num_trained_tokens)
         end_s = time.perf_counter()
         return metrics | {
@@ -107,6 +116,16 @@ class TitanEngine:
 
     def clear_gradients(self) -> None:
         self._built.optimizers.zero_grad()
+
+    def trained_logprobs(self) -> array[float]:
+        """Of the tokens that the last step trained, in the order of its samples, before it changed the weights.
+
+        Raises ValueError without `setup.keep_logprobs`.
+        """
+        if not self._setup.keep_logprobs:
+            raise ValueError("set keep_logprobs: they were not kept")
+        pairs = (zip(sample.loss_mask, values, strict=True) for sample, values in self._kept)
+        return array("f", [value for pair in pairs for mask, value in pair if mask])
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
@@ -199,7 +218,8 @@ class TitanEngine:
         scored_2N = self._model(batch.token_ids.to(device), positions=positions_RL, attention_masks=mask)
         return scored_2N[0], scored_2N[1]
 
-    def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals) -> None:
+    def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals) -> Tensor:
+        """Returns the log-probabilities of the trained tokens, [N], in row order."""
         mask_RL = batch.loss_mask
         logprobs_N, entropy_N = self._forward(batch, mask_RL)
 
@@ -219,3 +239,4 @@ class TitanEngine:
         loss = (result.loss * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         totals.add(loss.detach(), result)
+        return logprobs_N.detach()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentgym.rl.samples import group_samples
+from agentgym.rl.trained import by_turn
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import BranchWeights
 from agentgym.trainer.actor import TitanTrainer
@@ -18,12 +19,15 @@ class TitanLearner:
     """What the loop trains with. reference: None for a loss without a reference model.
 
     branch_weights: see RolloutConfig.
+    keep_logprobs: as in the trainer's setup. trainer_logprobs: of the last step, by episode and turn.
     """
 
     trainer: TrainerClient
     reference: ReferenceModel | None
     activity: Activity
     branch_weights: BranchWeights = "tokens"
+    keep_logprobs: bool = False
+    trainer_logprobs: dict[str, list[list[float]]] = field(default_factory=dict)
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
         samples = group_samples(groups, self.branch_weights)
@@ -34,7 +38,10 @@ class TitanLearner:
                 replace(sample, ref_logprobs=logprobs) for sample, logprobs in zip(samples, ref_logprobs, strict=True)
             ]
         with self.activity.doing("train"):
-            return await self.trainer.call(TitanTrainer.train_step, samples)
+            metrics = await self.trainer.call(TitanTrainer.train_step, samples)
+            if self.keep_logprobs:
+                self.trainer_logprobs = by_turn(groups, await self.trainer.call(TitanTrainer.trained_logprobs))
+            return metrics
 
     async def publish(self, version: int) -> None:
         with self.activity.doing("publish"):

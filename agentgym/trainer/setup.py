@@ -15,6 +15,7 @@ class TrainerSetup:
     temperature: the sampler's, so that log-probabilities are those of the distribution that was sampled from.
     publish_dtype: what `push_weights` stores, the generators' own; checkpoints are float32.
     chat_template: the text that is exported with the weights; empty is that of model_path.
+    keep_logprobs: whether the log-probabilities of a step's tokens are kept until the next, for `trained_logprobs`.
     """
 
     model_path: str
@@ -26,3 +27,4 @@ class TrainerSetup:
     temperature: float = 1.0
     publish_dtype: DType = "float32"
     chat_template: str = ""
+    keep_logprobs: bool = False

@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from agentgym.view.comparing import compare_json, diff_json, sides_json
 from agentgym.view.curves import MAX_POINTS, curves_json, lanes_json, time_json
-from agentgym.view.episode import episode_json
+from agentgym.view.episode import NO_TOKENIZER, episode_json
 from agentgym.view.journal import events_json, log_json
 from agentgym.view.live import live
 from agentgym.view.plays import Plays
@@ -66,6 +66,10 @@ class View:
         return sorted((self.run(place.id) for place in self.roots.places()), key=lambda run: -(run.status()[2] or 0))
 
     def api(self, request: Request) -> Any:
+        return self.about()
+
+    def about(self) -> dict[str, Any]:
+        """What this is, and what it can do."""
         return {
             "name": "agentgym",
             "version": importlib.metadata.version("agentgym"),
@@ -75,7 +79,7 @@ class View:
             "now": time.time(),
         }
 
-    def list(self, request: Request) -> Any:
+    def all(self, request: Request) -> Any:
         return {"runs": [run_row(run) for run in self.runs()]}
 
     def summary(self, request: Request) -> Any:
@@ -114,7 +118,7 @@ class View:
             request.path_params["key"],
             weights=run.field("rewards", {}),
             texts=run.texts if wants_texts else None,
-            text_missing="no tokenizer is known of this run" if wants_texts else "not asked for",
+            text_missing=NO_TOKENIZER if wants_texts else "not asked for",
         )
 
     def diff(self, request: Request) -> Any:
@@ -176,7 +180,7 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
     run = "/api/runs/{run}"
     reads: dict[str, Handler] = {
         "/api": view.api,
-        "/api/runs": view.list,
+        "/api/runs": view.all,
         run: view.summary,
         f"{run}/curves": view.curves,
         f"{run}/lanes": view.lanes,
@@ -196,10 +200,11 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
     routes.append(Route(f"{run}/live", view.live))
     routes.append(Route(f"{run}/steer", _changing(view.steer, 202), methods=["POST"]))
     if view.plays is not None:
-        routes += view.plays.routes(_changing)
+        routes += view.plays.routes(_reading, _changing)
     routes.append(Route("/api/{rest:path}", _missing, methods=["GET", "POST", "DELETE", "PUT", "PATCH"]))
     routes.append(Route("/", functools.partial(_index, page)))
-    routes.append(Mount("/page", StaticFiles(directory=page, check_dir=False)))
+    if page.is_dir():
+        routes.append(Mount("/page", StaticFiles(directory=page)))
     return routes
 
 
@@ -234,10 +239,10 @@ async def read_body(request: Request) -> Mapping[str, Any]:
 
 def as_json(value: Any, status: int = 200) -> Response:
     """Pure ASCII, since episodes hold lone surrogates; what is not finite is null."""
-    return Response(dumps(value), status, media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(as_text(value), status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def dumps(value: Any) -> str:
+def as_text(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=repr)
     except ValueError:

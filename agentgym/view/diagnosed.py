@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from agentgym.errors import UserError
+from agentgym.evals.diagnosis import diagnose_figures, read_evaluations
+from agentgym.runs.folder import RunStatus
 from agentgym.view.run import Run
 
-MISSING = "this version of agentgym says nothing about a run's health yet"
+ENDED_WELL = (RunStatus.RUNNING.value, RunStatus.DONE.value)
 
 
 def diagnosis(run: Run) -> dict[str, Any]:
-    """verdict: learning, not_learning, unclear, broken or unknown. missing: why there is no sentence."""
-    return {"verdict": "unknown", "sentence": "", "problems": [], "missing": MISSING}
+    """verdict: learning, unlearning, no_change, too_early, or unknown. missing: why there is no sentence."""
+    if run.kind == "eval":
+        return _nothing("an evaluation does not learn")
+    status, reason, _ = run.status()
+    ended = "" if status in ENDED_WELL else f"{status}: {reason or 'its process was killed'}"
+    try:
+        found = diagnose_figures(run.log.read(), read_evaluations(run.folder), run.config(), ended)
+    except (UserError, ValueError, KeyError, TypeError) as error:  # of files that another version wrote
+        return _nothing(f"its figures could not be read: {error}")
+    problems = [{**asdict(one), "kind": one.name} for one in found.findings]
+    change = None if found.change is None else asdict(found.change)
+    return {"verdict": found.verdict, "sentence": found.sentence, "problems": problems, "change": change, "missing": ""}
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"verdict": "unknown", "sentence": "", "problems": [], "change": None, "missing": why}

@@ -11,12 +11,13 @@ from agentgym.view.query import group_of, row
 from agentgym.view.table import Table
 
 MAX_TEXT = 200_000  # characters of one message
+NO_TOKENIZER = "no tokenizer is known of this run"
 ORIGINS = ("prompt", "environment", "policy")
 Texts = Callable[[Sequence[int]], "list[str] | None"]
 
 
 def episode_json(
-    table: Table, key: str, *, weights: Mapping[str, float], texts: Texts | None, text_missing: str
+    table: Table, key: str, *, weights: Mapping[str, float], texts: Texts | None, text_missing: str = NO_TOKENIZER
 ) -> dict[str, Any]:
     """`/api/runs/{run}/episodes/{key}`. weights: of the rewards. texts: of token ids. Raises Problem."""
     number, record = table.read(key)

@@ -99,11 +99,11 @@ def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str
     sent: list[bytes] = []
     before = metrics.offset
     lines, was_cut = metrics.lines()
-    at = 0 if was_cut else before
-    if was_cut:
+    at = before
+    if was_cut:  # the curves are loaded again, with these lines
         rows = run.log.read()
-        sent.append(_event("reset", {"last_step": rows[-1].step if rows else None}, 0))
-    for line in lines:
+        sent.append(_event("reset", {"last_step": rows[-1].step if rows else None}, metrics.offset))
+    for line in lines if not was_cut else ():
         at += len(line) + 1
         if (row := parse_row(line)) is not None:
             values = {key: value if math.isfinite(value) else None for key, value in row.metrics.items()}

@@ -87,6 +87,7 @@ class FakeJobs:
     tuned: list[tuple[SftRecipe, bool]] = field(default_factory=list)
     sandbox: str = ""
     nothing_left: str = ""
+    stopped: str = ""
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
@@ -108,7 +109,7 @@ class FakeJobs:
         result = TrainResult(
             run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
         )
-        return replace(result, nothing_left=self.nothing_left)
+        return replace(result, nothing_left=self.nothing_left, stopped=self.stopped)
 
     async def _sft(self, recipe, folder, reporter, resume) -> TrainResult:
         """A step for each conversation of a batch, without an evaluation."""

@@ -39,6 +39,14 @@ def test_a_run_with_nothing_left_to_learn_is_done_and_keeps_the_reason(cli) -> N
     assert (status.status, status.reason) == (RunStatus.DONE, cli.jobs.nothing_left)
 
 
+def test_a_run_that_was_asked_to_stop_ends_well_and_can_be_resumed(cli) -> None:
+    cli.jobs.stopped = "stopped after step 3, as it was asked to"
+    end = cli.train("--name", "one")
+    assert end.code == 0 and f"{cli.jobs.stopped}; continue it: agentgym train --resume runs/one" in end.out
+    status = RunFolder.open("runs/one").status()
+    assert (status.status, status.reason) == (RunStatus.INTERRUPTED, cli.jobs.stopped)
+
+
 def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     Path("r.yaml").write_text("env: {name: other}\nloop: {steps: 5, seed: 1}\noptimizer:\n")
     words = "r.yaml --name one --seed 2 loop.seed=3 --optimizer.lr=1e-3 --loss.clip_low 0.1"

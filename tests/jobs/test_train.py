@@ -19,6 +19,7 @@ from agentgym.jobs.train import train
 from agentgym.recipe import Recipe
 from agentgym.rollout.garbage import THRESHOLDS
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.steering import Steering
 
 pytestmark = pytest.mark.slow
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -232,3 +233,26 @@ def test_a_mistake_in_the_recipe_is_refused_before_anything_starts(lab, override
         asyncio.run(train(recipe, folder, lab.reporter()))
     folder.close()
     assert lab.processes(folder.path) == []
+
+
+@pytest.mark.hostile
+def test_a_run_does_between_two_steps_what_it_was_asked_to_and_goes_on_where_it_stopped(lab):
+    recipe = lab.recipe("loop.steps=4", "loop.checkpoint_every=0", "eval.at_end=false", "loop.eval_tasks=3")
+    folder = lab.new_run(recipe)
+    asked = Steering(folder.path)
+    wishes = {1: ["evaluate", "checkpoint"], 2: ["stop", "checkpoint"]}
+    reporter = lab.reporter(on_step=lambda step: [asked.ask(action) for action in wishes.get(step, [])])
+    first = asyncio.run(train(recipe, folder, reporter))
+    assert (first.steps, first.stopped) == (2, "stopped after step 2, as it was asked to")
+    assert folder.checkpoint_steps() == [0, 1, 2] and folder.episode_steps(evaluation=True) == [1]
+    answers = [(one.action, one.state, one.step, one.text) for one in asked.read()]
+    assert answers == [
+        ("evaluate", "applied", 1, ""), ("checkpoint", "applied", 1, ""), ("stop", "applied", 2, ""),
+        ("checkpoint", "applied", 2, "it was there already"),
+    ]  # fmt: skip
+    second = asyncio.run(train(recipe, folder, lab.reporter(), resume=True))
+    folder.close()
+    assert (second.steps, second.stopped) == (4, "")
+    assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4]
+    trained = trained_episodes(folder)
+    assert len(trained) == len(set(trained)) > 0

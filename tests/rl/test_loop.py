@@ -122,6 +122,20 @@ def test_ends_when_no_group_has_signal_and_gives_back_those_it_played():
     assert [group.group_id for group in records.without_signal] == [4, 5, 6, 7]
 
 
+def test_a_loop_that_is_stopping_ends_with_the_step_that_is_done():
+    def stop_after_3(loop):
+        after_step = loop.after_step
+
+        async def stop(record):
+            await after_step(record)
+            loop.stopping = record.step == 3
+
+        loop.after_step = stop
+
+    learner, records = run(LoopConfig(steps=9, groups_per_step=2), change_loop=stop_after_3)
+    assert [record.step for record in records] == learner.published == [1, 2, 3]
+
+
 def test_no_refills_at_all_are_refused():
     with pytest.raises(ValueError, match=r"loop.max_refills is 0; give at least 1"):
         LoopConfig(max_refills=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fast_clock import fast
-from served import FaultyServer, ScriptedServer, completion
+from policy_servers import FaultyServer, ScriptedServer, completion
 
 from agentgym.config import build
 from agentgym.errors import InfraError, UserError

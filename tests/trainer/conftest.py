@@ -35,6 +35,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         optimizer: OptimizerConfig | None = None,
         publish_dtype: DType = "float32",
         total_steps: int = 20,
+        keep_logprobs: bool = False,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -46,6 +47,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             total_steps=total_steps,
             folder=str(tmp_path / "titan"),
             publish_dtype=publish_dtype,
+            keep_logprobs=keep_logprobs,
         )
         engine = TitanEngine(setup)
         engines.append(engine)

@@ -236,6 +236,21 @@ def test_samples_scored_by_the_trainer_itself_show_no_mismatch(make_engine: Make
     assert "train/mismatch_fresh_max" not in engine.train_step(own)
 
 
+def test_what_a_step_kept_are_the_logprobs_of_its_tokens_before_it(make_engine: MakeEngine) -> None:
+    """Of all microbatches, in the order of the samples; only those that were trained."""
+    samples = [*draw_samples(7), *draw_samples(2, seed=5)]
+    engine = make_engine(keep_logprobs=True, rows_per_microbatch=1)
+    before = engine.logprobs(samples)
+    engine.train_step(samples)
+    wanted = [p for one, row in zip(samples, before, strict=True) for m, p in zip(one.loss_mask, row, strict=True) if m]
+    kept = engine.trained_logprobs()
+    assert len(kept) == sum(one.num_trained_tokens for one in samples) == len(wanted)
+    assert list(kept) == pytest.approx(wanted, abs=1e-5)
+    assert list(kept) != pytest.approx([p for row in engine.logprobs(samples) for p in row if p][: len(kept)], abs=1e-5)
+    with pytest.raises(ValueError, match="keep_logprobs"):
+        make_engine().trained_logprobs()
+
+
 def test_supervised_training_learns_its_samples(make_engine: MakeEngine, samples: list[Sample]) -> None:
     engine = make_engine(loss=CrossEntropy())
     losses = [engine.train_step(samples)["train/loss"] for _ in range(15)]

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from view_runs import HOSTILE, broken, episode, group, task, turn, write_evaluation, write_run, write_step
 
 from agentgym.evals.compare import Saved, compare
+from agentgym.evals.diagnosis import diagnose
 from agentgym.evals.statistics import paired_difference
 from agentgym.runs.episode_index import index_path
 from agentgym.runs.folder import RunFolder
@@ -55,6 +56,14 @@ def test_a_summary_adds_up_what_the_steps_measured(view: TestClient) -> None:
     assert found["episodes"] == {"train": [1, 2, 3], "eval": [0, 3], "count": 3 * 12 + 2 * 16}
     assert found["config"]["loop.steps"] == {"value": 4, "source": "command line"}
     assert found["config"]["env.name"] == {"value": "counting", "source": None}
+
+
+def test_the_sentence_is_that_of_the_command_line(runs: Path, view: TestClient) -> None:
+    found = get(view, "/api/runs/runs:one")["diagnosis"]
+    wanted = diagnose(RunFolder.open(runs / "one"))
+    assert (found["verdict"], found["sentence"]) == (wanted.verdict, wanted.sentence) and found["sentence"]
+    assert [one["kind"] for one in found["problems"]] == [one.name for one in wanted.findings]
+    assert not wanted.findings or found["problems"][0]["advice"] == wanted.findings[0].advice
 
 
 def test_evaluations_are_paired_by_task_with_the_first(view: TestClient) -> None:

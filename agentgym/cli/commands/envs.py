@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from agentgym.cli import environment_checks
-from agentgym.cli.option_docs import OptionDoc, option_docs
 from agentgym.cli.shown_tools import tool_line, tools_of
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
@@ -19,6 +18,7 @@ from agentgym.env import default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
+from agentgym.rollout.option_docs import OptionDoc, option_docs
 from agentgym.types import Json, Split, Task
 
 DESCRIPTION = """

@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import importlib.util
 import webbrowser
+from pathlib import Path
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import Stopped, run_until_stopped
 from agentgym.errors import UserError
+from agentgym.import_path import is_import_path
 
 DESCRIPTION = """
 Open a page about runs in the browser: whether they learn, curves with intervals, staleness, episodes token by token,
@@ -34,6 +36,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="default: 8710, or the next that is free; 0 is any")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an environment of yours to play by hand, as my_env.py:GuessNumber; may be repeated",
+    )
     parser.add_argument("--export", metavar="FILE", help="write one HTML file with the page and its data, and end")
 
 
@@ -42,12 +51,28 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         if importlib.util.find_spec(package) is None:
             raise UserError(f"this needs {package}, which is not installed: pip install 'agentgym[serve]'")
     from agentgym.view.app import View
+    from agentgym.view.export import Export
+    from agentgym.view.plays import Plays
     from agentgym.view.roots import Roots
     from agentgym.view.server import cache_folder, listen, serve
 
-    view = View(Roots.of(arguments.runs), cache_folder())
+    for name in arguments.env:
+        if not is_import_path(name):
+            raise UserError(
+                f"--env {name}: installed environments are shown anyway; give an import path, my_env.py:Name"
+            )
+    plays = None if arguments.export else Plays(shell.plugins, arguments.env)
+    view = View(Roots.of(arguments.runs), cache_folder(), plays)
     count = sum(1 for _ in view.roots.places())
     shell.warn(f"{count} run{'s' if count != 1 else ''} in {', '.join(str(r.path / r.only) for r in view.roots.roots)}")
+
+    if arguments.export:
+        export = Export(view)
+        size = export.write(Path(arguments.export))
+        shell.say(f"{arguments.export}: {size / 2**20:.1f} MiB, {len(export.answers)} answers")
+        for line in export.left_out:
+            shell.say(f"left out: {line}")
+        return 0
 
     def started(address: str) -> None:
         shell.say(address)

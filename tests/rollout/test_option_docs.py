@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from agentgym import Environment
-from agentgym.cli.option_docs import option_docs
+from agentgym.rollout.option_docs import option_docs
 
 
 class OurStyle:
