@@ -15,9 +15,12 @@ from agentgym.rollout.outside.config import served_name
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
     from agentgym.jobs.replay import Plan, Replay
+    from agentgym.planning.rates import Rates
     from agentgym.recipe import Recipe
     from agentgym.runs.folder import RunFolder
 
@@ -89,6 +92,15 @@ class Jobs:
         from agentgym.jobs.replay import replay
 
         return await replay(plan, recipe, reporter, changed=changed, registry=registry, bound=bound)
+
+    async def measure(self, recipe: Recipe, scratch: Path, reporter: Reporter, registry: PluginRegistry) -> Rates:
+        """How fast this machine is at the recipe's parts. scratch: an empty folder."""
+        reporter.phase("loading torch, torchtitan and Monarch")
+        try:
+            from agentgym.jobs.measuring import measure_rates
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        return await measure_rates(recipe, scratch, reporter, registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

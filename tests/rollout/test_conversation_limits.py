@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fast_clock import run_fast
 from talking import CALL, TOOL, Held, ask, check, said, seat_of, until_asked, user
 
 from agentgym.errors import InfraError
@@ -139,6 +140,18 @@ async def test_time_is_limited(tokenizer, speaking):
     answer = await ask(seat, user("a"))
     assert answer.finish == "length" and seat.episode.stop is Stop.TIME and seat.broken is None
     assert seat.episode.outcome is Outcome.INVALID
+
+
+def test_seconds_of_calls_at_the_same_time_are_counted_once(tokenizer, speaking):
+    """Or the waits of many sub-agents in the engine's queue would prolong the episode without end."""
+
+    async def play():
+        seat = seat_of(speaking("one", delay_s=8.0, queued_s=3.0), tokenizer)
+        await asyncio.gather(*(ask(seat, user(text)) for text in "abc"))
+        await ask(seat, user("d"))
+        return seat.episode.timing_s
+
+    assert run_fast(play()) == pytest.approx({"generate_s": 16.0, "queue_s": 6.0})
 
 
 async def test_a_generator_that_fails_breaks_the_episode(tokenizer, speaking):
