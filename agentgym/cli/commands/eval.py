@@ -188,10 +188,8 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
     """And with --check what the server says."""
     recipe = finished[0]
     if arguments.check:
-        from agentgym.jobs.outside import check_server
-
         reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
-        found = run_until_stopped(check_server(recipe, reporter), shell.warn)
+        found = run_until_stopped(shell.jobs().check_server(recipe, reporter), shell.warn)
     if arguments.json:
         plan = {"folder": f"{recipe.logging.evals_dir}/{name}", "config": to_mapping(recipe)}
         shell.say(json.dumps(plan | ({"server": found} if arguments.check else {})))
