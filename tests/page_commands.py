@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -105,7 +106,12 @@ class NoJobs:
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
-    replay = measure = evaluate
+    serve = check_server = replay = measure = evaluate
+
+    @asynccontextmanager
+    async def seat(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:
+        raise EvaluationBegins
+        yield
 
 
 class EvaluationBegins(BaseException):

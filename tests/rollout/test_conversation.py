@@ -89,6 +89,16 @@ async def test_other_tools_are_another_root(tokenizer, speaking):
     assert seat.episode.branches == [(0,), (1,)] and seat.episode.branch_reasons == ["tools changed"]
 
 
+async def test_calls_of_tools_that_were_taken_away_stay_in_the_history(tokenizer, speaking):
+    seat = seat_of(speaking(CALL, "done"), tokenizer)
+    first = await ask(seat, user("go"), tools=(TOOL,))
+    result = {"role": "tool", "tool_call_id": first.calls[0].call_id, "content": "bought"}
+    await ask(seat, user("go"), said(first), result)
+    prompt = tokenizer.decode(seat.episode.turns[1].prompt_ids)
+    assert '"an  apple"' in prompt and "bought" in prompt and "Tools:" not in prompt
+    assert seat.episode.branch_reasons == ["tools changed"]
+
+
 async def test_a_branch_goes_on_from_the_last_turn_that_is_still_as_it_was(tokenizer, speaking):
     """Whole turns before the change keep the ids that were sampled, thoughts included."""
     seat = seat_of(speaking("<think>1</think>one", "two", "three"), tokenizer)
