@@ -99,7 +99,8 @@ class NoJobs:
     """In place of training and evaluation: a command that gets this far was right."""
 
     async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="")
+        ended = {"first": None, "last": None, "difference": None, "nothing_left": "", "stopped": ""}
+        return SimpleNamespace(run_dir=folder.path, steps=0, **ended)
 
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
