@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentgym.agents import Agent, AgentFailed, Desk
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
-from agentgym.hooks import MetricSink, hookimpl
+from agentgym.hooks import hookimpl
 from agentgym.rewards import Reward, metric, reward
 from agentgym.sandbox import (
     AssertCase,
@@ -22,6 +23,7 @@ from agentgym.sandbox import (
     StdioCase,
     Verdict,
 )
+from agentgym.sinks import MetricSink
 from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResult, Tools, tool
 from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
 
@@ -31,8 +33,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
+    "AgentFailed",
     "AssertCase",
     "CallCase",
+    "Desk",
     "Environment",
     "Episode",
     "EpisodeContext",

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import pluggy
 
@@ -24,7 +24,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_class, import_object, is_import_path
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
-from agentgym.types import Json
+from agentgym.sinks import MetricSink
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +36,6 @@ EnvironmentFactory: TypeAlias = Callable[..., Environment]
 """Called with the recipe's `env.options` as keyword arguments."""
 SandboxFactory: TypeAlias = SandboxPlugin | Callable[[SandboxOptions], SandboxBackend]
 """A plain function or class declares nothing, so it is chosen by its name only."""
-
-
-class MetricSink(Protocol):
-    """Where a run's metrics go besides its own folder."""
-
-    def open(self, run_dir: str, config: Mapping[str, Json]) -> None: ...
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 SinkFactory: TypeAlias = Callable[[], MetricSink]
@@ -110,6 +100,10 @@ class Specs:
     @hookspec
     def tool_formats(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Formats of tool calls by name: they inherit `agentgym.rollout.tool_formats.base.ToolFormat`."""
+
+    @hookspec
+    def agents(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Agents by name: programs that play an episode, which inherit `agentgym.Agent`."""
 
 
 class PluginStatus(StrEnum):
@@ -283,9 +277,8 @@ class PluginRegistry:
         So it does not depend on what was asked for before. preferred: distributions, whose offers decide between
         several, the first before the second.
         """
-        for record in self.records:
-            if record.name == name:
-                self._load(record)
+        for record in [one for one in self.records if one.name == name]:
+            self._load(record)
         offers = [offer for offer in self._provided[kind].get(name, []) if offer[1].name == name]
         if not offers:
             self.load_all()
@@ -353,10 +346,7 @@ class PluginRegistry:
         results = caller()
         if len(results) < len(caller.get_hookimpls()):  # pluggy drops None
             raise TypeError(f"hook {kind} returned None; return a mapping of names")
-        merged: dict[str, Provided] = {}
-        for result in results:
-            merged.update(_checked(kind, result))
-        return merged
+        return {name: thing for result in results for name, thing in _checked(kind, result).items()}
 
     def _mark_failed(self, record: PluginRecord, error: BaseException) -> None:
         record.status = PluginStatus.FAILED

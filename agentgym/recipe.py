@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from agentgym.actors.launchers import Launcher
+from agentgym.agents import Agent
 from agentgym.components import SEAMS, ComponentKind, component, find
 from agentgym.config import build
 from agentgym.errors import UserError
@@ -98,8 +99,13 @@ class LoggingConfig:
     runs_dir: str = "runs"
     evals_dir: str = "evals"
     sinks: tuple[str, ...] = ("tensorboard",)
+    episodes_every: int = 10  # steps between the tables of a group's episodes in sinks that show them; 0 is none
     save_episodes: bool = True
     trainer_logprobs: bool = True
+
+    def __post_init__(self) -> None:
+        if self.episodes_every < 0:
+            raise ValueError(f"logging.episodes_every is {self.episodes_every}; give 0 for none, or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +120,7 @@ class Recipe:
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()
     env: EnvConfig = EnvConfig()
+    agent: Agent = component("agents", "chat")
     rewards: dict[str, float] = field(default_factory=dict)
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()

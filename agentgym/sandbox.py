@@ -277,6 +277,14 @@ class Session(Protocol):
         """Put a snapshot in place of all files; names and processes go. Raises FileRefused for a bad archive."""
         ...
 
+    async def forward(self, target: str) -> int:
+        """Lead a port on 127.0.0.1, in the session, to one server of ours, while the session lasts; its number.
+
+        target: `unix:/path` or `http://127.0.0.1:PORT` of this machine; a session has one. Nothing else becomes
+        reachable, and no network is needed for it. Raises UserError for another target.
+        """
+        raise UserError("sessions of this sandbox lead to no server of ours; take the sandbox 'docker'")
+
 
 class Sandbox(Protocol):
     """What environments call. Calls may overlap; each is isolated from every other."""

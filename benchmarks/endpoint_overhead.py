@@ -259,6 +259,7 @@ def main() -> None:
         for _ in range(given.repeats):
             for side, found in rows.items():
                 found.append(asyncio.run(measure(side, folder, given.agents, given.calls)))
+                print(side, found[-1], file=sys.stderr, flush=True)
     print(json.dumps({"agents": given.agents, "calls": given.calls, **rows}))
     print("| server | CPU per call, median | of each run |\n|---|--:|---|")
     for side, found in rows.items():

@@ -13,13 +13,21 @@ import json
 import shutil
 from pathlib import Path
 
-from agentgym.models.released import QWEN3, qwen3_config
+from agentgym.models.released import QWEN3, released_config
 from agentgym.models.tiny import policy_path
 
 
-def config(size: str, eos_token_id: int) -> dict[str, object]:
-    """The architecture of that size, with the end token of the tokenizer."""
-    return {**qwen3_config(size), "eos_token_id": eos_token_id}
+def write_folder(name: str, out: Path) -> None:
+    """name: of a released model, as in `model.path`."""
+    known = released_config(name)
+    assert known is not None, f"{name} is not in agentgym/models/released.py"
+    source = policy_path()
+    out.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.name.startswith(("tokenizer", "chat_template", "special_tokens")):
+            shutil.copy(file, out / file.name)
+    eos = json.loads((source / "config.json").read_text())["eos_token_id"]
+    (out / "config.json").write_text(json.dumps({**known, "eos_token_id": eos}, indent=1))
 
 
 def main() -> None:
@@ -27,13 +35,7 @@ def main() -> None:
     parser.add_argument("size", choices=sorted(QWEN3))
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
-    source = policy_path()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        if file.name.startswith(("tokenizer", "chat_template", "special_tokens")):
-            shutil.copy(file, arguments.out / file.name)
-    eos = json.loads((source / "config.json").read_text())["eos_token_id"]
-    (arguments.out / "config.json").write_text(json.dumps(config(arguments.size, eos), indent=1))
+    write_folder(f"Qwen/Qwen3-{arguments.size}", arguments.out)
     print(f"wrote {arguments.out}: Qwen3-{arguments.size}, no weights")
 
 

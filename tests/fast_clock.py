@@ -1,34 +1,15 @@
-"""An event loop whose clock jumps to the next timer: hours of waiting pass in milliseconds, in the same order."""
+"""Tests by a clock that jumps to the next timer: hours of waiting pass in milliseconds, in the same order."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import selectors
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Protocol, TypeVar
 
+from agentgym.planning.clock import JumpingLoop
+
 T = TypeVar("T")
-
-
-class _Jumping(selectors.SelectSelector):
-    """now_s: the loop's clock."""
-
-    now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, selectors._EventMask]]:
-        assert timeout is not None, "no timer is set: all tasks wait for each other"
-        self.now_s += max(0.0, timeout)
-        return super().select(0)
-
-
-class _FastLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now_s
 
 
 def run_fast(work: Coroutine[None, None, T]) -> T:
@@ -43,7 +24,7 @@ def run_fast(work: Coroutine[None, None, T]) -> T:
         assert not left, left
         return found
 
-    with asyncio.Runner(loop_factory=_FastLoop) as runner:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         found = runner.run(watched())
     assert not complaints, complaints
     return found

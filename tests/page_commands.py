@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -26,6 +27,7 @@ from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import SftConfig, SftRecipe
 from agentgym.recipe import Recipe
+from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, VersionSpan
@@ -105,6 +107,13 @@ class NoJobs:
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
+    serve = check_server = replay = measure = evaluate
+
+    @asynccontextmanager
+    async def seat(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:
+        raise EvaluationBegins
+        yield
+
 
 class EvaluationBegins(BaseException):
     """The arguments of `agentgym eval` were accepted."""
@@ -176,11 +185,12 @@ def make_run(path: Path) -> None:
     tuned = to_mapping(SftRecipe(sft=SftConfig(data=("talks.jsonl",))))
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(tuned if path.name == "warm" else to_mapping(Recipe()))
-        for step in (1, 12, 20):
+        for step in (1, 12, 19, 20):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])
             run.save_evaluation(step, [episodes])
             (run.checkpoint_dir(step) / "hf").mkdir(parents=True)
+            save_position(run, step, {"step": step})
         run.set_status(RunStatus.DONE)
 
 

@@ -16,6 +16,7 @@ OWN = {
     "train": "train a policy in an environment",
     "sft": "fine-tune a policy on demonstrations",
     "eval": "measure a checkpoint on held-out tasks",
+    "plan": "predict how fast a recipe would be, and how GPUs are best shared",
     "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
     "chat": "talk with a checkpoint, or play an environment with it by hand",
     "compare": "compare two policies task by task",

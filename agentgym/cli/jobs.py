@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -15,10 +16,15 @@ from agentgym.rollout.outside.config import served_name
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
     from agentgym.jobs.replay import Plan, Replay
+    from agentgym.jobs.serving import Served
+    from agentgym.planning.rates import Rates
     from agentgym.recipe import Recipe
+    from agentgym.rollout.conversation import Seat
     from agentgym.runs.folder import RunFolder
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
@@ -89,6 +95,49 @@ class Jobs:
         from agentgym.jobs.replay import replay
 
         return await replay(plan, recipe, reporter, changed=changed, registry=registry, bound=bound)
+
+    async def check_server(self, recipe: Recipe, reporter: Reporter) -> str:
+        """What the server of a policy says."""
+        from agentgym.jobs.outside import check_server
+
+        return await check_server(recipe, reporter)
+
+    async def serve(
+        self,
+        recipe: Recipe,
+        reporter: Reporter,
+        *,
+        bind: str,
+        model: str,
+        key: str,
+        registry: PluginRegistry,
+        ready: Callable[[Served], None],
+    ) -> None:
+        reporter.phase("loading torch and Monarch")
+        try:
+            from agentgym.jobs.serving import serve
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        await serve(recipe, reporter, bind=bind, model=model, key=key, registry=registry, ready=ready)
+
+    @asynccontextmanager
+    async def seat(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[Seat]:
+        """Of the recipe's policy, for whoever plays with it by hand."""
+        try:
+            from agentgym.jobs.chatting import opened_seat
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        async with opened_seat(recipe, registry, reporter) as seat:
+            yield seat
+
+    async def measure(self, recipe: Recipe, scratch: Path, reporter: Reporter, registry: PluginRegistry) -> Rates:
+        """How fast this machine is at the recipe's parts. scratch: an empty folder."""
+        reporter.phase("loading torch, torchtitan and Monarch")
+        try:
+            from agentgym.jobs.measuring import measure_rates
+        except ModuleNotFoundError as error:
+            raise explain_missing(error) from error
+        return await measure_rates(recipe, scratch, reporter, registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

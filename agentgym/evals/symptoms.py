@@ -33,7 +33,7 @@ INFRA = 0.01, 0.1  # share of episodes that infrastructure broke
 MISSING = 0.05  # share of episodes without one of their scores
 BUSY, REST = 0.9, 0.3  # share of the time with such a call in flight
 IN_FLIGHT = 0.7  # share of the time with any
-NORM_SPIKE = 20.0  # times the median gradient norm
+NORM_SPIKE = 20.0  # times the median gradient norm of the steps before
 FELL = 0.1  # success in training, where the rewards did not fall with it
 UNCORRECTED = "reinforce"  # the loss that takes every sample as new
 
@@ -148,10 +148,11 @@ def _gradient(facts: Facts) -> Iterator[Seen]:
         yield "rate_zero", "problem", "the learning rate was 0 in every step"
     if norms and not any(norms):
         yield "gradient_zero", "problem", "the gradient was 0 in every step"
-    median = sorted(norms)[len(norms) // 2] if norms else 0.0
-    largest = max(facts.values("train/grad_norm", recent=True), default=0.0)
+    recent = facts.values("train/grad_norm", recent=True)
+    before = sorted(norms[: len(norms) - len(recent)])
+    median, largest = before[len(before) // 2] if before else 0.0, max(recent, default=0.0)
     if median and largest > NORM_SPIKE * median:
-        text = f"the gradient norm reached {largest:.3g}, {largest / median:.0f} times its median"
+        text = f"the gradient norm reached {largest:.3g}, {largest / median:.0f} times the median of the steps before"
         yield "gradient_spike", "warning", text
 
 

@@ -64,7 +64,7 @@ async def check_server(recipe: Recipe, reporter: Reporter) -> str:
     """Ask the recipe's server for its models, and its model for a few tokens. Raises UserError, InfraError."""
     policy = open_policy(recipe, AnswerCache(None, recipe.policy.url), reporter)
     try:
-        return await policy.check(ask=True)
+        return await policy.check(ask=True, max_tokens=recipe.rollout.max_turn_tokens)
     finally:
         await policy.server.close()
 

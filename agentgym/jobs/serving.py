@@ -60,4 +60,5 @@ async def serve(
             await asyncio.Event().wait()
         finally:
             counts = endpoint.metrics()
-            reporter.note(f"answered {counts.get('serve/answers', 0):g} of {counts.get('serve/calls', 0):g} calls")
+            answers, requests = (counts.get(f"serve/{name}", 0) for name in ("answers", "requests"))
+            reporter.note(f"answered {answers:g} of {requests:g} requests")

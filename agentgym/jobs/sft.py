@@ -13,7 +13,7 @@ from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.hooks import PluginRegistry
 from agentgym.jobs.collecting import Lessons, collect, load_lessons
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends
 from agentgym.jobs.evaluate import evaluate
@@ -32,6 +32,7 @@ from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.checkpoints import prune, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.sinks import MetricSink
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup

@@ -15,7 +15,7 @@ from agentgym.config import to_mapping
 from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
-from agentgym.hooks import MetricSink, PluginRegistry
+from agentgym.hooks import PluginRegistry
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.measure import measure
@@ -41,6 +41,7 @@ from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
+from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
@@ -278,7 +279,10 @@ class TrainJob:
             result = await self._evaluate(step, loop.eval_tasks)
             metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
+        tables = self.recipe.logging.episodes_every
         for sink in self.sinks:
+            if tables and step % tables == 0:
+                show_group(sink, step, record.groups[0])
             sink.log(step, metrics)
         self.reporter.step(step, loop.steps, metrics)
         if self.recipe.logging.save_episodes:

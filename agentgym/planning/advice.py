@@ -17,7 +17,7 @@ from agentgym.planning.placement import Placement, Wanted, place, settled, uses_
 Changes = dict[str, object]
 """Fields of the recipe, by dotted key."""
 
-MOST_GPUS = 64
+MOST_GPUS = 32
 
 
 def check(wanted: Wanted, placement: Placement) -> None:
@@ -34,13 +34,12 @@ def advice(wanted: Wanted, placement: Placement) -> str:
     machine = placement.machine
     changes = fewest_changes(wanted, machine)
     if changes:
-        fields = " ".join(f"--{key} {value}" for key, value in changes.items())
-        return f"This would fit: {fields}"
+        return f"This would fit: {_as_words(changes)}"
     sentences = []
     if machine.gpus and (larger := _larger(wanted, machine)):
         sentences.append(larger)
     if smaller := _smaller(wanted, machine):
-        sentences.append(f"On this machine {smaller} would fit (--model.path)")
+        sentences.append(f"On this machine this would: {smaller}")
     return ". ".join(sentences) or "Use a smaller model, or a machine with more memory"
 
 
@@ -72,13 +71,14 @@ def _candidates(wanted: Wanted, machine: Machine) -> Iterator[Changes]:
         fewer: list[object] = [*sorted({rows, max(1, rows // 2), 1}, reverse=True)]
         options["trainer.rows_per_microbatch"] = fewer
         if uses_gpu(trainer.device, machine) and not trainer.gpus and trainer.tensor_parallel == 1:
-            more = [procs for procs in (1, 2, 4, 8, 16, 32) if procs <= count]
+            more = [procs for procs in {1, count // 4, count // 2} if procs]
             options["trainer.procs"] = [trainer.procs, *(procs for procs in more if procs != trainer.procs)]
     if generator is not None:
         options["generator.replicas"] = list(dict.fromkeys([generator.replicas, *_replicas(wanted, machine)]))
         if uses_gpu(generator.device, machine):
-            shares = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1)
-            options["generator.engine.gpu_memory_utilization"] = [None, *shares]
+            options["generator.engine.gpu_memory_utilization"] = [None, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1]
+    if wanted.gpu_versions:
+        options["weights.store.name"] = [None, "shared_memory"]
     for values in itertools.product(*options.values()):
         yield {key: value for key, value in zip(options, values, strict=True) if value != options[key][0]}
 
@@ -95,6 +95,8 @@ def _replicas(wanted: Wanted, machine: Machine) -> list[int]:
 def changed(wanted: Wanted, changes: Mapping[str, object]) -> Wanted:
     """With fields of the recipe set."""
     trainer, generator = wanted.trainer, wanted.generator
+    if "weights.store.name" in changes:
+        wanted = replace(wanted, gpu_versions=0, host_versions=wanted.gpu_versions + 1)
     for key, value in changes.items():
         name = key.rpartition(".")[2]
         if key.startswith("trainer.") and trainer is not None:
@@ -104,7 +106,7 @@ def changed(wanted: Wanted, changes: Mapping[str, object]) -> Wanted:
             assert made is not None
             if isinstance(made.engine, VllmEngineConfig):
                 generator = replace(made, engine=replace(made.engine, **{name: value}))  # type: ignore[arg-type]
-        elif generator is not None:
+        elif generator is not None and key.startswith("generator."):
             generator = replace(generator, **{name: value}, gpus=())  # type: ignore[arg-type]
     return replace(wanted, trainer=trainer, generator=generator)
 
@@ -120,18 +122,28 @@ def _larger(wanted: Wanted, machine: Machine) -> str:
     )
     while count <= MOST_GPUS:
         bigger = replace(machine, gpus=(gpu,) * count)
-        changes = fewest_changes(free, bigger) if not place(free, bigger).fits else {}
-        if changes or place(free, bigger).fits:
-            fields = " ".join(f"--{key} {value}" for key, value in changes.items())
-            return f"It would fit on {count} such GPUs{f' with {fields}' if fields else ''}"
+        if place(free, bigger).fits:
+            return f"It would fit on {count} such GPUs"
+        if changes := fewest_changes(free, bigger):
+            return f"It would fit on {count} such GPUs with {_as_words(changes)}"
         count *= 2
     return ""
 
 
 def _smaller(wanted: Wanted, machine: Machine) -> str:
-    """The largest released model that fits in place of this one."""
+    """The largest released model that fits in place of this one, with the fields that it takes."""
     models = {name: architecture_of(config, name) for name, config in RELEASED.items()}
     for name, model in sorted(models.items(), key=lambda item: -item[1].num_parameters):
-        if model.num_parameters < wanted.model.num_parameters and place(replace(wanted, model=model), machine).fits:
-            return name
+        other = replace(wanted, model=model)
+        if model.num_parameters >= wanted.model.num_parameters:
+            continue
+        if place(other, machine).fits:
+            return f"--model.path {name}"
+        if changes := fewest_changes(other, machine):
+            return f"--model.path {name} {_as_words(changes)}"
     return ""
+
+
+def _as_words(changes: Changes) -> str:
+    """As the command line takes them."""
+    return " ".join(f"--{key} {value}" for key, value in changes.items())

@@ -21,6 +21,7 @@ from agentgym.planning.memory import (
 )
 from agentgym.trainer.config import TrainerConfig
 
+SHOWN = 2  # GPUs whose lack of memory is told in full
 USABLE = 0.95  # of a GPU's memory; the rest is lost between blocks
 
 
@@ -185,10 +186,11 @@ def _seats(
     if trainer is not None:
         phase: Literal["", "trainer"] = "trainer" if apart else ""
         on_gpu = bool(trainer_gpus)
+        of_rank = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
         for rank in range(trainer.procs):
-            parts = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
+            parts = of_rank
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
-                parts["versions"] = wanted.gpu_versions * version_gib(model, generator)
+                parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator)}
             gpu = trainer_gpus[rank] if on_gpu else None
             yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
             if wanted.reference:
@@ -219,13 +221,18 @@ def _memory(machine: Machine, gpu: int | None) -> float | None:
 
 
 def _too_little(seats: tuple[Seat, ...], machine: Machine) -> list[str]:
-    problems = []
-    for gpu in dict.fromkeys(seat.gpu for seat in seats):
-        here, memory = [seat for seat in seats if seat.gpu == gpu], _memory(machine, gpu)
+    problems: list[str] = []
+    by_gpu: dict[int | None, list[Seat]] = {}
+    for seat in seats:
+        by_gpu.setdefault(seat.gpu, []).append(seat)
+    for gpu, here in by_gpu.items():
+        memory = _memory(machine, gpu)
         if memory is None or _peak(here) <= USABLE * memory:
             continue
         where = "the host's memory" if gpu is None else f"GPU {gpu}"
         who = "; ".join(f"{seat.name} {seat.gib:.1f} ({shown(seat.parts)})" for seat in here)
+        if len(problems) == SHOWN:
+            return [*problems, "more GPUs have too little as well"]
         problems.append(
             f"{where} has {memory:.1f} GiB, of which {USABLE * memory:.1f} can be used, and about "
             f"{_peak(here):.1f} are needed: {who}"

@@ -93,9 +93,11 @@ class ChatRenderer:
         """What `prompt` encodes."""
         known = self._known(tools) if tools else None
         safe = self._harmless(messages)
-        if known is None:
+        if known is None and not any(m["role"] == "tool" or "tool_calls" in m for m in safe):
             return self.tokenizer.render(safe, generation_prompt=True)
         talk = self._as_taken(safe)
+        if known is None:  # they were taken away
+            return self.tokenizer.render(talk, generation_prompt=True)
         if self.tool_use.native:
             return render(self.tokenizer, talk, known.native, generation_prompt=True)
         return self.tokenizer.render(with_tools(talk, known.text), generation_prompt=True)

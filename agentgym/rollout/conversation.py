@@ -21,7 +21,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed, sampled
 from agentgym.rollout.free_seat import FreeSeat
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.normal_form import Heard, spoken_key, tools_key
+from agentgym.rollout.normal_form import Heard, heard, joined, spoken_key, tools_key
 from agentgym.rollout.prompting import prompt_ids, understood
 from agentgym.rollout.reading import Reading, answer_of, read_turn
 from agentgym.rollout.runner import EpisodeBroken, end_for_time
@@ -129,6 +129,12 @@ class EpisodeSeat:
                 record = ErrorRecord(source="prompt", kind="prompt_too_long", message=self._too_long)
                 self.broken = self.broken or EpisodeBroken(record, retry=False)
 
+    def count(self, request: CallRequest) -> int:
+        """The tokens of the prompt that `call` would send. Raises CallRefused."""
+        talk, key = understood(request), tools_key(request.tools)
+        tools = self._tree.tools(key, request.tools)
+        return len(prompt_ids(self._renderer, self._tree.find(key, talk), tools))
+
     def conversation(self) -> list[Message]:
         """The messages up to the last turn, that one included; other branches are not in it."""
         return self._tree.last_conversation()
@@ -138,7 +144,8 @@ class EpisodeSeat:
         if self.over.is_set():
             raise CallRefused("ended", f"the episode is over{f': {self.episode.stop}' if self.episode.stop else ''}")
         config = self._config
-        talk = understood(request)
+        key = tools_key(request.tools)
+        talk, place = self._placed(key, request)
         if len(self._numbers) >= self._max_turns:
             self._end(Stop.MAX_TURNS)
             raise CallRefused("context_length", f"the episode has had its {self._max_turns} turns: rollout.max_turns")
@@ -148,9 +155,7 @@ class EpisodeSeat:
             raise CallRefused(
                 "ended", f"the episode's time is over: rollout.episode_time_s = {config.episode_time_s:g}"
             )
-        key = tools_key(request.tools)
         tools = self._tree.tools(key, request.tools)
-        place = self._tree.find(key, talk)
         ids = prompt_ids(self._renderer, place, tools)
         room = config.max_episode_tokens - len(ids)
         if room < 1:
@@ -169,6 +174,17 @@ class EpisodeSeat:
         return _Asked(
             request, key, tools, talk, place, ids, prompt, number, most, limit if most == own else None, left_s
         )
+
+    def _placed(self, tools_key: str, request: CallRequest) -> tuple[list[Heard], Place]:
+        """The call's messages, and how far they are known. Raises CallRefused."""
+        talk = understood(request)
+        place = self._tree.find(tools_key, talk)
+        if (whole := joined(request.messages)) is not None:
+            other = heard(whole)
+            found = self._tree.find(tools_key, other)
+            if found.num_ids > place.num_ids:
+                return other, found
+        return talk, place
 
     def _left_s(self) -> float:
         now_s = asyncio.get_running_loop().time()
@@ -230,8 +246,7 @@ class EpisodeSeat:
         elif reading.malformed and config.malformed_calls == "end":
             episode.outcome = Outcome.INVALID
             self._end(Stop.MALFORMED)
-        parent = asked.place.spoken
-        return answer_of(turn, reading, calls, cached_tokens=parent.length if parent is not None else 0)
+        return answer_of(turn, reading, calls, cached_tokens=asked.place.num_ids)
 
     def _grow(self, asked: _Asked, turn: Turn, reading: Reading, calls: tuple[ToolCall, ...]) -> None:
         ids, episode = asked.ids, self.episode

@@ -24,12 +24,12 @@ class FreeSeat:
         self._renderer, self._generator, self._max_tokens = renderer, generator, max_tokens
         self._call_ids = itertools.count()
 
+    def count(self, request: CallRequest) -> int:
+        """The tokens of the prompt that `call` would send. Raises CallRefused."""
+        return len(self._prompt(request))
+
     async def call(self, request: CallRequest) -> CallAnswer:
-        talk = [one.message for one in understood(request)]
-        try:
-            ids = self._renderer.prompt(talk, request.tools or None)
-        except UserError as error:
-            raise CallRefused("invalid", str(error), param="messages") from error
+        ids = self._prompt(request)
         room = self._max_tokens - len(ids)
         if room < 1:
             message = f"the prompt has {len(ids)} tokens; the model takes {self._max_tokens} with its answer"
@@ -46,6 +46,13 @@ class FreeSeat:
         reading = read_turn(self._renderer, turn.completion_ids, tools=request.tools, stop=request.stop, cut=cut)
         calls = tuple(ToolCall(call.name, call.arguments, f"call{next(self._call_ids):05d}") for call in reading.calls)
         return answer_of(turn, reading, calls, cached_tokens=0)
+
+    def _prompt(self, request: CallRequest) -> tuple[int, ...]:
+        talk = [one.message for one in understood(request)]
+        try:
+            return self._renderer.prompt(talk, request.tools or None)
+        except UserError as error:
+            raise CallRefused("invalid", str(error), param="messages") from error
 
     def _sampling(self, request: CallRequest, max_tokens: int) -> SamplingParams:
         given = {name: kind(request.sampling[name]) for name, kind in _KINDS.items() if name in request.sampling}

@@ -37,7 +37,7 @@ def heard(messages: Sequence[Message]) -> list[Heard]:
     result: list[Heard] = []
     answers: dict[str, tuple[int, int, str, str]] = {}  # id -> turn, place in it, name, id for the template
     turn = unanswered = num_calls = 0
-    for message in _joined(messages):
+    for message in messages:
         if message["role"] == "assistant":
             turn, unanswered = turn + 1, 0
             calls, ids = _calls_of(message)
@@ -69,21 +69,24 @@ def tools_key(tools: Sequence[Schema]) -> str:
     return _ENCODER.encode(list(tools)) if tools else ""
 
 
-def _joined(messages: Sequence[Message]) -> list[Message]:
-    """One message for each turn: some dialects send its text and each of its calls by themselves."""
-    joined: list[Message] = []
+def joined(messages: Sequence[Message]) -> list[Message] | None:
+    """With one message for each turn: some programs send its text and each of its calls by themselves.
+
+    None where nothing is in parts.
+    """
+    whole: list[Message] = []
     for message in messages:
-        before = joined[-1] if joined else None
+        before = whole[-1] if whole else None
         both = before is not None and before["role"] == message["role"] == "assistant"
         if before is None or not both or (before["content"].strip() and message["content"].strip()):
-            joined.append(message)
+            whole.append(message)
             continue
         calls = [*before.get("tool_calls", ()), *message.get("tool_calls", ())]
         content = before["content"] if before["content"].strip() else message["content"]
-        joined[-1] = {"role": "assistant", "content": content}
+        whole[-1] = {"role": "assistant", "content": content}
         if calls:
-            joined[-1]["tool_calls"] = calls
-    return joined
+            whole[-1]["tool_calls"] = calls
+    return whole if len(whole) < len(messages) else None
 
 
 def _calls_of(message: Message) -> tuple[list[ToolCall], list[str]]:

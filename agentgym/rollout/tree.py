@@ -70,6 +70,11 @@ class Place:
     rest: list[Heard]
     known: int
 
+    @property
+    def num_ids(self) -> int:
+        """How many ids of the prompt are known."""
+        return 0 if self.spoken is None else self.spoken.length
+
 
 class Tree:
     """Grows only when a turn has been sampled. Of no use to two event loops at once."""

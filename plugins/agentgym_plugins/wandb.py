@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from agentgym.errors import UserError
 from agentgym.hooks import SinkFactory, hookimpl
-from agentgym.types import Json
+from agentgym.sinks import COLUMNS, episode_rows
+from agentgym.types import Group, Json
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,11 @@ class WandbSink:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._run is not None, "open() comes first"
         self._run.log(dict(metrics), step=step)
+
+    def log_group(self, step: int, group: Group) -> None:
+        assert self._run is not None, "open() comes first"
+        table = importlib.import_module("wandb").Table(columns=list(COLUMNS), data=episode_rows(step, group))
+        self._run.log({"episodes": table}, step=step)
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -95,7 +95,10 @@ async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path,
         reference = ReferenceModel(setup(policy, tmp_path / "titan"))
         await asyncio.gather(trainer.start(), reference.start())
         before = await trainer.call(TitanTrainer.logprobs, SAMPLES)
-        await trainer.call(TitanTrainer.train_step, SAMPLES)
+        summed = await trainer.call(TitanTrainer.forward_backward, SAMPLES)
+        assert math.isfinite(summed["train/loss"]) and await trainer.call(TitanTrainer.logprobs, SAMPLES) == before
+        assert (await trainer.call(TitanTrainer.optimizer_step))["train/grad_norm"] > 0
+        assert (await trainer.call(TitanTrainer.get_status)).step == 1
         assert await reference.forward(SAMPLES) == before != await trainer.call(TitanTrainer.logprobs, SAMPLES)
         with pytest.raises(InfraError, match="no weight store"):
             await trainer.call(TitanTrainer.push_weights, 1)

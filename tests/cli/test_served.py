@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import FaultyServer, completion
+from policy_servers import FaultyServer, completion
 
 from agentgym.cli.jobs import Jobs
 from agentgym.runs.folder import RunFolder

@@ -65,3 +65,12 @@ def test_asking_which_engine_imports_none():
         "assert not {'torch', 'vllm', 'transformers'} & set(sys.modules), 'imported'\n"
     )
     subprocess.run([sys.executable, "-c", code, str(policy_path())], check=True, timeout=60)
+
+
+def test_an_argument_of_vllm_that_another_field_decides_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"options\.max_model_len can't be set: it follows from generator\."):
+        VllmEngineConfig(options={"max_model_len": 10})
+    with pytest.raises(ValueError, match=r"gpu_memory_utilization 1\.5 is a share"):
+        VllmEngineConfig(gpu_memory_utilization=1.5)
+    with pytest.raises(ValueError, match=r"2 replicas of 2 GPU\(s\) take 4\. Leave generator\.gpus out"):
+        GeneratorConfig(replicas=2, gpus=(0, 1), engine=VllmEngineConfig(tensor_parallel=2))

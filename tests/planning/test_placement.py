@@ -86,7 +86,7 @@ def test_a_model_that_is_too_large_names_the_gpus_or_the_model_that_would_do() -
     few, many = machine(4, 56.0), machine(8, 56.0)
     said = advice(large, place(large, few))
     assert said == (
-        "It would fit on 8 such GPUs with --trainer.procs 4. On this machine Qwen/Qwen3-4B would fit (--model.path)"
+        "It would fit on 8 such GPUs with --trainer.procs 4. On this machine this would: --model.path Qwen/Qwen3-4B"
     )
     assert place(changed(large, {"trainer.procs": 4}), many).fits
     assert not place(large, many).fits and not fewest_changes(large, few)

@@ -72,7 +72,7 @@ def test_wandb_offline_writes_into_the_run_and_keeps_the_terminal_clean(tmp_path
     assert b"train/loss" in saved.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])
 def test_a_missing_package_is_a_user_error_with_the_way_to_get_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fast_clock import run_fast
-from served import ScriptedServer, completion
+from policy_servers import ScriptedServer, completion
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import UserError

@@ -8,6 +8,8 @@ import json
 import pytest
 from talking import CALL, SYSTEM, TOOL, Held, ask, check, said, seat_of, until_asked, user
 
+from agentgym.rollout.normal_form import heard
+
 
 async def test_a_conversation_goes_on_from_the_ids_that_were_sampled(tokenizer, speaking):
     generator = speaking("one ", "two")
@@ -87,6 +89,16 @@ async def test_other_tools_are_another_root(tokenizer, speaking):
     assert seat.episode.branches == [(0,), (1,)] and seat.episode.branch_reasons == ["tools changed"]
 
 
+async def test_calls_of_tools_that_were_taken_away_stay_in_the_history(tokenizer, speaking):
+    seat = seat_of(speaking(CALL, "done"), tokenizer)
+    first = await ask(seat, user("go"), tools=(TOOL,))
+    result = {"role": "tool", "tool_call_id": first.calls[0].call_id, "content": "bought"}
+    await ask(seat, user("go"), said(first), result)
+    prompt = tokenizer.decode(seat.episode.turns[1].prompt_ids)
+    assert '"an  apple"' in prompt and "bought" in prompt and "Tools:" not in prompt
+    assert seat.episode.branch_reasons == ["tools changed"]
+
+
 async def test_a_branch_goes_on_from_the_last_turn_that_is_still_as_it_was(tokenizer, speaking):
     """Whole turns before the change keep the ids that were sampled, thoughts included."""
     seat = seat_of(speaking("<think>1</think>one", "two", "three"), tokenizer)
@@ -136,6 +148,36 @@ async def test_equal_answers_that_both_go_on_each_keep_their_own_path(tokenizer,
     await ask(seat, user("a"), said(first), user("b"), said(third), user("d"))
     assert sorted(map(len, seat.episode.branches)) == [2, 3] and len(seat.episode.branches) == 2
     check(seat)
+
+
+async def test_of_equal_answers_the_one_whose_calls_are_named_goes_on(tokenizer, speaking):
+    seat = seat_of(speaking(CALL, CALL, "done"), tokenizer)
+    first = await ask(seat, user("go"), tools=(TOOL,))
+    second = await ask(seat, user("go"), tools=(TOOL,))
+    assert first.calls[0].call_id != second.calls[0].call_id
+    result = {"role": "tool", "tool_call_id": first.calls[0].call_id, "content": "bought"}
+    await ask(seat, user("go"), said(first), result, tools=(TOOL,))
+    assert seat.episode.branches == [(0, 2), (1,)]
+
+
+def test_a_result_is_known_by_the_call_that_it_answers():
+    """Names and ids of a result are its call's; which call it answers is part of what is compared."""
+
+    def calls(*ids):
+        made = [{"id": one, "function": {"name": f"tool_{n}", "arguments": "{}"}} for n, one in enumerate(ids)]
+        return {"role": "assistant", "content": "", "tool_calls": made}
+
+    def results(*ids):
+        return [{"role": "tool", "tool_call_id": one, "content": "same"} for one in ids]
+
+    straight = heard([user("a"), calls("x", "y"), *results("x", "y")])
+    renamed = heard([user("a"), calls("p", "q"), *results("p", "q")])
+    crossed = heard([user("a"), calls("x", "y"), *results("y", "x")])
+    assert [one.key for one in straight] == [one.key for one in renamed] != [one.key for one in crossed]
+    assert [(m.message["name"], m.message["tool_call_id"]) for m in crossed[2:]] == [
+        ("tool_1", "call00001"),
+        ("tool_0", "call00000"),
+    ]
 
 
 async def test_a_call_that_goes_away_records_nothing(tokenizer):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from talking import TOOL, Held, ask, check, said, seat_of, until_asked, user
+from fast_clock import run_fast
+from talking import CALL, TOOL, Held, ask, check, said, seat_of, until_asked, user
 
 from agentgym.errors import InfraError
 from agentgym.rollout.chat import ChatRenderer
@@ -22,6 +23,20 @@ async def test_a_stop_string_cuts_the_text_and_keeps_the_ids(tokenizer, speaking
     assert tokenizer.decode(seat.episode.turns[0].completion_ids).endswith("and more<|im_end|>")
     await ask(seat, user("a"), said(first, content="do it</code>"), user("b"))  # smolagents writes it again
     assert seat.episode.branches == [] and first.completion_tokens == len(seat.episode.turns[0].completion_ids)
+
+
+async def test_a_call_behind_a_stop_string_was_never_made(tokenizer, speaking):
+    seat = seat_of(speaking(f"Observe: {CALL}"), tokenizer)
+    answer = await ask(seat, user("a"), tools=(TOOL,), stop=("Observe:",))
+    assert (answer.content, answer.calls, answer.finish) == ("", (), "stop")
+
+
+async def test_arguments_have_the_types_of_the_schema_and_can_be_sent(tokenizer, speaking):
+    """Some formats write all values as texts; JSON can write a character that UTF-8 can't."""
+    said = '<tool_call>{"name": "buy", "arguments": {"item": "12 \\ud800", "count": "3", "price": "x"}}</tool_call>'
+    seat = seat_of(speaking(said), tokenizer)
+    [call] = (await ask(seat, user("a"), tools=(TOOL,))).calls
+    assert call.arguments == {"item": "12 ?", "count": 3, "price": "x"}
 
 
 async def test_a_malformed_call_is_given_as_text(tokenizer, speaking):
@@ -125,6 +140,18 @@ async def test_time_is_limited(tokenizer, speaking):
     answer = await ask(seat, user("a"))
     assert answer.finish == "length" and seat.episode.stop is Stop.TIME and seat.broken is None
     assert seat.episode.outcome is Outcome.INVALID
+
+
+def test_seconds_of_calls_at_the_same_time_are_counted_once(tokenizer, speaking):
+    """Or the waits of many sub-agents in the engine's queue would prolong the episode without end."""
+
+    async def play():
+        seat = seat_of(speaking("one", delay_s=8.0, queued_s=3.0), tokenizer)
+        await asyncio.gather(*(ask(seat, user(text)) for text in "abc"))
+        await ask(seat, user("d"))
+        return seat.episode.timing_s
+
+    assert run_fast(play()) == pytest.approx({"generate_s": 16.0, "queue_s": 6.0})
 
 
 async def test_a_generator_that_fails_breaks_the_episode(tokenizer, speaking):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fast_clock import fast
-from served import FaultyServer, ScriptedServer, completion
+from policy_servers import FaultyServer, ScriptedServer, completion
 
 from agentgym.config import build
 from agentgym.errors import InfraError, UserError
@@ -105,6 +107,15 @@ async def test_what_changes_nothing_about_the_measure_is_left_out_and_the_rest_i
     assert "temperature" not in server.asked[0]
 
 
+def test_answers_are_known_by_all_of_a_request_its_seed_and_the_server(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path, URL, by="a")
+    cache.keep(REQUEST, completion("7"))
+    assert cache.find(REQUEST) == (completion("7"), "a")
+    for other in ({"seed": 2}, {"temperature": 0.0}, {"max_tokens": 8}, {"model": "b"}, {"options": {"x": 1}}):
+        assert cache.find(replace(REQUEST, **other)) is None
+    assert AnswerCache(tmp_path, f"{URL}/2").find(REQUEST) is None
+
+
 def test_what_servers_write_differently_is_read() -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "7"}]
     answer = read_answer(completion(parts, ("f", {"a": 1}), finish="eos"), REQUEST)  # type: ignore[arg-type]
@@ -177,7 +188,8 @@ async def test_what_a_status_means_is_said_in_one_sentence(fault: str, kind: typ
     assert "\n" not in str(raised.value)
 
 
-async def test_a_server_is_checked_before_anything_is_played() -> None:
+async def test_a_server_is_checked_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-somebody")
     async with FaultyServer().open() as faulty:
         server = OpenAIServer(faulty.url, "sesame", key_variable="KEY", timeout_s=5)
         assert "lists 'tester'" in await policy(server, base_url=faulty.url).check()

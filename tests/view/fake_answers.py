@@ -77,7 +77,10 @@ def run_answer(run: str = RUN) -> Answer:
                 {
                     "kind": "no_signal",
                     "text": "42% of groups have no signal: the tasks are too easy",
-                    "hint": "Raise env.level.",
+                    "severity": "warning",
+                    "meaning": "Such a group is thrown away.",
+                    "advice": "Raise env.level.",
+                    "metrics": ["loop/skipped_groups"],
                 }
             ],
             "missing": "",

@@ -103,8 +103,10 @@ def test_the_scheme_can_be_chosen_and_stays(watched: Watched) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
     page.keyboard.press("t")
+    page.wait_for_selector("html[data-theme=light]")
     assert page.evaluate(background) == light
     page.keyboard.press("t")
+    page.wait_for_selector("html[data-theme=dark]")
     dark = page.evaluate(background)
     assert dark != light
     page.reload()
@@ -206,6 +208,7 @@ def test_the_keyboard_reaches_everything(watched: Watched) -> None:
     page.keyboard.press("m")
     page.wait_for_selector("text=34 tokens")
     page.keyboard.type("gr")
+    page.wait_for_selector(".curve canvas")
     page.focus(".curve .plot")
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector(".curve >> nth=0 >> text=step 39")

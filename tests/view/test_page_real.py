@@ -11,6 +11,10 @@ from view.browsers import Browser, Watched, chromium
 from view.real_view import viewing
 from view_runs import write_run
 
+from agentgym.view.app import View
+from agentgym.view.export import Export
+from agentgym.view.roots import Roots
+
 pytestmark = pytest.mark.browser
 
 
@@ -54,3 +58,19 @@ def test_the_pictures_of_the_documentation_can_be_made_again(browser: Browser, t
         made = pictures.draw(browser, url, "runs:one", tmp_path / "images")
     assert {path.name for path in made} == {path.name for path in pictures.OUT.glob("view-*.png")}
     assert all(0 < path.stat().st_size < 100_000 for path in [*made, *pictures.OUT.glob("view-*.png")])
+
+
+def test_an_exported_file_needs_no_server(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "one")
+    Export(View(roots=Roots.of([tmp_path / "runs"]))).write(tmp_path / "report.html")
+    with browser.new_context() as context:
+        watched = Watched(context.new_page(), (tmp_path / "report.html").as_uri())
+        assert "Exported" in watched.open("run", ".curve canvas").inner_text("main")
+        page = watched.open("episodes?success=false&sort=step,n", "tr[data-row]")
+        shown = page.inner_text(".pages")
+        page.click("tr[data-row] a >> nth=0")
+        page.wait_for_selector(".tokens .t")
+        page.wait_for_selector(".members a[aria-current]")
+        assert "54 of" not in shown and page.locator(".steering, .play").count() == 0
+        watched.open("environments", "[role=alert]")
+        assert not watched.wrong

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentgym.cli.commands.eval import add_server_arguments, refuse_server_options
 from agentgym.cli.evaluating import base_recipe, find_policy
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell, choose_reporter, explain_missing
+from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.lines import LineReader
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
 from agentgym.commands.parser import Parser
@@ -33,7 +33,6 @@ agentgym chat runs/math-1 --env math --task 7
 agentgym chat builtin:tiny --env tool_use --split train --greedy
 agentgym chat openai:qwen3-8b --base-url http://127.0.0.1:8000/v1 --env tool_use
 agentgym chat pypi:smollm2
-printf '/auto\\n' | agentgym chat builtin:tiny --env math --task 3
 """
 TAKES_OVERRIDES = True
 
@@ -85,15 +84,12 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 async def _chat(finished: Finished, arguments: argparse.Namespace, shell: JobShell, reporter: Reporter) -> None:
     from agentgym.cli.chatting import EnvironmentChat, PlainChat
-    from agentgym.jobs.chatting import opened_seat, opened_table
+    from agentgym.jobs.chatting import opened_table
 
     recipe, _, registry = finished
-    lines = LineReader(sys.stdin)
     async with AsyncExitStack() as stack:
-        try:
-            seat = await stack.enter_async_context(opened_seat(recipe, registry, reporter))
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
+        seat = await stack.enter_async_context(shell.jobs().seat(recipe, registry, reporter))
+        lines = LineReader(sys.stdin)
         if not arguments.env:
             await PlainChat(shell, lines, recipe, seat, arguments.seed).run()
             return

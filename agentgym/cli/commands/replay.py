@@ -34,7 +34,7 @@ EXAMPLES = """
 agentgym replay runs/math-1 --step 20
 agentgym replay runs/math-1 --step 20 --loss.name reinforce
 agentgym replay runs/math-1 --step 20 --advantage.name mean_only --reward success --reward format=0.1
-agentgym replay runs/math-1 --step 10 --from-step 0 --json
+agentgym replay runs/math-1 --step 20 --from-step 19 --json
 """
 TAKES_OVERRIDES = True
 WHAT_IF, WHERE = ("loss", "advantage"), ("trainer", "launcher")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.evaluating import base_recipe, find_policy
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import JobShell, choose_reporter, explain_missing
+from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, finish, recipe_help
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Stopped, run_until_stopped
@@ -74,15 +74,13 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     key = _key(arguments)
     reporter = choose_reporter(shell, f"serve {recipe.model.path}", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter):
-        try:
-            from agentgym.jobs.serving import serve
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
 
         def ready(served: Served) -> None:
             shell.say(json.dumps(_as_json(served, recipe.model.path)) if arguments.json else _lines(served, arguments))
 
-        job = serve(recipe, reporter, bind=bind, model=arguments.name, key=key, registry=registry, ready=ready)
+        job = shell.jobs().serve(
+            recipe, reporter, bind=bind, model=arguments.name, key=key, registry=registry, ready=ready
+        )
         try:
             run_until_stopped(job, reporter.note)
         except Stopped:

@@ -69,11 +69,11 @@ class ServedPolicy:
         self._pace = Pace(self.config.requests_per_minute, self.config.tokens_per_minute)
         self._omit = set(self.config.omit)
 
-    async def check(self, *, ask: bool = False) -> str:
-        """Whether the server answers for this model: by its list, or by one request of a few tokens.
+    async def check(self, *, ask: bool = False, max_tokens: int = _CHECK_TOKENS) -> str:
+        """Whether the server answers for this model: by its list, or by one request, whose answer is short.
 
-        ask: also where the list has it. Returns what was found, for a person. Raises UserError for what the user has
-        to change.
+        ask: also where the list has it. max_tokens: that the request allows. Returns what was found, for a person.
+        Raises UserError for what the user has to change.
         """
         self.listed = await self._list()
         if self.listed is not None and self.model in self.listed and not ask:
@@ -81,7 +81,7 @@ class ServedPolicy:
         hello = ChatRequest(
             model=self.model,
             messages=({"role": "user", "content": "Say OK."},),
-            max_tokens=_CHECK_TOKENS,
+            max_tokens=max_tokens,
             temperature=1.0,
             seed=0,
             options=self.config.options,

@@ -23,22 +23,28 @@ DRAIN_S = 30.0  # what a client does not take by then, after the host closed, is
 
 
 def register(reactor: Reactor) -> dict[str, OnFrame]:
-    """The operations `proxy.*`. What the agent sends unasked are events `proxy`."""
-    relay = Relay(reactor)
+    """The operations `proxy.*`: to hosts of an allow list."""
+    return operations(reactor, "proxy")
+
+
+def operations(reactor: Reactor, name: str) -> dict[str, OnFrame]:
+    """Those of one listening socket: `name.*`. What the agent sends unasked are events of that name."""
+    relay = Relay(reactor, name)
     return {
-        "proxy.listen": relay.listen,
-        "proxy.data": relay.on_connection(Connection.send),
-        "proxy.end": relay.on_connection(Connection.end),
-        "proxy.credit": relay.on_connection(Connection.take_credit),
-        "proxy.close": relay.on_connection(Connection.close),
+        f"{name}.listen": relay.listen,
+        f"{name}.data": relay.on_connection(Connection.send),
+        f"{name}.end": relay.on_connection(Connection.end),
+        f"{name}.credit": relay.on_connection(Connection.take_credit),
+        f"{name}.close": relay.on_connection(Connection.close),
     }
 
 
 class Relay:
     """The listening socket and its connections. More than `max_connections` wait in the kernel's queue."""
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, name: str) -> None:
         self.reactor = reactor
+        self.name = name
         self.window = 0
         self._connections: dict[int, Connection] = {}
         self._max_connections = 0
@@ -228,7 +234,7 @@ class Connection:
         self._relay.forget(number)
 
     def _say(self, what: str, data: bytes = b"", num_bytes: int = 0) -> None:
-        header: Header = {"event": "proxy", "what": what, "connection": self._number}
+        header: Header = {"event": self._relay.name, "what": what, "connection": self._number}
         if num_bytes:
             header["bytes"] = num_bytes
         self._relay.reactor.send(header, [data] if data else [])

@@ -16,7 +16,8 @@ from .reactor import Reactor
 STDIN_FD = 0
 IDLE_S = 600.0  # the host pings every few seconds: it is gone
 BAD_FRAME = 71
-FAMILIES = {"session": ".session", "proxy": ".proxy"}  # imported when an op `family.something` comes first
+FAMILIES = {"session": ".session", "proxy": ".proxy", "forward": ".forward"}
+"""Imported when an op `family.something` comes first."""
 
 
 class Supervisor:

@@ -92,6 +92,7 @@ class DockerBackend(AgentBackend):
                 lambda on_change: group.start_container(on_change, session=True),
                 networks.open,
                 self._meter,
+                networks.forward,
             )
             group.watch()
         except BaseException as error:

@@ -18,12 +18,17 @@ LISTEN_TIMEOUT_S = 10.0
 
 
 class Outbound:
-    """The connections of one container. serve: has each in a task of its own."""
+    """The connections to one port of a container. serve: has each in a task of its own. name: of its operations."""
 
     def __init__(
-        self, container: Container, serve: Callable[[ByteStream], Awaitable[None]], max_connections: int
+        self,
+        container: Container,
+        serve: Callable[[ByteStream], Awaitable[None]],
+        max_connections: int,
+        name: str = "proxy",
     ) -> None:
         self._container = container
+        self._name = name
         self._serve = serve
         self._max_connections = max_connections
         self._streams: dict[int, OutboundStream] = {}
@@ -32,12 +37,12 @@ class Outbound:
 
     async def listen(self) -> int:
         """Take connections from now on; the port on 127.0.0.1 in the container. Raises SandboxLost."""
-        self._container.on_event("proxy", self._on_event)
+        self._container.on_event(self._name, self._on_event)
         header: Header = {"window": WINDOW_BYTES, "connections": self._max_connections}
-        frame = await self._container.ask("proxy.listen", header, (), LISTEN_TIMEOUT_S)
+        frame = await self._container.ask(f"{self._name}.listen", header, (), LISTEN_TIMEOUT_S)
         port = frame.header.get("port")
         if type(port) is not int or not 0 < port < 1 << 16:
-            raise SandboxLost("a container's agent reported no port for its proxy")
+            raise SandboxLost("a container's agent reported no port for its connections")
         return port
 
     async def close(self) -> None:
@@ -73,9 +78,9 @@ class Outbound:
 
     def _open(self, number: int) -> None:
         if len(self._streams) >= self._max_connections:
-            self._container.notify("proxy.close", {"connection": number, "now": True})
+            self._container.notify(f"{self._name}.close", {"connection": number, "now": True})
             return
-        stream = self._streams[number] = OutboundStream(self._container, number)
+        stream = self._streams[number] = OutboundStream(self._container, number, self._name)
         task = asyncio.create_task(self._run(stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -91,9 +96,10 @@ class Outbound:
 class OutboundStream:
     """One connection of a container's, as a ByteStream."""
 
-    def __init__(self, container: Container, number: int) -> None:
+    def __init__(self, container: Container, number: int, name: str) -> None:
         self._container = container
         self._number = number
+        self._name = name
         self._received = bytearray()
         self._room = WINDOW_BYTES  # that the agent may still send
         self._credit = WINDOW_BYTES  # that it still takes
@@ -110,7 +116,7 @@ class OutboundStream:
         piece = bytes(self._received[:PIECE_BYTES])
         del self._received[:PIECE_BYTES]
         self._room += len(piece)
-        self._notify("proxy.credit", {"bytes": len(piece)})
+        self._notify("credit", {"bytes": len(piece)})
         return piece
 
     async def write(self, data: bytes) -> None:
@@ -122,18 +128,18 @@ class OutboundStream:
                 raise ConnectionResetError("the connection ended")
             piece = view[: min(self._credit, PIECE_BYTES)]
             self._credit -= len(piece)
-            self._notify("proxy.data", {}, (bytes(piece),))
+            self._notify("data", {}, (bytes(piece),))
             view = view[len(piece) :]
 
     def end(self) -> None:
-        self._notify("proxy.end", {})
+        self._notify("end", {})
 
     def close(self) -> None:
-        self._notify("proxy.close", {})
+        self._notify("close", {})
         self._is_closed = True
 
     def abort(self) -> None:
-        self._notify("proxy.close", {"now": True})
+        self._notify("close", {"now": True})
         self._is_closed = True
 
     def receive(self, data: bytes) -> None:
@@ -165,4 +171,4 @@ class OutboundStream:
 
     def _notify(self, op: str, header: Header, blobs: Sequence[bytes] = ()) -> None:
         if not self._is_closed:
-            self._container.notify(op, {**header, "connection": self._number}, blobs)
+            self._container.notify(f"{self._name}.{op}", {**header, "connection": self._number}, blobs)

@@ -1,4 +1,4 @@
-"""Lets a session reach the hosts of its allow list, through a proxy of ours, and nothing else."""
+"""Lets a session reach the hosts of its allow list, through a proxy of ours, a server of ours, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.outbound import Outbound
 from agentgym_sandboxes.network.allow_list import AllowList
+from agentgym_sandboxes.network.forward import Forward
 from agentgym_sandboxes.network.limits import ProxyLimits
 
 FEWEST_CONNECTIONS, MOST_CONNECTIONS = 4, 32  # of a session, at a time
@@ -45,6 +46,15 @@ class SessionNetworks:
         outbound = Outbound(container, proxy.serve, self._limits.max_connections)
         stack.push_async_callback(outbound.close)
         return proxy_environment(await outbound.listen(), allowed)
+
+    async def forward(self, container: Container, target: str, stack: AsyncExitStack) -> int:
+        """Lead a port of the container's loopback interface to one server of ours, until the stack is closed.
+
+        Raises UserError for a target that is not on this machine, SandboxLost when the container is gone.
+        """
+        outbound = Outbound(container, Forward(target).serve, self._limits.max_connections, "forward")
+        stack.push_async_callback(outbound.close)
+        return await outbound.listen()
 
     def _count(self, what: str, number: int) -> None:
         self._metrics[counts.NETWORK[what]] += number

@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
@@ -30,6 +31,12 @@ Raises UserError for an invalid list of hosts.
 """
 
 
+class OpenForward(Protocol):
+    """See `SessionNetworks.forward`."""
+
+    async def __call__(self, container: Container, target: str, stack: AsyncExitStack) -> int: ...
+
+
 class SessionPool(KeptPool):
     """At most `max_sessions` at a time; more wait in turn, at most `lease_timeout_s`.
 
@@ -45,9 +52,11 @@ class SessionPool(KeptPool):
         start_container: StartContainer,
         open_network: OpenNetwork | None = None,
         meter: CallMeter | None = None,
+        forward: OpenForward | None = None,
     ) -> None:
         super().__init__(config, start_container, meter or CallMeter(), "session container", BACKOFFS_S)
         self._open_network = open_network
+        self._forward = forward
         self._spare: collections.deque[Container] = collections.deque()
         self._leased: set[Container] = set()
         self._ending: set[Container] = set()  # of sessions
@@ -69,7 +78,8 @@ class SessionPool(KeptPool):
                 env: Mapping[str, str] = {}
                 if network and self._open_network is not None:
                     env = await self._open_network(container, network, stack)
-                session = DockerSession(container, self._config.memory_mib, self._meter)
+                forward = None if self._forward is None else partial(self._forward, container, stack=stack)
+                session = DockerSession(container, self._config.memory_mib, self._meter, forward)
                 await session.open(self._config.session_disk_mib, env, self._config.start_timeout_s)
                 yield session
         finally:

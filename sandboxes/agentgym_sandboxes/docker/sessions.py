@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agentgym.errors import UserError
 from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, RunStatus, SandboxDirty, SandboxLost
@@ -27,8 +27,17 @@ DEFAULT_LIMITS = Limits()
 class DockerSession:
     """A session in a leased container. Its calls take turns, in the order in which they were made."""
 
-    def __init__(self, container: Container, memory_mib: int, meter: CallMeter | None = None) -> None:
+    def __init__(
+        self,
+        container: Container,
+        memory_mib: int,
+        meter: CallMeter | None = None,
+        forward: Callable[[str], Awaitable[int]] | None = None,
+    ) -> None:
+        """forward: see `SessionNetworks.forward`."""
         self._container = container
+        self._lead = forward
+        self._led = ("", 0)  # to which target, and its port
         self._memory_mib = memory_mib
         self._meter = meter or CallMeter()
         self._turns = asyncio.Lock()
@@ -95,6 +104,19 @@ class DockerSession:
             await self._ask_files({"do": "check"}, snapshot)
             await self._reset()
             await self._ask_files({"do": "restore"}, snapshot)
+
+    async def forward(self, target: str) -> int:
+        """The port on 127.0.0.1, in the session, that leads to a server of this machine. Raises UserError."""
+        async with self._turns:
+            known, port = self._led
+            if known not in ("", target):
+                raise UserError(f"this session's port leads to {known}, so it can't lead to {target}")
+            if not known:
+                if self._lead is None:
+                    raise UserError(f"this sandbox gives a session no way to {target}")
+                port = await self._lead(target)
+                self._led = (target, port)
+            return port
 
     async def _call(self, kind: str, blobs: Sequence[bytes], limits: Limits) -> RunResult:
         with self._meter.counting_failures():

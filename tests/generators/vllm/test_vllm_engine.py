@@ -80,3 +80,26 @@ def test_settings_keep_their_meaning(old_model):
     params = sampling_params(SamplingParams(max_tokens=5, temperature=0.5, top_p=0.8, top_k=4, seed=-1))
     assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.5, 0.8, 4, 5)
     assert params.ignore_eos and params.seed == 2**63 - 1
+
+
+def test_vllms_own_arguments_are_passed_on_and_checked(old_model):
+    from agentgym.errors import UserError
+    from agentgym.generators.vllm.settings import engine_arguments
+
+    config = GeneratorConfig(device="cpu", max_model_len=256)
+    given = {"tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "enable_prefix_caching": False}
+    arguments = engine_arguments(config, old_model.folder, gpu=True, **given)
+    assert (arguments.tensor_parallel_size, arguments.kv_cache_dtype) == (2, "fp8")
+    assert arguments.enable_prefix_caching is False and arguments.max_num_seqs == 64
+    with pytest.raises(UserError, match=r"no argument 'kv_cache_dtyp'\. Did you mean 'kv_cache_dtype'"):
+        engine_arguments(config, old_model.folder, gpu=False, kv_cache_dtyp="fp8")
+
+
+@pytest.mark.slow
+async def test_what_vllm_refuses_is_the_users_mistake(old_model):
+    from agentgym.errors import UserError
+    from agentgym.generators.select import VllmEngineConfig
+
+    engine = VllmEngineConfig(options={"kv_cache_dtype": "float3"})
+    with pytest.raises(UserError, match=r"vLLM refuses its settings, .*float3"):
+        await engine.build(GeneratorConfig(device="cpu", max_model_len=256), str(old_model.folder)).start()

@@ -102,16 +102,22 @@ async def test_anthropic_messages(stream, play) -> None:
 
     async with anthropic_client(played) as client:
         messages = [TALK[1]]
+        counted = await client.messages.count_tokens(model="policy", system="Be brief.", messages=messages, tools=tools)
         answer = await turn(client, messages)
         uses = [block for block in answer.content if block.type == "tool_use"]
         assert (len(uses), answer.stop_reason) == (2, "tool_use")
         messages.append({"role": "assistant", "content": [block.model_dump() for block in answer.content]})
         results = [{"type": "tool_result", "tool_use_id": use.id, "content": add(use.input)} for use in uses]
         messages.append({"role": "user", "content": results})
+        counted_again = await client.messages.count_tokens(
+            model="policy", system="Be brief.", messages=messages, tools=tools
+        )
         last = await turn(client, messages)
     assert (last.content[0].text, last.stop_reason) == ("3 and 7.", "end_turn")
     played.prove()
     assert played.num_branches == 1
+    prompts = [len(request.prompt_ids) for request in played.engine.requests]
+    assert [counted.input_tokens, counted_again.input_tokens] == prompts
     used = last.usage
     assert used.input_tokens + used.cache_read_input_tokens == len(played.engine.requests[1].prompt_ids)
 

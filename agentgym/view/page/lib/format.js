@@ -6,6 +6,7 @@ export function isNumber(value) {
 
 export function figure(value, digits = 3) {
   if (!isNumber(value)) return "–";
+  if (value < 0) return `−${figure(-value, digits)}`;
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en-US");
   const size = Math.abs(value);
   if (size >= 1e6) return `${(value / 1e6).toFixed(2)}M`;

@@ -12,6 +12,15 @@ function remembered() {
   }
 }
 
+function remember(theme) {
+  try {
+    localStorage.setItem(KEY, theme);
+  } catch {
+    /* a browser that keeps nothing: the choice lasts for this page */
+  }
+  return theme;
+}
+
 function apply(theme) {
   if (theme === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
@@ -29,24 +38,22 @@ export function useTheme() {
     dark.addEventListener("change", changed);
     return () => dark.removeEventListener("change", changed);
   }, []);
-  const next = () => {
-    const chosen = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    try {
-      localStorage.setItem(KEY, chosen);
-    } catch {
-      /* a browser that keeps nothing: the choice lasts for this page */
-    }
-    setTheme(chosen);
-  };
+  const next = () => setTheme((before) => remember(THEMES[(THEMES.indexOf(before) + 1) % THEMES.length]));
   return { theme, dark: theme === "dark" || (theme === "system" && system), next };
 }
 
+const known = new Map(); // of each scheme: asking the browser for a style costs it a layout
+
 /* The colour of a custom property as a canvas can use it, in the scheme that is shown now. */
 export function colour(name, alpha = 1) {
-  const probe = document.createElement("i");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
+  const key = `${document.documentElement.dataset.theme ?? dark.matches} ${name}`;
+  if (!known.has(key)) {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    known.set(key, getComputedStyle(probe).color);
+    probe.remove();
+  }
+  const found = known.get(key);
   return alpha === 1 ? found : found.replace(/^rgb\((.*)\)$/, (_, inside) => `rgba(${inside}, ${alpha})`);
 }

@@ -1,16 +1,37 @@
-/* The width in pixels that an element has, so that drawings use the page's own scale. */
+/* How wide elements are, and whether they are near the view: drawings use the page's own scale, and wait to be seen. */
 import { useLayoutEffect, useRef, useState } from "../vendor/htm-preact.module.js";
+
+const nearing = new Map(); // element -> what is called with its width, once
+const watch = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting, boundingClientRect } of entries) {
+      if (!isIntersecting || !nearing.has(target)) continue;
+      watch.unobserve(target);
+      nearing.get(target)(Math.floor(boundingClientRect.width));
+      nearing.delete(target);
+    }
+  },
+  { rootMargin: "50% 0px" },
+);
+
+/* Calls once with the element's width when it is near the view. Returns what ends the waiting. */
+export function whenNear(element, call) {
+  nearing.set(element, call);
+  watch.observe(element);
+  return () => {
+    watch.unobserve(element);
+    nearing.delete(element);
+  };
+}
 
 /* [ref, width]: put ref on a block element; width is 0 until it is measured. */
 export function useWidth() {
   const element = useRef(null);
   const [width, setWidth] = useState(0);
   useLayoutEffect(() => {
-    const measure = () => element.current && setWidth(element.current.clientWidth);
-    const watch = new ResizeObserver(measure);
-    watch.observe(element.current);
-    measure();
-    return () => watch.disconnect();
+    const sizes = new ResizeObserver(([{ contentRect }]) => setWidth(Math.floor(contentRect.width)));
+    sizes.observe(element.current);
+    return () => sizes.disconnect();
   }, []);
   return [element, width];
 }

@@ -1,8 +1,9 @@
 /* Curves over the steps, with their intervals as bands. */
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/htm-preact.module.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.module.js";
 import uPlot from "../vendor/uPlot.esm.js";
 import { figure, interval, isNumber } from "../lib/format.js";
 import { colour } from "../lib/theme.js";
+import { whenNear } from "../lib/width.js";
 
 const HEIGHT = 150;
 const SPARSE = 16; // points up to which each is drawn with its own interval
@@ -112,31 +113,40 @@ function unitText(unit) {
   return !unit || unit === "share" || unit === "number" ? "" : unit;
 }
 
-/* title, unit, lines as in `align`, each with an optional `tone`. dark: only so that it is drawn again. */
-export function Chart({ title, unit = "", lines, bound, range, wide = false, dark }) {
+/* title, unit, lines as in `align`, each with an optional `tone`. dark: only so that it is drawn again.
+   It is drawn when it comes near the view; then onDrawn is called. */
+export function Chart({ title, unit = "", lines, bound, range, wide = false, dark, onDrawn }) {
   const place = useRef(null);
   const plot = useRef(null);
   const [at, setAt] = useState(null);
   const { x, columns } = useMemo(() => align(lines), [lines]);
   const data = useMemo(() => [x, ...lines.flatMap((line, i) => (line.low ? [columns[i].values, columns[i].low, columns[i].high] : [columns[i].values]))], [columns]);
   const shape = lines.map((line) => `${line.label}${line.low ? "+" : ""}${line.steps.length <= SPARSE}`).join("|");
-  useLayoutEffect(() => {
-    const width = place.current.clientWidth;
-    plot.current = new uPlot(options(lines, columns, { width, bound, range, onCursor: setAt }), data, place.current);
-    return () => plot.current.destroy();
-  }, [dark, shape, bound]);
+  const [width, setWidth] = useState(0); // until it is near the view
+  useEffect(() => whenNear(place.current, setWidth), []);
   useEffect(() => {
-    plot.current.setData(data);
+    if (!width) return;
+    plot.current = new uPlot(options(lines, columns, { width, bound, range, onCursor: setAt }), data, place.current);
+    onDrawn?.();
+    return () => plot.current.destroy();
+  }, [width > 0, dark, shape, bound]);
+  useEffect(() => {
+    if (plot.current && plot.current.data !== data) plot.current.setData(data);
   }, [data]);
   useEffect(() => {
-    const watch = new ResizeObserver(() => place.current && plot.current.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    if (!width) return;
+    const resized = () => {
+      const now = place.current?.clientWidth;
+      if (now && now !== plot.current.width) plot.current.setSize({ width: now, height: HEIGHT });
+    };
+    const watch = new ResizeObserver(resized);
     watch.observe(place.current);
     return () => watch.disconnect();
-  }, []);
+  }, [width > 0]);
   const index = at ?? x.length - 1;
   const readings = lines.map((line, i) => reading(line, columns[i], index, unitText(unit)));
   const move = (event) => {
-    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    if (!plot.current || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return;
     event.preventDefault();
     const to = Math.min(x.length - 1, Math.max(0, index + (event.key === "ArrowLeft" ? -1 : 1)));
     plot.current.setCursor({ left: plot.current.valToPos(x[to], "x"), top: 10 });

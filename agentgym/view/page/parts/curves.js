@@ -40,11 +40,11 @@ function sentenceCase(text) {
   return harmless(text[0].toUpperCase() + text.slice(1));
 }
 
-export function Curves({ run, curves, params, dark, fresh }) {
+export function Curves({ run, curves, params, dark, fresh, onDrawn }) {
   const chosen = (params.more ?? "").split(",").filter(Boolean);
   const more = useData(chosen.length ? runPath(run, `/curves${query({ keys: chosen.join(",") })}`) : null, { again: fresh });
   const panels = useMemo(() => panelsOf(curves.curves), [curves]);
-  const extra = useMemo(() => (more.data ? panelsOf(more.data.curves) : []), [more.data]);
+  const extra = useMemo(() => (more.data ? panelsOf(more.data.curves.filter((one) => !curves.curves.some((other) => other.key === one.key))) : []), [more.data, curves]);
   const shownKeys = new Set([...curves.curves.map((curve) => curve.key), ...chosen]);
   const others = curves.names.filter((name) => !shownKeys.has(name));
   const set = (keys) => amend("run", { ...params, more: keys.join(",") });
@@ -56,7 +56,7 @@ export function Curves({ run, curves, params, dark, fresh }) {
         html`<label>add <select onChange=${(event) => event.target.value && set([...chosen, event.target.value])}><option value="">a metric of ${others.length}…</option>${others.map((name) => html`<option>${name}</option>`)}</select></label>`}
       </span></div>
     ${panels.length + extra.length === 0 && html`<p class="empty">No step is finished yet.</p>`}
-    <div class="curves">${[...panels, ...extra].map((panel) => html`<${Chart} ...${panel} key=${panel.key} dark=${dark} />`)}</div>
+    <div class="curves">${[...panels, ...extra].map((panel) => html`<${Chart} ...${panel} key=${panel.key} dark=${dark} onDrawn=${onDrawn} />`)}</div>
     <p class="note">Bands and whiskers are 95% intervals. Drag over a curve to look closer, double-click to see all again.</p>
   </section>`;
 }

@@ -28,7 +28,7 @@ function One({ id, params, canPlay }) {
   return html`<p><a href=${link("environments", { run: id })}>all environments</a></p>
     <h1>${harmless(data.name)} <span class="soft">version ${data.version}</span></h1><p class="note">${harmless(data.summary)}</p>
     <${Failed} failure=${failure} />
-    <${Facts} pairs=${[["rewards", data.rewards.map((row) => `${row.name} × ${row.weight}`).join(", ")], ["turns", `at most ${data.max_turns}`], ["tools", data.tools ? data.tools.map((tool) => tool.function?.name ?? tool.name).join(", ") : "none"], ["sandbox", data.sandbox || "not needed"]]} />
+    <${Facts} pairs=${[["rewards", data.rewards.map((row) => `${row.name} × ${row.weight}`).join(", ")], ["turns", `at most ${data.max_turns}`], ["tools", data.tools ? data.tools.map((tool) => tool.function?.name ?? tool.name).join(", ") || "none" : ""], ["sandbox", data.sandbox || "not needed"]]} />
     <section aria-labelledby="tasks"><div class="head"><h2 id="tasks">Tasks</h2>
       <label>split <select onChange=${(event) => set({ split: event.target.value })}>${["test", "train"].map((name) => html`<option selected=${name === split}>${name}</option>`)}</select></label>
       <button disabled=${!offset} onClick=${() => set({ offset: Math.max(0, offset - PAGE) || "" })}>previous</button><button disabled=${!data.more} onClick=${() => set({ offset: offset + PAGE })}>next</button></div>
@@ -43,23 +43,34 @@ export function EnvironmentsView({ id, params }) {
   return params.env ? html`<${One} id=${id} params=${params} canPlay=${data.can_play} />` : html`<${List} id=${id} envs=${data.envs} />`;
 }
 
+/* Arguments of each name that a tool's schema has, to be filled in. */
+function skeleton(tool) {
+  const empty = { integer: 0, number: 0, boolean: false, array: [], object: {} };
+  const properties = Object.entries(tool?.function.parameters?.properties ?? {});
+  return JSON.stringify(Object.fromEntries(properties.map(([key, schema]) => [key, empty[schema.type] ?? ""])));
+}
+
 /* What a tool is called with: a form of one field, JSON, with what the schema allows beside it. */
 function CallForm({ tools, calls, onCalls }) {
   const [name, setName] = useState(tools[0]?.function.name);
-  const [text, setText] = useState("{}");
+  const [text, setText] = useState(skeleton(tools[0]));
   const [wrong, setWrong] = useState("");
   const tool = tools.find((one) => one.function.name === name);
+  const choose = (chosen) => {
+    setName(chosen);
+    setText(skeleton(tools.find((one) => one.function.name === chosen)));
+  };
   const add = () => {
     try {
       onCalls([...calls, { name, arguments: JSON.parse(text) }]);
       setWrong("");
-      setText("{}");
+      setText(skeleton(tool));
     } catch {
       setWrong("The arguments are not JSON, for example {\"a\": 1}.");
     }
   };
   return html`<fieldset class="call-form"><legend>Call a tool</legend>
-    <div class="row"><label>tool <select onChange=${(event) => setName(event.target.value)}>${tools.map((one) => html`<option selected=${one.function.name === name}>${one.function.name}</option>`)}</select></label><span class="soft">${harmless(tool?.function.description ?? "")}</span></div>
+    <div class="row"><label>tool <select onChange=${(event) => choose(event.target.value)}>${tools.map((one) => html`<option selected=${one.function.name === name}>${one.function.name}</option>`)}</select></label><span class="soft">${harmless(tool?.function.description ?? "")}</span></div>
     <p class="soft">${Object.entries(tool?.function.parameters?.properties ?? {}).map(([key, schema]) => `${key}: ${schema.type ?? "any"}`).join(", ") || "no arguments"}</p>
     <label class="block">arguments, as JSON <textarea rows="2" value=${text} onInput=${(event) => setText(event.target.value)} spellcheck="false"></textarea></label>
     ${wrong && html`<p class="bad" role="alert">${wrong}</p>`}

@@ -1,0 +1,151 @@
+"""`agentgym plan`: how fast a recipe would be on so many GPUs, and how they are best shared."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from agentgym.cli.jobs import JobShell, choose_reporter
+from agentgym.cli.recipes import (
+    add_machine_arguments,
+    add_recipe_arguments,
+    device_flags,
+    finish,
+    planned_machine,
+    read_recipe,
+    recipe_help,
+)
+from agentgym.commands.parser import Parser
+from agentgym.commands.stopping import run_until_stopped
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.places import wanted_of
+from agentgym.models.resolve import known_architecture
+from agentgym.planning.rates import Rates, constant_lengths, read_rates
+from agentgym.planning.splits import Split, best_splits
+from agentgym.recipe import Recipe
+from agentgym.yaml import dump_yaml
+
+DESCRIPTION = """
+Predict tokens a second, idle shares and memory of a recipe, and the best split of the GPUs between training and
+generating. The training loop itself runs in simulated time, with rates that are measured on this machine (--measure)
+or given (--rates). Nothing is trained.
+"""
+EXAMPLES = """
+agentgym plan apps/grpo/math.yaml --measure
+agentgym plan apps/grpo/math.yaml --measure --save-rates rates.yaml
+agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --gpus 8 --gpu-memory 80
+agentgym plan big.yaml --rates rates.yaml --lengths 200+4000 --gpus 512 --gpu-memory 140
+"""
+TAKES_OVERRIDES = True
+HEADER = ("trainer", "replicas", "step s", "sampled tokens/s", "generators idle", "trainer idle", "most GiB", "")
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("recipe_files", nargs="*", metavar="RECIPE", help="of several, the later changes the earlier")
+    add_recipe_arguments(parser)
+    add_machine_arguments(parser)
+    parser.add_argument("--measure", action="store_true", help="measure the rates here, on whatever device there is")
+    parser.add_argument("--rates", metavar="FILE", help="rates that were measured before, or come from elsewhere")
+    parser.add_argument("--save-rates", metavar="FILE", help="write the rates that were measured, for --rates")
+    parser.add_argument(
+        "--lengths", metavar="P+C", help="episodes of P tokens of prompt and C sampled ones, instead of the rates' own"
+    )
+    parser.add_argument("--steps", type=int, default=12, metavar="N", help="steps to simulate (default: 12)")
+
+
+def run(arguments: argparse.Namespace, shell: JobShell) -> int:
+    if arguments.help_recipe:
+        shell.say(recipe_help())
+        return 0
+    if arguments.measure == bool(arguments.rates) or arguments.steps < 4:
+        raise UserError("give either --measure or --rates FILE, and at least 4 --steps")
+    if arguments.save_rates and not arguments.measure:
+        raise UserError("--save-rates keeps what --measure found; it is of no use with --rates")
+    machine = planned_machine(arguments)
+    base, where = read_recipe(arguments.recipe or arguments.recipe_files)
+    flags = {"env.name": arguments.env} | ({} if arguments.measure else device_flags(base, arguments))
+    recipe, _, registry = finish(base, flags, arguments, where, shell)
+    model = known_architecture(recipe.model.path)
+    if model is None:
+        raise UserError(f"the memory of {recipe.model.path!r} can't be estimated: its config.json is out of reach")
+    rates = _rates(arguments, recipe, registry, shell)
+    splits = best_splits(
+        wanted_of(recipe, model),
+        recipe.loop,
+        rates,
+        machine,
+        steps=arguments.steps,
+        note=lambda text: None if arguments.json else shell.say(text),
+    )
+    if arguments.json:
+        shell.say_json({"splits": [_as_json(split) for split in splits]})
+        return 0
+    shell.say(
+        f"\n{recipe.model.path}, {recipe.loop.groups_per_step} groups of {recipe.loop.group_size} a step, {machine}"
+    )
+    shell.say_table(HEADER, [_row(split) for split in splits])
+    best = splits[0]
+    shell.say("\n".join(["", "the fastest of them:", *(f"  {line}" for line in best.placement.lines())]))
+    if not best.given:
+        shell.say(f"\nset it by --trainer.procs {best.procs} --generator.replicas {best.replicas}")
+    return 0
+
+
+def _rates(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
+    rates = read_rates(arguments.rates) if arguments.rates else _measured(arguments, recipe, registry, shell)
+    if not arguments.lengths:
+        return rates
+    prompt, _, completion = arguments.lengths.partition("+")
+    if not (prompt.isdecimal() and completion.isdecimal() and int(completion)):
+        raise UserError(f"--lengths is {arguments.lengths!r}; write tokens of prompt and sampled ones, as in 200+1000")
+    return replace(rates, turns=constant_lengths(int(prompt), int(completion)))
+
+
+def _measured(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
+    reporter = choose_reporter(shell, "plan", as_json=arguments.json, plain=True)
+    with tempfile.TemporaryDirectory(prefix="agentgym-plan-") as folder:
+        job = shell.jobs().measure(recipe, Path(folder), reporter, registry)
+        rates = run_until_stopped(job, reporter.note)
+    if arguments.save_rates:
+        Path(arguments.save_rates).write_text(dump_yaml(to_mapping(rates)))
+    if not arguments.json:
+        decode = ", ".join(f"{rate:,.0f} with {size}" for size, rate in rates.decode)
+        shell.say(
+            f"measured: sampling {decode} sequences a replica, prompts {rates.prefill:,.0f}, training "
+            f"{rates.train:,.0f} tokens/s; {rates.publish_s + rates.update_s:.2f} s an update"
+        )
+    return rates
+
+
+def _row(split: Split) -> tuple[str, ...]:
+    forecast = split.forecast
+    return (
+        str(split.procs),
+        str(split.replicas),
+        f"{forecast.step_s:.2f}",
+        f"{forecast.tokens_per_s:,.0f}",
+        f"{1 - forecast.generate_busy:.0%}",
+        f"{1 - forecast.train_busy:.0%}",
+        f"{_most_gib(split):.1f}",
+        "the recipe's own" if split.given else "",
+    )
+
+
+def _most_gib(split: Split) -> float:
+    """Of the fullest GPU; of the host, where that is all there is."""
+    seats = split.placement.seats
+    return max(sum(seat.gib for seat in seats if seat.gpu == gpu) for gpu in {seat.gpu for seat in seats})
+
+
+def _as_json(split: Split) -> dict[str, object]:
+    return {
+        "trainer_procs": split.procs,
+        "generator_replicas": split.replicas,
+        "given": split.given,
+        **asdict(split.forecast),
+        "most_gib": _most_gib(split),
+    }

@@ -1,0 +1,228 @@
+"""How fast this machine is at a recipe's parts, each alone: what `agentgym plan --measure` simulates with."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from agentgym.actors.runtime import Runtime
+from agentgym.generators.select import settle_engine
+from agentgym.generators.service import GeneratorService
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.places import settle_places
+from agentgym.models.architecture import read_architecture
+from agentgym.models.resolve import resolve_model
+from agentgym.planning.rates import Rates
+from agentgym.recipe import Recipe
+from agentgym.rl.advantages import assign_advantages
+from agentgym.rl.losses.grpo import Grpo
+from agentgym.rl.samples import group_samples
+from agentgym.rollout.group import play_group
+from agentgym.rollout.tokenizer import read_template
+from agentgym.runs.report import Reporter
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams
+
+NEW_TOKENS = 64  # of each request whose rate is measured
+REPLAYED = 32  # episodes
+LEAST_S = 1e-4  # of a difference of two times
+PLAYED_STEPS = 2  # as many groups as so many steps train
+
+
+async def measure_rates(recipe: Recipe, scratch: Path, reporter: Reporter, registry: PluginRegistry) -> Rates:
+    """One replica and one trainer process are started, measured one after the other, and ended.
+
+    scratch: an empty folder for logs and files. Nothing is kept. Raises what starting a run raises.
+    """
+    check_sampling(recipe)
+    model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
+    engine = replace(settle_engine(recipe.generator, str(model_path), reporter.note), replicas=1, gpus=())
+    trainer = replace(recipe.trainer, procs=recipe.trainer.tensor_parallel, gpus=())
+    alone = replace(recipe, generator=engine, trainer=trainer)
+    alone = settle_places(alone, read_architecture(model_path), lambda note: None)
+    async with AsyncExitStack() as stack:
+        gym = await Gym.open(alone, model_path, registry, reporter, training=True)
+        stack.push_async_callback(gym.close)
+        runtime = Runtime(log_dir=scratch / "logs", launcher=alone.launcher, patience_s=alone.patience_s)
+        await stack.enter_async_context(runtime)
+        store = await alone.weights.open("measure", runtime=runtime)
+        stack.push_async_callback(store.close)
+        reporter.phase("starting one generator replica and one trainer")
+        generator = GeneratorService(
+            config=alone.generator,
+            store=store,
+            model_path=str(model_path),
+            runtime=runtime,
+            peer_gpus=alone.trainer.gpus if alone.weights.store.gpu_memory else (),
+        )
+        stack.push_async_callback(generator.close)
+        client = TrainerClient(_setup(alone, model_path, scratch), store=store, runtime=runtime)
+        stack.push_async_callback(client.close)
+        await asyncio.gather(generator.start(), client.start())
+        return await _Measurement(alone, gym, generator, client, reporter).run()
+
+
+def _setup(recipe: Recipe, model_path: Path, scratch: Path) -> TrainerSetup:
+    return TrainerSetup(
+        model_path=str(model_path),
+        trainer=recipe.trainer,
+        optimizer=replace(recipe.optimizer, lr=0.0),  # what is measured must not change what is sampled
+        loss=Grpo() if recipe.loss.needs_reference else recipe.loss,  # whose model is not measured
+        total_steps=1000,
+        folder=str(scratch / "trainer"),
+        temperature=recipe.rollout.temperature,
+        publish_dtype=recipe.generator.dtype,
+        chat_template=read_template(recipe.model.chat_template),
+    )
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """A generator whose answers are kept, to be given again at once."""
+
+    inner: GeneratorService
+    answers: dict[tuple[tuple[int, ...], int | None], Completion] = field(default_factory=dict)
+    replaying: bool = False
+
+    @property
+    def version(self) -> int:
+        return self.inner.version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        key = (tuple(request.prompt_ids), request.sampling.seed)
+        if not self.replaying:
+            self.answers[key] = await self.inner.generate(request)
+        return self.answers[key]
+
+    async def update_weights(self, version: int) -> None:
+        await self.inner.update_weights(version)
+
+
+@dataclass(slots=True)
+class _Measurement:
+    recipe: Recipe
+    gym: Gym
+    generator: GeneratorService
+    trainer: TrainerClient
+    reporter: Reporter
+
+    async def run(self) -> Rates:
+        publish_s, update_s = await self._sync()
+        self.reporter.phase("playing groups")
+        groups, host_s, env_s = await self._play()
+        turns = tuple(_turns(episode) for group in groups for episode in group.episodes if episode.turns)
+        contexts = [sum(new for new, _ in episode) for episode in turns]
+        self.reporter.phase("measuring the generator")
+        prefill, decode = await self._generate(max(8, sum(contexts) // len(contexts)))
+        self.reporter.phase("measuring the trainer")
+        train, fixed_s = await self._train(group_samples(groups))
+        return Rates(
+            decode=decode,
+            prefill=prefill,
+            train=train,
+            train_fixed_s=fixed_s,
+            publish_s=publish_s,
+            update_s=update_s,
+            host_s=host_s,
+            env_s=env_s,
+            signal=max(1, sum(group.has_signal for group in groups)) / len(groups),
+            turns=turns,
+            cores=len(os.sched_getaffinity(0)),
+        )
+
+    async def _sync(self) -> tuple[float, float]:
+        """Seconds of the trainer's and of the generators' part; the first update is left out."""
+        for version in range(2):
+            began = time.perf_counter()
+            await self.trainer.call(TitanTrainer.push_weights, version)
+            pushed = time.perf_counter()
+            await self.generator.update_weights(version)
+        return pushed - began, time.perf_counter() - pushed
+
+    async def _play(self) -> tuple[list[Group], float, float]:
+        """Groups of the run's own tasks; seconds of the controller's core, and of waiting, for each turn."""
+        recipe, recorder = self.recipe, _Recorder(self.generator)
+        loop, player = recipe.loop, self.gym.player(recorder)
+        tasks = recipe.task_sampler.tasks(self.gym.environment, loop.seed, 0)
+        some = list(islice(tasks, PLAYED_STEPS * loop.groups_per_step))
+        began_cpu = time.process_time()
+        played = [
+            play_group(player, task, group_id=number, size=loop.group_size, run_seed=loop.seed)
+            for number, task in enumerate(some)
+        ]
+        groups = await asyncio.gather(*played)
+        num_turns = sum(len(episode.turns) for group in groups for episode in group.episodes)
+        host_s = (time.process_time() - began_cpu) / max(1, num_turns)
+        for group in groups:
+            assign_advantages(group, recipe.advantage)
+        recorder.replaying = True
+        episodes = [episode for group in groups for episode in group.episodes if not episode.retries][:REPLAYED]
+        began, began_cpu = time.perf_counter(), time.process_time()
+        for episode in episodes:
+            await player.play(episode.task, episode_id=episode.episode_id, seed=episode.seed)
+        waited = time.perf_counter() - began - (time.process_time() - began_cpu)
+        return groups, host_s, max(0.0, waited) / max(1, sum(len(episode.turns) for episode in episodes))
+
+    async def _generate(self, context: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """Tokens of prompts a second, and sampled tokens a second by the number of sequences at a time."""
+        config, decode, prefill = self.recipe.generator, [], 0.0
+        context = min(context, config.max_model_len - NEW_TOKENS)
+        sizes = [size for size in (1, 4, 16, 64, 256) if size < config.max_batch] + [config.max_batch]
+        for number, size in enumerate(sizes):
+            prompt_s = await self._quickest(size, context, 1, 2 * number)
+            whole_s = await self._quickest(size, context, NEW_TOKENS, 2 * number + 1)
+            decode.append((size, size * (NEW_TOKENS - 1) / max(LEAST_S, whole_s - prompt_s)))
+            prefill = max(prefill, size * context / prompt_s)
+        return prefill, tuple(decode)
+
+    async def _quickest(self, count: int, context: int, tokens: int, salt: int) -> float:
+        """Of two tries: what else the machine does only slows them down."""
+        return min([await self._requests(count, context, tokens, 2 * salt + repeat) for repeat in range(2)])
+
+    async def _requests(self, count: int, context: int, tokens: int, salt: int) -> float:
+        """Seconds that so many take together; no two have a common prefix, nor do those of another salt."""
+        sampling = SamplingParams(max_tokens=tokens, temperature=1.0)
+        requests = [
+            GenerateRequest(
+                prompt_ids=tuple(5 + (salt * 31 + number * 7 + place * (number + 1)) % 90 for place in range(context)),
+                sampling=sampling,
+            )
+            for number in range(count)
+        ]
+        began = time.perf_counter()
+        await asyncio.gather(*map(self.generator.generate, requests))
+        return time.perf_counter() - began
+
+    async def _train(self, samples: Sequence[Sample]) -> tuple[float, float]:
+        """Tokens a second, and seconds of a step besides: the line through a step's batch and half of it."""
+        loop = self.recipe.loop
+        full = list(samples[: loop.groups_per_step * loop.group_size])
+        half = full[: max(1, len(full) // 2)]
+        times: dict[str, float] = {}
+        for name, batch in (("warm", full), ("half", half), ("full", full), ("half", half), ("full", full)):
+            began = time.perf_counter()
+            await self.trainer.call(TitanTrainer.train_step, batch)
+            times[name] = min(times.get(name, math.inf), time.perf_counter() - began)
+        less, more = (sum(len(sample.token_ids) for sample in batch) for batch in (half, full))
+        rate = (more - less) / max(LEAST_S, times["full"] - times["half"])
+        fixed_s = times["full"] - more / rate
+        return (rate, fixed_s) if fixed_s >= 0 and more > less else (more / times["full"], 0.0)
+
+
+def _turns(episode: Episode) -> tuple[tuple[int, int], ...]:
+    """Of each turn: the tokens that its context has more than the turn before, and those that were sampled."""
+    found, known = [], 0
+    for turn in episode.turns:
+        found.append((len(turn.prompt_ids) - known, len(turn.completion_ids)))
+        known = len(turn.prompt_ids) + len(turn.completion_ids)
+    return tuple(found)

@@ -1,0 +1,74 @@
+"""How fast the parts of a run are, each alone: measured on a machine, or given in a file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentgym.config import build
+from agentgym.yaml import read_yaml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Seconds and tokens a second of one replica and one trainer process, each alone on its device.
+
+    decode: [sequences at a time, tokens a second of all of them together], in ascending order. prefill: tokens of
+    prompts a second. train: tokens a second; train_fixed_s: of each step besides. train_scaling: what is left of a
+    process's rate for each doubling of the processes. publish_s: the trainer's part of a weight update, update_s: the
+    generators'. host_s: of the controller's core, for each turn; env_s: for which a turn waits on the environment.
+    turns: of episodes, each a list of turns, [tokens of new context, sampled tokens]. signal: the share of groups that
+    are trained on. cores: of the host, which processes without a GPU share; 0 is this machine's.
+    """
+
+    decode: tuple[tuple[int, float], ...]
+    prefill: float
+    train: float
+    turns: tuple[tuple[tuple[int, int], ...], ...]
+    train_fixed_s: float = 0.0
+    train_scaling: float = 0.96
+    publish_s: float = 0.0
+    update_s: float = 0.0
+    host_s: float = 0.0
+    env_s: float = 0.0
+    signal: float = 1.0
+    cores: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.decode or not self.turns or not all(self.turns):
+            raise ValueError("rates: decode has no entry, or turns no episode, or an episode no turn")
+        if any(a >= b for a, b in itertools.pairwise(at for at, _ in self.decode)):
+            raise ValueError(f"rates: decode {[at for at, _ in self.decode]} must ascend in sequences at a time")
+        rates = [self.prefill, self.train, self.train_scaling, *(rate for _, rate in self.decode)]
+        if min(rates) <= 0 or not 0 < self.signal <= 1 or min(self.decode)[0] < 1:
+            raise ValueError("rates: decode, prefill, train and train_scaling are above 0, signal a share above 0")
+        times = (self.train_fixed_s, self.publish_s, self.update_s, self.host_s, self.env_s)
+        if min(times) < 0 or any(min(turn) < 0 for episode in self.turns for turn in episode):
+            raise ValueError("rates: no time and no number of tokens can be negative")
+
+    def decode_rate(self, sequences: int) -> float:
+        """Tokens a second of all together; between two measurements on the line through them."""
+        first, last = self.decode[0], self.decode[-1]
+        if sequences <= first[0]:
+            return first[1] * sequences / first[0]
+        if sequences >= last[0]:
+            return last[1]
+        after = next(index for index, (at, _) in enumerate(self.decode) if at >= sequences)
+        (left, low), (right, high) = self.decode[after - 1], self.decode[after]
+        return low + (high - low) * (sequences - left) / (right - left)
+
+
+def constant_lengths(prompt: int, completion: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Episodes of one turn that are all alike."""
+    return (((prompt, completion),),)
+
+
+def read_rates(path: str) -> Rates:
+    """Raises UserError for a file that is missing, or in which something is wrong."""
+    return build(Rates, read_yaml(path), path)
+
+
+def tokens_of(episode: Sequence[tuple[int, int]]) -> int:
+    """Of a whole episode, context included: what the trainer computes."""
+    return sum(new + sampled for new, sampled in episode)

@@ -1,0 +1,112 @@
+"""The ways to share a machine's GPUs between training and generating, and how fast each would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from agentgym.errors import UserError
+from agentgym.planning.advice import check
+from agentgym.planning.machine import Machine
+from agentgym.planning.placement import Placement, Wanted, place
+from agentgym.planning.rates import Rates, tokens_of
+from agentgym.planning.simulation import Forecast, Layout, simulate
+from agentgym.rl.config import LoopConfig
+
+SIMULATED = 6  # splits, of the promising ones
+MANY_GPUS = 64  # above which fewer are simulated, for fewer steps
+FEW_GPUS = 8  # up to which every split is looked at
+SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of more GPUs, for the trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """procs: of the trainer. given: it is the recipe's own."""
+
+    procs: int
+    replicas: int
+    given: bool
+    placement: Placement
+    forecast: Forecast
+
+
+def layout_of(wanted: Wanted, placement: Placement) -> Layout:
+    assert wanted.trainer is not None and wanted.generator is not None
+    gpus, each = placement.generator_gpus, wanted.generator.engine.gpus_per_replica
+    count = wanted.generator.replicas
+    return Layout(
+        trainer=placement.trainer_gpus,
+        trainer_procs=wanted.trainer.procs,
+        replicas=tuple(gpus[number * each : (number + 1) * each] for number in range(count)),
+        gpus=len(placement.machine.gpus),
+        cores=placement.machine.cores,
+        max_batch=wanted.generator.max_batch,
+    )
+
+
+def best_splits(
+    wanted: Wanted,
+    loop: LoopConfig,
+    rates: Rates,
+    machine: Machine,
+    *,
+    steps: int = 10,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[Split]:
+    """The recipe's own split where it fits, and the most promising others; the fastest first.
+
+    Raises UserError where none fits into the memory, with what would.
+    """
+    assert wanted.trainer is not None and wanted.generator is not None
+    machine = replace(machine, cores=rates.cores or machine.cores)
+    own = (wanted.trainer.procs, wanted.generator.replicas)
+    fitting: list[tuple[float, tuple[int, int], Wanted, Placement]] = []
+    for procs, replicas in dict.fromkeys([own, *_pairs(wanted, machine)]):
+        one = replace(
+            wanted,
+            trainer=replace(wanted.trainer, procs=procs, gpus=wanted.trainer.gpus if (procs, replicas) == own else ()),
+            generator=replace(
+                wanted.generator, replicas=replicas, gpus=wanted.generator.gpus if (procs, replicas) == own else ()
+            ),
+        )
+        placement = place(one, machine)
+        if placement.fits:
+            fitting.append((_bound_s(loop, rates, procs, replicas, one), (procs, replicas), one, placement))
+    if not fitting:
+        check(wanted, place(wanted, machine))
+        raise UserError("no split of the GPUs fits")  # the recipe's own is one of them
+    fitting.sort(key=lambda entry: entry[0])
+    many = len(machine.gpus) > MANY_GPUS
+    most, steps = (SIMULATED // 2, min(steps, SIMULATED)) if many else (SIMULATED, steps)
+    chosen = [entry for number, entry in enumerate(fitting) if number < most or entry[1] == own]
+    splits = []
+    for number, (_, (procs, replicas), one, placement) in enumerate(chosen, start=1):
+        note(f"simulating split {number} of {len(chosen)}: {procs} trainer process(es), {replicas} replica(s)")
+        forecast = simulate(rates, loop, layout_of(one, placement), steps=steps)
+        given = (procs, replicas) == own
+        splits.append(Split(procs=procs, replicas=replicas, given=given, placement=placement, forecast=forecast))
+    return sorted(splits, key=lambda split: -split.forecast.tokens_per_s)
+
+
+def _pairs(wanted: Wanted, machine: Machine) -> Iterator[tuple[int, int]]:
+    """Numbers of trainer processes and of replicas that use all GPUs; on a host without any only the recipe's."""
+    assert wanted.trainer is not None and wanted.generator is not None
+    count, each, tensor = len(machine.gpus), wanted.generator.engine.gpus_per_replica, wanted.trainer.tensor_parallel
+    if count == 1:
+        yield 1, 1
+    some = range(1, count) if count <= FEW_GPUS else sorted({round(count * share) for share in SHARES})
+    for procs in some:
+        replicas = (count - procs) // each
+        if replicas and procs % tensor == 0:
+            yield procs, replicas
+
+
+def _bound_s(loop: LoopConfig, rates: Rates, procs: int, replicas: int, wanted: Wanted) -> float:
+    """About the least time of a step: the slower of its two halves, each at its best."""
+    assert wanted.generator is not None
+    episodes = loop.groups_per_step * loop.group_size
+    mean = sum(map(tokens_of, rates.turns)) / len(rates.turns)
+    sampled = sum(tokens for turns in rates.turns for _, tokens in turns) / len(rates.turns)
+    at_once = max(1, min(wanted.generator.max_batch, episodes * (loop.max_staleness + 1) // replicas))
+    generate = episodes * sampled / rates.signal / (replicas * rates.decode_rate(at_once))
+    return max(generate, rates.train_fixed_s + episodes * mean / (rates.train * procs))

@@ -1,0 +1,74 @@
+"""`agentgym plan`, and the machine of a dry run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentgym.hooks import PluginRegistry
+
+APPS = Path(__file__).parents[2] / "apps"
+ROWS = Path(__file__).parents[1] / "data" / "gsm8k_shaped.jsonl"
+RATES = """
+decode: [[1, 100], [64, 3200], [256, 12000]]
+prefill: 20000
+train: 9000
+turns: [[[100, 400]], [[120, 900]]]
+"""
+LOCAL = ("--env.options.source", "jsonl", "--env.options.path", str(ROWS))
+
+
+def recipe(name: str) -> str:
+    return str(APPS / "grpo" / f"{name}.yaml")
+
+
+@pytest.fixture
+def planned(cli):
+    """The command, with the plugins that are installed and a file of rates."""
+    cli.plugins = PluginRegistry.discover
+    Path("rates.yaml").write_text(RATES)
+
+    def plan(*words: str):
+        return cli("plan", *words, "--rates", "rates.yaml")
+
+    return plan
+
+
+def test_the_best_split_is_first_and_the_recipes_own_is_among_them(planned) -> None:
+    machine = ("--gpus", "4", "--gpu-memory", "80", "--steps", "4")
+    end = planned(recipe("qwen3_0.6b"), *machine, "--json")
+    assert end.code == 0, end.err
+    splits = json.loads(end.out)["splits"]
+    speeds = [split["tokens_per_s"] for split in splits]
+    assert speeds == sorted(speeds, reverse=True)
+    assert [(split["trainer_procs"], split["generator_replicas"]) for split in splits if split["given"]] == [(1, 1)]
+    assert {split["trainer_procs"] + split["generator_replicas"] for split in splits if not split["given"]} == {4}
+    text = planned(recipe("qwen3_0.6b"), *machine, "--lengths", "100+50").out
+    assert "the recipe's own" in text and "set it by --trainer.procs" in text and "GPU 3" in text
+
+
+def test_what_is_missing_or_wrong_is_said(planned, cli) -> None:
+    end = planned(recipe("qwen3_8b"), "--gpus", "2", "--gpu-memory", "60", "--steps", "4")
+    assert end.code == 2 and "does not fit on the machine (2 GPU(s)" in end.err and "such GPUs" in end.err
+    assert cli("plan", recipe("qwen3_0.6b")).code == 2
+    assert "give --gpu-memory GIB" in planned(recipe("qwen3_0.6b"), "--gpus", "4000").err
+    assert "write tokens of prompt" in planned(recipe("qwen3_0.6b"), "--lengths", "1000").err
+    Path("rates.yaml").write_text(RATES.replace("9000", "fast"))
+    assert "rates.yaml: train is 'fast' (str)" in planned(recipe("qwen3_0.6b")).err
+
+
+def test_a_dry_run_shows_who_sits_where_and_refuses_what_does_not_fit(cli) -> None:
+    cli.plugins = PluginRegistry.discover
+    given = ("train", "--config", recipe("qwen3_1.7b"), "--dry-run", *LOCAL)
+    end = cli(*given, "--gpus", "2", "--gpu-memory", "80")
+    assert end.code == 0, end.err
+    assert "trainer 0" in end.out and "GPU 1        68.0 of 80.0 GiB estimated" in end.out
+    refused = cli(*given, "--gpus", "1", "--gpu-memory", "24")
+    assert refused.code == 2 and "this does not fit" in refused.err and "would fit" in refused.err
+    assert "give --dry-run too" in cli("train", recipe("qwen3_1.7b"), "--gpus", "2").err
+    fine_tuned = cli(
+        "sft", recipe("qwen3_1.7b").replace("grpo", "sft"), "--dry-run", "--gpus", "1", "--gpu-memory", "80"
+    )
+    assert fine_tuned.code == 0 and "weights 6.4, gradients 6.4, optimizer 12.8" in fine_tuned.out

@@ -1,0 +1,132 @@
+"""The loop in simulated time, against cases that are worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentgym.config import build, to_mapping
+from agentgym.errors import UserError
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import VllmEngineConfig
+from agentgym.models.architecture import architecture_of
+from agentgym.models.released import RELEASED
+from agentgym.planning.machine import Gpu, Machine
+from agentgym.planning.placement import Wanted
+from agentgym.planning.rates import Rates, constant_lengths
+from agentgym.planning.simulation import Forecast, Layout, simulate
+from agentgym.planning.splits import best_splits
+from agentgym.rl.config import LoopConfig
+from agentgym.trainer.config import TrainerConfig
+
+# a sequence gets 100 tokens a second, up to 8 at a time; training takes 400 tokens a second
+RATES = Rates(decode=((1, 100.0), (8, 800.0)), prefill=1e12, train=400.0, turns=constant_lengths(0, 100))
+TWO = Layout(trainer=(0,), trainer_procs=1, replicas=((1,),), gpus=2, cores=8, max_batch=8)
+ONE = replace(TWO, replicas=((0,),), gpus=1)
+HOST = replace(TWO, trainer=(), replicas=((),), gpus=0, cores=2)
+
+
+def forecast(rates: Rates = RATES, layout: Layout = TWO, *, staleness: int = 0, steps: int = 10) -> Forecast:
+    """2 groups of 4 episodes a step."""
+    loop = LoopConfig(groups_per_step=2, group_size=4, max_staleness=staleness)
+    return simulate(rates, loop, layout, steps=steps)
+
+
+def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
+    found = forecast()  # 100 tokens of each at 100 a second, then 800 at 400
+    assert found.step_s == pytest.approx(1.0 + 2.0)
+    assert (found.generate_busy, found.train_busy) == pytest.approx((1 / 3, 2 / 3))
+    assert found.tokens_per_s == pytest.approx(800 / 3)
+    assert found.staleness_mean == 0.0
+    slow = replace(RATES, publish_s=0.25, update_s=0.5, train_fixed_s=0.125)
+    assert forecast(slow).step_s == pytest.approx(3.0 + 0.875)
+
+
+def test_an_asynchronous_step_is_the_slower_of_the_two_and_the_loops_own_staleness() -> None:
+    found = forecast(staleness=1)
+    assert (found.step_s, found.train_busy, found.generate_busy) == pytest.approx((2.0, 1.0, 0.5))
+    assert found.staleness_mean == 1.0
+    faster = forecast(replace(RATES, train=1600.0), staleness=1)  # 0.5 s of training, and 16 episodes at a time for 8
+    assert (faster.step_s, faster.generate_busy) == pytest.approx((1.0, 1.0))
+
+
+def test_on_one_gpu_nothing_is_gained_by_overlapping() -> None:
+    assert forecast(layout=ONE).step_s == pytest.approx(3.0)
+    found = forecast(layout=ONE, staleness=1)
+    assert found.step_s == pytest.approx(3.0)
+    assert found.busy["GPU 0"] == pytest.approx(1.0)
+
+
+def test_more_than_a_batch_waits_and_a_second_replica_takes_half() -> None:
+    assert forecast(layout=replace(TWO, max_batch=4)).step_s == pytest.approx(2.0 + 2.0)  # two waves
+    flat = replace(RATES, decode=((1, 100.0), (4, 400.0), (8, 400.0)))  # 8 at a time are no faster than 4
+    assert forecast(flat).step_s == pytest.approx(2.0 + 2.0)
+    split = replace(TWO, replicas=((1,), (2,)), gpus=3)
+    assert forecast(flat, split).step_s == pytest.approx(1.0 + 2.0)
+
+
+def test_a_groups_prompt_is_computed_once_and_holds_up_all() -> None:
+    prompts = replace(RATES, turns=constant_lengths(50, 100), prefill=100.0, train=1e12)
+    assert forecast(prompts).step_s == pytest.approx(2 * 0.5 + 1.0, rel=1e-6)
+    each = replace(TWO, replicas=tuple((gpu,) for gpu in range(1, 9)), gpus=9)  # every episode on a replica of its own
+    assert forecast(prompts, each).step_s == pytest.approx(0.5 + 1.0, rel=1e-6)
+
+
+def test_turns_wait_for_the_environment_and_for_the_controllers_one_core() -> None:
+    talk = replace(RATES, turns=(((0, 50), (0, 50)),), env_s=0.5, train=1e12)
+    assert forecast(talk).step_s == pytest.approx(2 * (0.5 + 0.5), rel=1e-6)
+    busy = replace(RATES, host_s=0.1, train=1e12)
+    assert forecast(busy).step_s == pytest.approx(1.0 + 8 * 0.1, rel=1e-6)
+
+
+def test_processes_on_a_cpu_share_its_cores() -> None:
+    assert forecast(layout=HOST).step_s == pytest.approx(3.0)  # never more than one at a time
+    assert forecast(layout=HOST, staleness=1).step_s == pytest.approx(2.0)
+    crowded = replace(HOST, cores=1)
+    assert forecast(layout=crowded, staleness=1).step_s == pytest.approx(3.0)
+    # two replicas with 4 episodes each need 1 s of a core, the trainer 2 s: all three at 2/3 for 1.5 s, then one alone
+    three = replace(HOST, replicas=((), ()))
+    flat = replace(RATES, decode=((1, 400.0), (8, 400.0)))
+    assert forecast(flat, three, staleness=1).step_s == pytest.approx(1.5 + 1.0)
+    assert forecast(flat, replace(three, cores=1), staleness=1).step_s == pytest.approx(4.0)
+
+
+def test_groups_without_signal_are_played_again_and_many_trainers_lose_a_little() -> None:
+    quarter = replace(TWO, trainer=(0, 1, 2, 3), trainer_procs=4, replicas=((4,),), gpus=5)
+    found = forecast(replace(RATES, train_scaling=0.9), quarter)
+    assert found.step_s == pytest.approx(1.0 + 800 / (400 * 4 * 0.81))
+    some = forecast(replace(RATES, signal=0.5, train=1e12), steps=200)
+    assert some.step_s == pytest.approx(2.0, rel=0.35)  # twice as many groups, played in waves
+    assert some.step_s > 1.4
+
+
+def test_the_split_whose_halves_take_the_same_time_is_the_best() -> None:
+    """8 GPUs, where a step is 4 s of one GPU's training and 12 s of one's sampling: 2 and 6."""
+    model = architecture_of(RELEASED["Qwen/Qwen3-0.6B"], "0.6B")
+    trainer = TrainerConfig(device="cuda", dtype="bfloat16", activation_checkpoint="selective")
+    generator = GeneratorConfig(device="cuda", dtype="bfloat16", replicas=1, max_batch=1, engine=VllmEngineConfig())
+    wanted = Wanted(model=model, trainer=trainer, generator=generator)
+    rates = replace(RATES, train=100.0, train_scaling=1.0, decode=((1, 100.0),), turns=constant_lengths(0, 25))
+    loop = LoopConfig(groups_per_step=12, group_size=4, max_staleness=1)
+    machine = Machine(gpus=(Gpu(name="some", memory_gib=80.0),) * 8, cores=8)
+    splits = best_splits(wanted, loop, replace(rates, train=300.0), machine)
+    best = splits[0]
+    assert (best.procs, best.replicas) == (2, 6) and best.forecast.step_s == pytest.approx(2.0)
+    [own] = [split for split in splits if split.given]
+    assert (own.procs, own.replicas) == (1, 1) and own.forecast.step_s == pytest.approx(12.0)
+    with pytest.raises(UserError, match=r"does not fit on the machine \(2 GPU"):
+        best_splits(wanted, loop, rates, Machine(gpus=(Gpu(name="small", memory_gib=8.0),) * 2, cores=8))
+
+
+def test_rates_are_read_back_and_wrong_ones_refused() -> None:
+    assert build(Rates, to_mapping(RATES)) == RATES
+    assert RATES.decode_rate(4) == pytest.approx(400.0) and RATES.decode_rate(20) == 800.0
+    for change, message in (
+        ({"decode": [[8, 5.0], [1, 5.0]]}, "must ascend"),
+        ({"train": 0.0}, "above 0"),
+        ({"turns": [[]]}, "no turn"),
+        ({"update_s": -1.0}, "can be negative"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build(Rates, to_mapping(RATES) | change)
