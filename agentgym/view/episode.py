@@ -65,8 +65,9 @@ def _messages(episode: Mapping[str, Any]) -> list[dict[str, Any]]:
     messages: Any = unpack(episode.get("messages") or [])
     prompt: Any = unpack(episode["task"]["prompt"])
     said = [at for at, one in enumerate(messages) if at >= len(prompt) and one.get("role") == "assistant"]
-    branch = max((one["turns"] for one in _branches(episode) if one["turns"]), key=lambda turns: turns[-1], default=[])
-    turn_of = dict(zip(reversed(said), reversed(branch), strict=False))
+    branches: list[list[int]] = [one["turns"] for one in _branches(episode) if one["turns"]]
+    last = max(branches, key=lambda turns: turns[-1], default=[])
+    turn_of = dict(zip(reversed(said), reversed(last), strict=False))
     calls, trace = episode.get("tool_calls") or [], 0
     shown = []
     for place, message in enumerate(messages):
