@@ -49,6 +49,8 @@ def test_every_view_reads_what_the_server_answers(browser: Browser, tmp_path: Pa
         page.wait_for_selector("section.diff")
         page = watched.open(f"compare?{run}", ".verdict")
         assert "Won by b: 5 tasks" in page.inner_text("main")
+        files = page.evaluate("performance.getEntriesByType('resource').map(one => one.name.split('/page/')[1] ?? '')")
+        assert [name for name in files if name.endswith(".js")] == ["app.js"]  # all modules at once
         assert not watched.wrong
 
 
