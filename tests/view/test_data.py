@@ -210,6 +210,15 @@ def test_the_ratio_is_of_the_trainer_to_the_sampler(tmp_path: Path, open_view) -
     assert tokens["ratio"] == [None, None, None, 1.0, math.exp(-1.0), None, 1.0, 1.0, 1.0]
 
 
+def test_an_index_of_another_file_is_not_used(tmp_path: Path, open_view) -> None:
+    with RunFolder.create(tmp_path / "runs", "one") as folder:
+        folder.save_groups(1, [group(0)])
+        path = folder.path / "episodes" / "step-000001.jsonl.gz"
+        _edit(path, lambda record: record["episode"].update(reward=0.5))
+    rows = get(open_view(tmp_path / "runs"), "/api/runs/runs:one/episodes")["rows"]
+    assert [one["reward"] for one in rows] == [0.5] * 4 and index_path(path).is_file()
+
+
 def test_what_broke_is_counted_by_its_source(tmp_path: Path, open_view) -> None:
     with RunFolder.create(tmp_path / "runs", "one") as folder:
         bad = Group(
