@@ -101,7 +101,9 @@ class NoJobs:
     """In place of training and evaluation: a command that gets this far was right."""
 
     async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="")
+        return SimpleNamespace(
+            run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="", stopped=""
+        )
 
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins

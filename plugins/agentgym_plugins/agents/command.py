@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -15,11 +16,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from agentgym.agents import Agent, AgentFailed, Desk
 from agentgym.errors import InfraError, UserError
+from agentgym.sandbox import Limits
 from agentgym.types import Json
+from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
 from agentgym_plugins.agents.places import Places
 from agentgym_plugins.agents.processes import KILL_S, Tail, exit_reason, kill_all, tagged
 
@@ -28,6 +31,8 @@ KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
 MAX_FILES: Final = 100
 MAX_FILE_CHARS: Final = 4000
 MAX_ANSWER_BYTES: Final = 1 << 20
+MOST_MIB: Final = 1 << 20  # as good as no limit: the session has its own
+MAX_PROCESSES: Final = 64
 LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
@@ -38,6 +43,9 @@ class Command(Agent):
     AGENTGYM_TASK, the path of a JSON file with `messages` and `tools`; `environ` adds to that. Of our own variables it
     has PATH and the like; its home is its work folder, which is deleted afterwards.
 
+    where: in a process of ours, or inside the episode's sandbox session, with its files and without any network: there
+    the endpoint is on the session's loopback interface, {folder} is the work folder in which it starts, and the image
+    must have the program.
     answer_file: in its work folder; empty: the answer is what it writes to standard output. An environment that
     answers back has it started again, with the conversation so far in AGENTGYM_TASK.
     time_s: of one start; 0 leaves the episode's time. memory_mib: of each of its processes, 0 is no limit.
@@ -45,6 +53,7 @@ class Command(Agent):
     """
 
     argv: tuple[str, ...]
+    where: Literal["process", "session"] = "process"
     answer_file: str = ""
     environ: dict[str, str] = field(default_factory=dict)
     time_s: float = 0.0
@@ -61,8 +70,14 @@ class Command(Agent):
                 f"{self.output_mib} and at_once {self.at_once} at least 1"
             )
 
+    @property
+    def wants_session(self) -> bool:
+        return self.where == "session"
+
     async def check(self) -> None:
         program = self.argv[0]
+        if self.where == "session":
+            return  # what the image has, only a session knows
         if "{" not in program and shutil.which(program, path=self.environ.get("PATH")) is None:
             raise UserError(
                 f"agent.argv: there is no program {program!r}; give its path, or install it where PATH "
@@ -77,6 +92,9 @@ class Command(Agent):
         return self._places.one()
 
     async def play(self, desk: Desk) -> None:
+        if self.where == "session":
+            await self._play_inside(desk)
+            return
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="agentgym-agent-")
         try:
             while True:
@@ -86,6 +104,24 @@ class Command(Agent):
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
+    async def _play_inside(self, desk: Desk) -> None:
+        session, url = await url_inside(desk)
+        wall_s = self.time_s or LONGEST_S
+        limits = Limits(
+            wall_s=wall_s,
+            cpu_s=math.ceil(wall_s),
+            memory_mib=self.memory_mib or MOST_MIB,
+            file_mib=self.output_mib,
+            processes=MAX_PROCESSES,
+            output_bytes=max(1 << 16, (self.output_mib << 20) // 128),  # it is ended at 128 times what is kept
+        )
+        while True:
+            argv = self._arguments(desk, url, TASK, ".")
+            environ = self._environ(desk, url, TASK) | self.environ
+            text = await run_inside(desk, session, argv, environ, answer_file=self.answer_file, limits=limits)
+            if (await desk.answer(text)).done:
+                return
+
     async def _run(self, desk: Desk, folder: Path) -> str:
         """Start it once, and wait for its end; returns its answer."""
         work = folder / "work"
@@ -93,13 +129,13 @@ class Command(Agent):
         task = folder / "task.json"
         told = {"messages": desk.messages, "tools": [*desk.tools], "model": desk.model}
         task.write_text(json.dumps(told), encoding="utf-8")
-        tag, environ = tagged(self._environ(desk, task, work))
+        tag, environ = tagged({"HOME": str(work), **self._environ(desk, desk.url, str(task)), **self.environ})
         argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]
         try:
             transport, watch = await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Watch(self.output_mib << 20),
                 *argv,
-                *self._arguments(desk, task, work),
+                *self._arguments(desk, desk.url, str(task), str(work)),
                 cwd=work,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -136,27 +172,25 @@ class Command(Agent):
         if watch.too_much:
             raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {self.output_mib}")
 
-    def _environ(self, desk: Desk, task: Path, work: Path) -> dict[str, str]:
+    def _environ(self, desk: Desk, url: str, task: str) -> dict[str, str]:
         return {
-            "HOME": str(work),
-            "OPENAI_BASE_URL": f"{desk.url}/v1",
+            "OPENAI_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": desk.key,
-            "ANTHROPIC_BASE_URL": desk.url,
+            "ANTHROPIC_BASE_URL": url,
             "ANTHROPIC_API_KEY": desk.key,
-            "AGENTGYM_TASK": str(task),
+            "AGENTGYM_TASK": task,
             "AGENTGYM_MODEL": desk.model,
-            **self.environ,
         }
 
-    def _arguments(self, desk: Desk, task: Path, work: Path) -> list[str]:
+    def _arguments(self, desk: Desk, url: str, task: str, work: str) -> list[str]:
         users = [message["content"] for message in desk.messages if message["role"] == "user"]
         values: Mapping[str, str] = {
-            "url": desk.url,
-            "openai_url": f"{desk.url}/v1",
+            "url": url,
+            "openai_url": f"{url}/v1",
             "key": desk.key,
             "model": desk.model,
-            "task": str(task),
-            "folder": str(work),
+            "task": task,
+            "folder": work,
             "seed": str(desk.seed),
             "prompt": users[-1] if users else "",
         }
