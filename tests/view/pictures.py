@@ -23,7 +23,10 @@ COLOURS = 96  # of a picture: it stays small, and text stays sharp
 
 
 def draw(browser: Browser, url: str, run: str, out: Path, only: Sequence[str] = ()) -> list[Path]:
-    """run: the id of one with an episode that was trained on, in a group of several outcomes, and two evaluations. only: these; empty is all."""
+    """run: the id of one with an episode that was trained on, in a group of several outcomes, and two evaluations.
+
+    only: these pictures; empty is all.
+    """
     name = quote(run, safe="")
     rows = _get(f"{url}api/runs/{name}/episodes?source=train&trained=true&success=true&sort=-step,n&limit=500")["rows"]
     best = max(rows, key=lambda row: (row["turns"], abs(row["advantage"] or 0), row["step"]))
