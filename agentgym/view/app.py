@@ -308,4 +308,10 @@ def _of_http(request: Request, error: Any) -> Response:
     return as_json({"error": {"kind": kind, "message": str(error.detail), "nearest": ""}}, error.status_code)
 
 
-_HANDLERS: Any = {Problem: _of_problem, HTTPException: _of_http}
+def _of_crash(request: Request, error: Exception) -> Response:
+    """A file of a run that is not what a run writes; the traceback is logged."""
+    problem = Problem("broken", f"this could not be read: {type(error).__name__}: {error}"[:500])
+    return _of_problem(request, problem)
+
+
+_HANDLERS: Any = {Problem: _of_problem, HTTPException: _of_http, Exception: _of_crash}
