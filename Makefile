@@ -78,7 +78,7 @@ $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 	@touch $@
 
 test-agents: $(AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
-	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup tests/serve/clients -m agents $(ARGS)
+	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup tests/serve/clients tests/plugins/agents -m agents $(ARGS)
 
 environments: $(VLLM)/.installed $(AGENTS)/.installed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentgym.agents import Agent, AgentFailed, Desk
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import hookimpl
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
+    "AgentFailed",
     "AssertCase",
     "CallCase",
+    "Desk",
     "Environment",
     "Episode",
     "EpisodeContext",

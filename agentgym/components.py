@@ -18,7 +18,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_class, import_object
 
 ComponentKind: TypeAlias = Literal[
-    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores", "launchers", "tool_formats"
+    "losses", "advantages", "task_samplers", "generator_engines", "weight_stores", "launchers", "tool_formats", "agents"
 ]
 
 
@@ -101,6 +101,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "gpt_oss": "agentgym.rollout.tool_formats.renderers:GptOss",
         },
     ),
+    "agents": Seam("agent", "agentgym.agents:Agent", {"chat": "agentgym.agents:Chat"}),
 }
 
 

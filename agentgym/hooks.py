@@ -101,6 +101,10 @@ class Specs:
     def tool_formats(self) -> Mapping[str, str]:  # type: ignore[empty-body]
         """Formats of tool calls by name: they inherit `agentgym.rollout.tool_formats.base.ToolFormat`."""
 
+    @hookspec
+    def agents(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Agents by name: programs that play an episode, which inherit `agentgym.Agent`."""
+
 
 class PluginStatus(StrEnum):
     FOUND = "found"  # not imported yet
@@ -273,9 +277,8 @@ class PluginRegistry:
         So it does not depend on what was asked for before. preferred: distributions, whose offers decide between
         several, the first before the second.
         """
-        for record in self.records:
-            if record.name == name:
-                self._load(record)
+        for record in [one for one in self.records if one.name == name]:
+            self._load(record)
         offers = [offer for offer in self._provided[kind].get(name, []) if offer[1].name == name]
         if not offers:
             self.load_all()
@@ -343,10 +346,7 @@ class PluginRegistry:
         results = caller()
         if len(results) < len(caller.get_hookimpls()):  # pluggy drops None
             raise TypeError(f"hook {kind} returned None; return a mapping of names")
-        merged: dict[str, Provided] = {}
-        for result in results:
-            merged.update(_checked(kind, result))
-        return merged
+        return {name: thing for result in results for name, thing in _checked(kind, result).items()}
 
     def _mark_failed(self, record: PluginRecord, error: BaseException) -> None:
         record.status = PluginStatus.FAILED

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from agentgym.actors.launchers import Launcher
+from agentgym.agents import Agent
 from agentgym.components import SEAMS, ComponentKind, component, find
 from agentgym.config import build
 from agentgym.errors import UserError
@@ -119,6 +120,7 @@ class Recipe:
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()
     env: EnvConfig = EnvConfig()
+    agent: Agent = component("agents", "chat")
     rewards: dict[str, float] = field(default_factory=dict)
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()

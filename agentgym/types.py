@@ -33,7 +33,8 @@ class Stop(StrEnum):
 
     DONE = "done"  # the environment said so
     MALFORMED = "malformed"  # a tool call could not be read, and the recipe ends the episode for it
-    ABANDONED = "abandoned"  # a script, not a model, played it and ended first
+    ABANDONED = "abandoned"  # a script or an agent's program played it and ended first
+    AGENT = "agent"  # the agent's program failed: it died, hung or broke its limits
     MAX_TURNS = "max_turns"
     TURN_TOKENS = "turn_tokens"  # one turn reached its token limit before its end token
     EPISODE_TOKENS = "episode_tokens"  # the whole episode reached its token limit

@@ -101,7 +101,9 @@ class NoJobs:
     """In place of training and evaluation: a command that gets this far was right."""
 
     async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="")
+        return SimpleNamespace(
+            run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="", stopped=""
+        )
 
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
@@ -127,7 +129,8 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
             make_evaluation(folder / evaluation[0], RunStatus.INTERRUPTED if "--resume" in words else RunStatus.DONE)
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)
-    if words[:1] and words[0] not in OWN and not words[0].startswith("-"):
+    is_server = words[:1] == ["view"] and "--export" not in words  # it would not end
+    if is_server or (words[:1] and words[0] not in OWN and not words[0].startswith("-")):
         command = load_command(words[0])
         parser = Parser(prog=f"agentgym {words[0]}", description="", examples="")
         command.add_arguments(parser)

@@ -22,8 +22,8 @@ from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 if TYPE_CHECKING:
     from agentgym.evals.compare import Saved
 
-PLAYED = ("env", "rewards", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task", "eval.seed",
-          "eval.greedy")  # fmt: skip
+PLAYED = ("env", "agent", "rewards", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task",
+          "eval.seed", "eval.greedy")  # fmt: skip
 """The sections and fields of a recipe that decide what an evaluation plays, and how."""
 ASKED = ("policy.base_url", "policy.omit", "policy.options", "policy.return_reasoning")
 """The same, of a policy behind a server."""
@@ -172,6 +172,7 @@ def _num_tasks(folder: RunFolder, step: int) -> object:
 
 
 def _plays_the_same(config: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
+    config = {"agent": {"name": "chat"}, **config}  # of a version without other agents
     return all(_field(config, key) == _field(wanted, key) for key in PLAYED)
 
 

@@ -38,6 +38,9 @@ def add_recipe_arguments(parser: Parser) -> None:
         "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
     )
     parser.add_argument(
+        "--agent", metavar="NAME", help="the program that plays, by name or as package.module:Name (default: chat)"
+    )
+    parser.add_argument(
         "--reward",
         action="append",
         metavar="NAME[=WEIGHT]",
@@ -92,6 +95,7 @@ def finish(
 
     served: whether the policy may be one that a server holds.
     """
+    flags = {**flags, "agent.name": arguments.agent}
     given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
     weights = given_weights(arguments.reward)
     return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins, served=served)
@@ -105,6 +109,8 @@ def with_flags(base: Mapping[str, object], flags: Mapping[str, object], where: s
             continue
         section, _, name = key.partition(".")
         inner = mapping.get(section) or {}
+        if isinstance(inner, str):  # a component by its name alone
+            inner = {"name": inner}
         if not isinstance(inner, Mapping):
             raise UserError(f"{where}: {section} is {inner!r}, not a section")
         mapping[section] = {**inner, name: value}
@@ -227,7 +233,9 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
     loop, generator = recipe.loop, recipe.generator
     mode = "synchronous" if loop.max_staleness == 0 else f"asynchronous, staleness at most {loop.max_staleness}"
     weights = ", ".join(f"{name} x {weight:g}" for name, weight in recipe.rewards.items())
+    agent = name_of("agents", recipe.agent)
     lines = [
+        *([] if agent == "chat" else [f"agent        {agent}"]),
         "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
         of_trainer,

@@ -31,7 +31,7 @@ Env: TypeAlias = type[Environment[Any]] | str | Mapping[str, object]
 """A class, a name or an import path; with options `{"name": GuessNumber, "options": {"largest": 20}}`."""
 Rewards: TypeAlias = Iterable[str | RewardFunction] | Mapping[str | RewardFunction, float]
 """Names, import paths or functions; in a mapping with their weights."""
-_SHORT = {"env": "name", "model": "path", "sandbox": "name"}  # a section that may be this field alone
+_SHORT = {"env": "name", "model": "path", "sandbox": "name", "agent": "name"}  # a section that may be this field alone
 
 
 def train(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import TypedDict
 
+from agentgym.agents import Agent, Chat
+from agentgym.components import name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.by_agent import AgentPlayer, Door
 from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.continuation import check_template
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
@@ -29,6 +35,18 @@ from agentgym.types import Task
 SAMPLED_TASKS = 64  # of each split, whose prompts are measured before anything is started
 
 
+class _Shared(TypedDict):
+    """What every player has."""
+
+    environment: Environment
+    renderer: ChatRenderer
+    generator: Generator
+    scorer: Scorer
+    config: RolloutConfig
+    sandbox: Sandbox | None
+    activity: Activity
+
+
 @dataclass(slots=True, kw_only=True)
 class Gym:
     """Opened once for each job; call `close` at the end."""
@@ -40,6 +58,8 @@ class Gym:
     capabilities: Capabilities | None  # of the backend, on this machine
     activity: Activity
     recipe: Recipe
+    door: Door | None = None  # through which an agent's program asks the policy; None: the built-in loop plays
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the door
 
     @classmethod
     async def open(
@@ -67,24 +87,46 @@ class Gym:
                 reporter.note(note)
             for tasks in [train, test] if training else [test]:
                 _check_prompts(recipe, renderer, tasks, tools)
-        sandbox = recipe.sandbox
-        backend = await choose_sandbox(sandbox.name, sandbox.options, some, registry, reporter.note)
-        capabilities = None
-        if backend is not None:
-            capabilities = await backend.probe()
-            if not capabilities.isolated:
-                reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
-            reporter.phase(f"starting the {backend.name} sandbox")
-            await backend.start()
-        return cls(
-            environment=environment,
-            chat=renderer,
-            scorer=scorer,
-            backend=backend,
-            capabilities=capabilities,
-            activity=Activity(),
-            recipe=recipe,
-        )
+        elif not isinstance(recipe.agent, Chat):
+            raise UserError(
+                f"the agent {name_of('agents', recipe.agent)!r} cannot play with a policy behind a server; give "
+                "a model's folder, or leave the agent out"
+            )
+        agent = recipe.agent
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(agent.close)
+            await agent.check()
+            if agent.wants_session:
+                some = [_with_session(task, agent, environment) for task in some]
+            backend, capabilities = await _open_sandbox(recipe, some, registry, reporter)
+            gym = cls(
+                environment=environment,
+                chat=renderer,
+                scorer=scorer,
+                backend=backend,
+                capabilities=capabilities,
+                activity=Activity(),
+                recipe=recipe,
+            )
+            undo.push_async_callback(gym.close)
+            await gym._open_door()
+            undo.pop_all()
+        return gym
+
+    async def _open_door(self) -> None:
+        agent = self.recipe.agent
+        if isinstance(agent, Chat):
+            return
+        try:
+            from agentgym.serve.endpoint import Endpoint
+        except ModuleNotFoundError as error:
+            name = name_of("agents", agent)
+            raise UserError(
+                f"the agent {name!r} asks the policy through an endpoint, which needs {error.name}: "
+                "pip install 'agentgym[serve]'"
+            ) from error
+        self.stack.push_async_callback(agent.close)
+        self.door = await self.stack.enter_async_context(Endpoint())
 
     @property
     def renderer(self) -> ChatRenderer:
@@ -97,23 +139,53 @@ class Gym:
         return watched(self.backend, self.activity) if self.backend is not None else None
 
     def player(self, generator: Generator) -> EpisodePlayer:
-        return EpisodePlayer(
-            environment=self.environment,
-            renderer=self.renderer,
-            generator=generator,
-            scorer=self.scorer,
-            config=self.recipe.rollout,
-            sandbox=self.sandbox,
-            activity=self.activity,
-        )
+        shared: _Shared = {
+            "environment": self.environment,
+            "renderer": self.renderer,
+            "generator": generator,
+            "scorer": self.scorer,
+            "config": self.recipe.rollout,
+            "sandbox": self.sandbox,
+            "activity": self.activity,
+        }
+        if self.door is None:
+            return EpisodePlayer(**shared)
+        agent = self.recipe.agent
+        return AgentPlayer(agent=agent, name=name_of("agents", agent), door=self.door, **shared)
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
 
     async def close(self) -> None:
+        await self.stack.aclose()
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+async def _open_sandbox(
+    recipe: Recipe, tasks: Sequence[Task], registry: PluginRegistry, reporter: Reporter
+) -> tuple[SandboxBackend | None, Capabilities | None]:
+    sandbox = recipe.sandbox
+    backend = await choose_sandbox(sandbox.name, sandbox.options, tasks, registry, reporter.note)
+    if backend is None:
+        return None, None
+    capabilities = await backend.probe()
+    if not capabilities.isolated:
+        reporter.note(f"UNSAFE: the sandbox {backend.name!r} does not contain what the policy writes")
+    reporter.phase(f"starting the {backend.name} sandbox")
+    await backend.start()
+    return backend, capabilities
+
+
+def _with_session(task: Task, agent: Agent, environment: Environment) -> Task:
+    """The task, asking for a session. Raises UserError where it runs no code."""
+    if task.sandbox is None:
+        raise UserError(
+            f"the agent {name_of('agents', agent)!r} works in a session of the sandbox, but the tasks of "
+            f"{environment.name!r} use no sandbox; change the agent's settings, or take another environment"
+        )
+    return replace(task, sandbox=replace(task.sandbox, session=True, allow_interpreters=()))
 
 
 def open_renderer(model: ModelConfig, model_path: Path, registry: PluginRegistry) -> ChatRenderer:

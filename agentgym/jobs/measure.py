@@ -8,6 +8,7 @@ from dataclasses import replace
 from agentgym.evals.play import EvalResult, EvalSetup, play_eval, summarize
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
+from agentgym.rollout.agent_faults import agent_faults
 from agentgym.rollout.by_messages import usage_of
 from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.player import Player
@@ -59,6 +60,8 @@ async def measure(
 
     rows = await play_eval(player, tasks, setup, known=known, ended=ended)
     files.save_episodes(rows)
+    if faults := agent_faults([episode for row in rows for episode in row]):
+        reporter.note(faults)
     result = summarize(rows, name)
     if gym.backend is not None:
         metrics = gym.sandbox_metrics()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -178,11 +179,15 @@ class _Measurement:
         context = min(context, config.max_model_len - NEW_TOKENS)
         sizes = [size for size in (1, 4, 16, 64, 256) if size < config.max_batch] + [config.max_batch]
         for number, size in enumerate(sizes):
-            prompt_s = await self._requests(size, context, 1, 2 * number)
-            whole_s = await self._requests(size, context, NEW_TOKENS, 2 * number + 1)
+            prompt_s = await self._quickest(size, context, 1, 2 * number)
+            whole_s = await self._quickest(size, context, NEW_TOKENS, 2 * number + 1)
             decode.append((size, size * (NEW_TOKENS - 1) / max(LEAST_S, whole_s - prompt_s)))
             prefill = max(prefill, size * context / prompt_s)
         return prefill, tuple(decode)
+
+    async def _quickest(self, count: int, context: int, tokens: int, salt: int) -> float:
+        """Of two tries: what else the machine does only slows them down."""
+        return min([await self._requests(count, context, tokens, 2 * salt + repeat) for repeat in range(2)])
 
     async def _requests(self, count: int, context: int, tokens: int, salt: int) -> float:
         """Seconds that so many take together; no two have a common prefix, nor do those of another salt."""
@@ -203,11 +208,11 @@ class _Measurement:
         loop = self.recipe.loop
         full = list(samples[: loop.groups_per_step * loop.group_size])
         half = full[: max(1, len(full) // 2)]
-        times = {}
-        for name, batch in (("warm", full), ("half", half), ("full", full)):
+        times: dict[str, float] = {}
+        for name, batch in (("warm", full), ("half", half), ("full", full), ("half", half), ("full", full)):
             began = time.perf_counter()
             await self.trainer.call(TitanTrainer.train_step, batch)
-            times[name] = time.perf_counter() - began
+            times[name] = min(times.get(name, math.inf), time.perf_counter() - began)
         less, more = (sum(len(sample.token_ids) for sample in batch) for batch in (half, full))
         rate = (more - less) / max(LEAST_S, times["full"] - times["half"])
         fixed_s = times["full"] - more / rate

@@ -86,6 +86,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     rollout/truncated_share: of those that count, how many reached a limit of tokens or time before their end.
     rollout/tool_calls: how many those made, tool_malformed of them could not be read, and tool_errors were answered
     with another mistake of the agent. reward/<name>_missing: how many have no such score, where any has none.
+    rollout/agent_failed_share: of those that count, in how many the agent's program failed, where it did in any.
     rollout/branches: how many began because an agent rewrote its history, by reason, where any did.
     """
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
@@ -110,6 +111,8 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         **{f"rollout/{kind}": count for kind, count in apart.items()},
         "rollout/retries": sum(e.retries for e in episodes),
     }
+    if failed := [e for e in counted if e.stop is Stop.AGENT]:
+        metrics["rollout/agent_failed_share"] = len(failed) / len(counted)
     reasons = Counter(why for e in counted for why in e.branch_reasons)
     if reasons:
         metrics["rollout/branches"] = reasons.total()

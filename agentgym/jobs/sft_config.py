@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from agentgym.actors.launchers import Launcher
+from agentgym.agents import Agent
 from agentgym.components import component
 from agentgym.generators.config import GeneratorConfig
 from agentgym.recipe import EnvConfig, EvalConfig, LoggingConfig, ModelConfig, PluginsConfig, Recipe, SandboxConfig
@@ -70,13 +71,14 @@ class SftConfig:
 class SftRecipe:
     """Everything that decides a run of supervised fine-tuning. env.name: empty plays nothing.
 
-    All but `sft` are a training recipe's sections, and mean the same; rewards, sandbox, rollout, generator, weights
-    and eval are those of the two evaluations and of the oracle's episodes.
+    All but `sft` are a training recipe's sections, and mean the same; agent, rewards, sandbox, rollout, generator,
+    weights and eval are those of the two evaluations and of the oracle's episodes.
     """
 
     sft: SftConfig = SftConfig()
     model: ModelConfig = ModelConfig()
     env: EnvConfig = EnvConfig(name="")
+    agent: Agent = component("agents", "chat")
     rewards: dict[str, float] = field(default_factory=dict)
     sandbox: SandboxConfig = SandboxConfig()
     rollout: RolloutConfig = RolloutConfig()

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agentgym.errors import InfraError
-from agentgym.types import Episode, Group, Outcome
+from agentgym.rollout.agent_faults import agent_faults
+from agentgym.types import Episode, Group, Outcome, Stop
 
 _ADVICE = {
     "right": "every episode of the last {total} groups succeeded. Choose harder tasks, or another environment",
@@ -20,7 +21,10 @@ _ADVICE = {
 
 
 def nothing_left(groups: Sequence[Group]) -> str:
-    """groups: played in a row, none with signal. Raises InfraError where none of their episodes could be scored."""
+    """groups: played in a row, none with signal.
+
+    Raises InfraError where none of their episodes could be scored, or the agent's program failed in all.
+    """
     scored = [_scored(group) for group in groups]
     rewards = [episode.reward for row in scored for episode in row if episode.reward is not None]
     if not rewards:
@@ -28,6 +32,9 @@ def nothing_left(groups: Sequence[Group]) -> str:
         causes = Counter(f"{e.error.kind}: {e.error.message}" for e in episodes if e.error is not None)
         often = "; ".join(f"{count} x {cause}" for cause, count in causes.most_common(1))
         raise InfraError(f"none of {len(episodes)} episodes could be scored, so nothing can be learned. {often}")
+    played = [episode for row in scored for episode in row]
+    if all(episode.stop is Stop.AGENT for episode in played):
+        raise InfraError(f"nothing can be learned: {agent_faults(played)}")
     kinds = Counter(_kind(row) for row in scored if row)
     kind = next(iter(kinds)) if len(kinds) == 1 else "equal" if kinds["equal"] else "mixed"
     advice = _ADVICE[kind].format(total=kinds.total(), right=kinds["right"], wrong=kinds["wrong"])

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, deque
 
 from agentgym.errors import InfraError
+from agentgym.rollout.agent_faults import agent_faults, never_asked
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.types import COUNTED_APART, Episode, Group, Outcome, Task
 
@@ -37,8 +38,13 @@ class InfraMonitor:
         self.total = 0
 
     def add(self, episode: Episode) -> None:
-        """Raises InfraError with a report of the causes when the share is over its limit."""
+        """Raises InfraError with a report of the causes when the share is over its limit.
+
+        Also where an agent's program fails each time before it asks the policy for anything.
+        """
         self._recent.append(episode)
+        if len(self._recent) >= self._at_least and all(map(never_asked, self._recent)):
+            raise InfraError(f"the policy was never asked: {agent_faults(list(self._recent))}")
         if not _is_broken(episode):
             return
         self.total += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,15 @@ class Player(ABC):
     activity: Activity
     greedy: bool = False
 
+    @property
+    def wants_session(self) -> bool:
+        """Whether each episode leases a session, also where its task asks for none."""
+        return False
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """Entered before an episode begins."""
+        return nullcontext()
+
     async def play(self, task: Task, *, episode_id: str, seed: int) -> Episode:
         """One scored episode. What fails is on the episode, never raised, unless it is a bug of ours."""
         retries = 0
@@ -41,14 +50,16 @@ class Player(ABC):
                 config=self.config,
                 sandbox=self.sandbox,
                 episode=episode,
+                wants_session=self.wants_session,
             )
             try:
-                if runner.needs_session:
-                    async with AsyncExitStack() as stack:
-                        await runner.lease(stack)  # this wait is not counted in the episode's time
+                async with self.place():  # this wait and the next one are not counted in the episode's time
+                    if runner.needs_session:
+                        async with AsyncExitStack() as stack:
+                            await runner.lease(stack)
+                            await self._play(runner)
+                    else:
                         await self._play(runner)
-                else:
-                    await self._play(runner)
                 await runner.score()
                 return episode
             except EpisodeBroken as broken:

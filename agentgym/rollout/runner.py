@@ -74,6 +74,7 @@ class EpisodeRunner:
     sandbox: Sandbox | None
     episode: Episode
     context: EpisodeContext[Any] = field(init=False)
+    wants_session: bool = False  # also where the task asks for none
     until_s: float = math.inf  # the end of the episode's time by the loop's clock, without waits in the engine's queue
 
     def __post_init__(self) -> None:
@@ -91,12 +92,12 @@ class EpisodeRunner:
     @property
     def needs_session(self) -> bool:
         spec = self.episode.task.sandbox
-        return self.sandbox is not None and spec is not None and spec.session
+        return self.sandbox is not None and spec is not None and (spec.session or self.wants_session)
 
     async def lease(self, stack: AsyncExitStack) -> None:
         """Wait for the session that the task asks for; it is closed with the stack."""
         try:
-            lease = leased_session(self.sandbox, self.episode.task)
+            lease = leased_session(self.sandbox, self.episode.task, wanted=self.wants_session)
             self.context.session = await stack.enter_async_context(lease)
         except InfraError as error:
             raise EpisodeBroken.by("sandbox", error, retry=True) from error

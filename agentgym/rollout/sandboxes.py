@@ -139,10 +139,13 @@ def _needs(spec: SandboxSpec) -> str:
 
 
 @asynccontextmanager
-async def leased_session(sandbox: Sandbox | None, task: Task) -> AsyncIterator[Session | None]:
-    """The session that a task's spec asks for, as long as its episode lasts; else None."""
+async def leased_session(sandbox: Sandbox | None, task: Task, *, wanted: bool = False) -> AsyncIterator[Session | None]:
+    """The session that a task's spec asks for, as long as its episode lasts; else None.
+
+    wanted: one is leased for every task that runs code.
+    """
     spec = task.sandbox
-    if sandbox is None or spec is None or not spec.session:
+    if sandbox is None or spec is None or not (spec.session or wanted):
         yield None
         return
     async with sandbox.session(network=spec.network) as session:

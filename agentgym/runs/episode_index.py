@@ -29,6 +29,7 @@ FORMAT = 1
 SUFFIX = ".index.json"
 MAX_TEXT = 300  # characters of an error
 LEVEL = 3  # of compression
+MAX_MEMBER = 2**30  # bytes of text: a file from elsewhere must not fill the memory
 Row = dict[str, Any]
 
 
@@ -189,7 +190,7 @@ def scan(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
     while start < len(data):
         decoder = zlib.decompressobj(wbits=31)
         try:
-            text = decoder.decompress(data[start:])
+            text = decoder.decompress(data[start:], MAX_MEMBER)
         except zlib.error as error:
             log.warning("%s is torn and ends early: %s", path, error)
             return
@@ -209,7 +210,7 @@ def read_at(path: Path, place: Place) -> dict[str, Any]:
         file.seek(place.offset)
         data = file.read(place.length)
     try:
-        text = zlib.decompressobj(wbits=31).decompress(data) if path.suffix == ".gz" else data
+        text = zlib.decompressobj(wbits=31).decompress(data, MAX_MEMBER) if path.suffix == ".gz" else data
         record = json.loads(text.split(b"\n")[place.line])
     except (zlib.error, IndexError, ValueError) as error:
         raise ValueError(f"{path} has changed, or is damaged: {error}") from None

@@ -21,6 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from agentgym.view.bundle import Bundle
 from agentgym.view.comparing import compare_json, diff_json, sides_json
 from agentgym.view.curves import MAX_POINTS, curves_json, lanes_json, time_json
 from agentgym.view.episode import NO_TOKENIZER, episode_json
@@ -204,8 +205,23 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
     routes.append(Route("/api/{rest:path}", _missing, methods=["GET", "POST", "DELETE", "PUT", "PATCH"]))
     routes.append(Route("/", functools.partial(_index, page)))
     if page.is_dir():
+        routes.append(Route("/page/app.js", _script(page)))
         routes.append(Mount("/page", StaticFiles(directory=page)))
     return routes
+
+
+def _script(page: Path) -> Callable[[Request], Response]:
+    """All modules of the page in one answer: thirty requests would take most of the time of the first view."""
+    made: dict[tuple[int, ...], str] = {}
+
+    def answer(request: Request) -> Response:
+        stamp = tuple(path.stat().st_mtime_ns for path in sorted(page.rglob("*.js")))
+        if stamp not in made:
+            made.clear()
+            made[stamp] = Bundle(page).of("app.js")
+        return Response(made[stamp], media_type="text/javascript")
+
+    return answer
 
 
 def _reading(handler: Handler) -> Callable[[Request], Response]:
@@ -292,4 +308,10 @@ def _of_http(request: Request, error: Any) -> Response:
     return as_json({"error": {"kind": kind, "message": str(error.detail), "nearest": ""}}, error.status_code)
 
 
-_HANDLERS: Any = {Problem: _of_problem, HTTPException: _of_http}
+def _of_crash(request: Request, error: Exception) -> Response:
+    """A file of a run that is not what a run writes; the traceback is logged."""
+    problem = Problem("broken", f"this could not be read: {type(error).__name__}: {error}"[:500])
+    return _of_problem(request, problem)
+
+
+_HANDLERS: Any = {Problem: _of_problem, HTTPException: _of_http, Exception: _of_crash}

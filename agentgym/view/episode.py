@@ -57,20 +57,27 @@ def _neighbours(table: Table, number: int) -> dict[str, str | None]:
 
 
 def _messages(episode: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """turn: of the policy's own messages; trace: of a tool's answer, the call that it answers."""
-    prompt = len(unpack(episode["task"]["prompt"]))  # type: ignore[arg-type]
-    turns, calls = len(episode["turns"]), episode.get("tool_calls") or []
-    shown, turn, trace = [], 0, 0
-    for place, message in enumerate(unpack(episode.get("messages") or [])):  # type: ignore[arg-type]
-        one: dict[str, Any] = {**message, "turn": None}  # type: ignore[dict-item]
+    """turn: of the policy's own messages; trace: of a tool's answer, the call that it answers.
+
+    The conversation is that of the branch with the last turn, whose turns are its last messages of the policy: an
+    agent may have put others before them.
+    """
+    messages: Any = unpack(episode.get("messages") or [])
+    prompt: Any = unpack(episode["task"]["prompt"])
+    said = [at for at, one in enumerate(messages) if at >= len(prompt) and one.get("role") == "assistant"]
+    branches: list[list[int]] = [one["turns"] for one in _branches(episode) if one["turns"]]
+    last = max(branches, key=lambda turns: turns[-1], default=[])
+    turn_of = dict(zip(reversed(said), reversed(last), strict=False))
+    calls, trace = episode.get("tool_calls") or [], 0
+    shown = []
+    for place, message in enumerate(messages):
+        one: dict[str, Any] = {**message, "turn": turn_of.get(place)}
         content = one.get("content")
         if isinstance(content, str) and len(content) > MAX_TEXT:
             one |= {"content": content[:MAX_TEXT], "cut": len(content) - MAX_TEXT}
-        if place >= prompt and one.get("role") == "assistant":
-            one["turn"] = turn if turn < turns else None
-            turn += 1
-            one["calls"] = [at for at, call in enumerate(calls) if call.get("turn") == turn]
-        elif place >= prompt and one.get("role") == "tool" and trace < len(calls):
+        if one["turn"] is not None:
+            one["calls"] = [at for at, call in enumerate(calls) if call.get("turn") == one["turn"] + 1]
+        elif place >= len(prompt) and one.get("role") == "tool" and trace < len(calls):
             one["trace"], trace = trace, trace + 1
         shown.append(one)
     return shown

@@ -10,6 +10,7 @@ STEPS = 40
 HOSTILE = "train-40-1"
 LONG = "train-40-2"
 TOOLS = "train-40-3"
+BRANCHED = "train-40-4"
 HOSTILE_TEXT = (
     "<script>window.attacked = 'script'</script><img src=x onerror=\"window.attacked='img'\">"
     "<a href=\"javascript:window.attacked='link'\">click</a> javascript:window.attacked='text' "
@@ -96,6 +97,11 @@ def episode(key: str) -> Answer:
         "versions": [[38, 0, 10], [39, 10, len(words)]],
         "mean_logprob": -0.4,
     }
+    turns, branches = [turn], [{"turns": [0], "reason": ""}]
+    if key == BRANCHED:
+        later = {"n": 2, "parent": 0, "branch": 1, "first": 24, "sampled": 26}
+        turns = [{**turn, "end": 24}, {**turn, **later}]
+        branches.append({"turns": [0, 1], "reason": "message removed"})
     calls = [
         {"turn": 1, "name": "add", "arguments": {"a": 17, "b": 25}, "result": "42", "error": "", "seconds": 0.012},
         {
@@ -131,8 +137,8 @@ def episode(key: str) -> Answer:
             "sandbox": None,
         },
         "messages": messages,
-        "turns": [turn],
-        "branches": [{"turns": [0], "reason": ""}],
+        "turns": turns,
+        "branches": branches,
         "tokens": {
             "count": len(texts),
             "id": [1000 + i % 700 for i in range(len(texts))],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,8 +22,11 @@ SIZE = (1180, 800)  # pixels
 COLOURS = 96  # of a picture: it stays small, and text stays sharp
 
 
-def draw(browser: Browser, url: str, run: str, out: Path) -> list[Path]:
-    """run: the id of one with an episode that was trained on, in a group of several outcomes, and two evaluations."""
+def draw(browser: Browser, url: str, run: str, out: Path, only: Sequence[str] = ()) -> list[Path]:
+    """run: the id of one with an episode that was trained on, in a group of several outcomes, and two evaluations.
+
+    only: these pictures; empty is all.
+    """
     name = quote(run, safe="")
     rows = _get(f"{url}api/runs/{name}/episodes?source=train&trained=true&success=true&sort=-step,n&limit=500")["rows"]
     best = max(rows, key=lambda row: (row["turns"], abs(row["advantage"] or 0), row["step"]))
@@ -35,7 +39,11 @@ def draw(browser: Browser, url: str, run: str, out: Path) -> list[Path]:
         "compare": (f"compare?run={name}", ".verdict", "dark"),
     }
     out.mkdir(parents=True, exist_ok=True)
-    return [_picture(browser, url, *view, out / f"view-{part}.png") for part, view in views.items()]
+    return [
+        _picture(browser, url, *view, out / f"view-{part}.png")
+        for part, view in views.items()
+        if part in (only or views)
+    ]
 
 
 def _picture(browser: Browser, url: str, view: str, ready: str, scheme: Any, path: Path) -> Path:

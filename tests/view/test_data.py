@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -18,6 +19,9 @@ from agentgym.evals.statistics import paired_difference
 from agentgym.runs.episode_index import index_path
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Group
+from agentgym.view.app import View, build_app
+from agentgym.view.roots import Roots
+from agentgym.view.security import Access
 
 
 def get(view: TestClient, path: str) -> dict:
@@ -155,18 +159,36 @@ def test_branches_share_the_turns_before_them(tmp_path: Path, open_view) -> None
     """The third turn goes on from the first, with other words than the second."""
     one = episode(0, 0, success=True)
     one.turns.append(turn((1, 2, 3, 10, 11, 5, 6), (20, 21), old=0, new=0))
+    one.branches, one.branch_reasons = [(0, 1), (0, 2)], ["message altered"]
+    one.messages[2]["content"] = "4"
+    one.messages.insert(1, {"role": "assistant", "content": "not of the policy"})
     with RunFolder.create(tmp_path / "runs", "one") as folder:
         folder.save_groups(1, [Group(group_id=0, task=task(0), start_version=0, episodes=[one], advantages=[1.0])])
-        path = folder.path / "episodes" / "step-000001.jsonl.gz"
-        _edit(
-            path, lambda record: record["episode"].update(branches=[[0, 1], [0, 2]], branch_reasons=["message altered"])
-        )
-    found = get(open_view(tmp_path / "runs"), "/api/runs/runs:one/episodes/train-1-1")
+    view = open_view(tmp_path / "runs")
+    found = get(view, "/api/runs/runs:one/episodes/train-1-1")
     assert found["tokens"]["id"] == [1, 2, 3, 10, 11, 4, 12, 13, 14, 5, 6, 20, 21]
     assert [one["parent"] for one in found["turns"]] == [None, 0, 0]
     assert [(one["turns"], one["reason"]) for one in found["branches"]] == [([0, 1], ""), ([0, 2], "message altered")]
-    row = get(open_view(tmp_path / "runs"), "/api/runs/runs:one/episodes")["rows"][0]
-    assert row["branches"] == 2
+    assert [one["turn"] for one in found["messages"]] == [None, None, 0, None, 2]
+    assert get(view, "/api/runs/runs:one/episodes")["rows"][0]["branches"] == 2
+
+
+def test_a_file_that_is_not_what_a_run_writes_is_an_answer_not_a_crash(runs: Path) -> None:
+    record = {"format": 1, "step": 1, "group_id": 0, "index": 0, "start_version": 0, "advantage": None, "trained": True,
+              "episode": {"episode_id": 3, "task": {"task_id": None}, "turns": [{"versions": 7}]}}  # fmt: skip
+    (runs / "one" / "episodes" / "step-000009.jsonl.gz").write_bytes(
+        gzip.compress(json.dumps(record).encode() + b"\n[1]\n")
+    )
+    (runs / "one" / "evals" / "step-000003.json").write_text('{"result": [], "setup": 3}')
+    (runs / "one" / "config.yaml").write_text("[1, 2")
+    (runs / "one" / "comparison.json").write_text("{")
+    app = build_app(View(Roots.of([runs])), Access.of("127.0.0.1", 8710))
+    with TestClient(app, base_url="http://127.0.0.1:8710", raise_server_exceptions=False) as view:
+        for path in ("", "/curves", "/lanes", "/episodes?sort=-tokens", "/episodes/train-9-1", "/episodes/train-1-1"):
+            answer = view.get(f"/api/runs/runs:one{path}")
+            assert answer.headers["content-type"] == "application/json", path
+            assert answer.status_code in (200, 404, 503), answer.text
+        assert view.get("/api/runs").status_code == 200
 
 
 def _edit(path: Path, change) -> None:
@@ -186,6 +208,15 @@ def test_the_ratio_is_of_the_trainer_to_the_sampler(tmp_path: Path, open_view) -
         _edit(path, lambda record: record.update(trainer_logprobs=[[-0.125, -1.25], [-0.125, -0.25, -0.375]]))
     tokens = get(open_view(tmp_path / "runs"), "/api/runs/runs:one/episodes/train-1-1")["tokens"]
     assert tokens["ratio"] == [None, None, None, 1.0, math.exp(-1.0), None, 1.0, 1.0, 1.0]
+
+
+def test_an_index_of_another_file_is_not_used(tmp_path: Path, open_view) -> None:
+    with RunFolder.create(tmp_path / "runs", "one") as folder:
+        folder.save_groups(1, [group(0)])
+        path = folder.path / "episodes" / "step-000001.jsonl.gz"
+        _edit(path, lambda record: record["episode"].update(reward=0.5))
+    rows = get(open_view(tmp_path / "runs"), "/api/runs/runs:one/episodes")["rows"]
+    assert [one["reward"] for one in rows] == [0.5] * 4 and index_path(path).is_file()
 
 
 def test_what_broke_is_counted_by_its_source(tmp_path: Path, open_view) -> None:

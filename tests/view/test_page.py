@@ -161,6 +161,15 @@ def test_a_token_under_the_pointer_or_the_keys_shows_its_figures(watched: Watche
     assert "<|im_end|>" in page.inner_text(".inspect") and "39" in page.inner_text(".inspect")
 
 
+def test_each_branch_of_an_episode_is_shown_whole(watched: Watched) -> None:
+    page = watched.open(f"episode?key={episodes.BRANCHED}", ".tokens .t")
+    assert page.locator(".tokens .t").count() == 24
+    page.select_option("label:has-text('branch') select", label="2 of 2: 2 turns, message removed")
+    page.wait_for_selector("text=34 tokens")
+    assert page.locator(".tokens .t").count() == 34
+    assert "branch=1" in page.url
+
+
 def test_long_episodes_hold_elements_only_near_what_is_seen(watched: Watched) -> None:
     page = watched.open(f"episode?key={episodes.LONG}", ".tokens .t")
     text = page.inner_text(".tokens").replace("↵", "")

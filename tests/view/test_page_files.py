@@ -62,5 +62,3 @@ def test_the_first_file_has_nothing_inline() -> None:
     assert "<style" not in text and "style=" not in text and not re.findall(r"\son\w+=", text)
     named = re.findall(r'(?:src|href)="page/([^"]+)"', text)
     assert named and all((PAGE / name).is_file() for name in named)
-    modules = {str(path.relative_to(PAGE)) for path in PAGE.rglob("*.js")}
-    assert modules <= set(named), "the browser is told of every module at once, or it asks for them one after another"

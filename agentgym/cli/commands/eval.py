@@ -14,6 +14,7 @@ from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_
 from agentgym.cli.results import HEADER, USAGE_HEADER, eval_json, eval_row, pass_table, usage_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
+from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.rollout.outside.config import served_name
@@ -38,6 +39,7 @@ agentgym eval builtin:tiny --env digits.py:Digits
 agentgym eval runs/math-1 --name math-1-more --tasks 200
 agentgym eval runs/math-1/checkpoints/step-000020 --samples 8
 agentgym eval runs/math-1 --greedy
+agentgym eval builtin:tiny --env code_exec --agent mini_swe --agent.templates tiny --agent.where folder
 agentgym eval builtin:tiny --env math --rollout.max_turn_tokens 128 --json
 agentgym eval openai:qwen3-8b --base-url http://127.0.0.1:8000/v1 --env math
 agentgym eval openai:gpt-5-mini --env tool_use --tasks 50 --policy.price_prompt 0.25 --policy.price_completion 2
@@ -130,8 +132,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 
 def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
-    given = [name for name in ("model", "recipe", "env", "reward", "tasks", "samples", "seed", "greedy", "name")
-             if getattr(arguments, name) is not None]  # fmt: skip
+    given = [name for name in ("model", "recipe", "env", "agent", "reward", "tasks", "samples", "seed", "greedy",
+             "name") if getattr(arguments, name) is not None]  # fmt: skip
     if given or arguments.overrides:
         raise UserError(
             f"--resume continues with the evaluation's own settings; leave out {(given or arguments.overrides)[0]!r}"
@@ -199,6 +201,8 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
         for line in server_lines(recipe.policy):
             shell.say(f"  {line}")
     shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
+    if (agent := name_of("agents", recipe.agent)) != "chat":
+        shell.say(f"  agent        {agent}")
     shell.say(f"  tasks        {recipe.eval.tasks} held-out tasks, {recipe.eval.samples_per_task} times each")
     shell.say(f"  folder       {recipe.logging.evals_dir}/{name}")
     if arguments.check:

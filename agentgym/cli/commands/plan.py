@@ -38,7 +38,7 @@ EXAMPLES = """
 agentgym plan apps/grpo/math.yaml --measure
 agentgym plan apps/grpo/math.yaml --measure --save-rates rates.yaml
 agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --gpus 8 --gpu-memory 80
-agentgym plan big.yaml --rates rates.yaml --lengths 200+4000 --gpus 512 --gpu-memory 140
+agentgym plan apps/grpo/qwen3_4b.yaml --rates rates.yaml --lengths 200+400 --gpus 4 --gpu-memory 140
 """
 TAKES_OVERRIDES = True
 HEADER = ("trainer", "replicas", "step s", "sampled tokens/s", "generators idle", "trainer idle", "most GiB", "")

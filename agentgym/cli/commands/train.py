@@ -33,6 +33,7 @@ EXAMPLES = """
 agentgym train --env code_exec
 agentgym train --env digits.py:Digits --reward success --reward brief=0.1
 agentgym train --env code_exec --seed 1 --name code-1
+agentgym train --env tool_use --agent openai_agents
 agentgym train apps/grpo/code_exec_sync.yaml --loop.steps 20 --optimizer.lr 1e-4
 agentgym train --env code_exec --dry-run
 agentgym train apps/grpo/qwen3_0.6b.yaml apps/presets/tasks/tool_use.yaml --dry-run --gpus 2 --gpu-memory 80
@@ -90,7 +91,8 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
         return finish(base, flags | device_flags(base, arguments), arguments, where, shell), None
-    given = [flag for flag in ("env", "reward", "runs_dir", "name", "seed") if getattr(arguments, flag) is not None]
+    names = ("env", "agent", "reward", "runs_dir", "name", "seed")
+    given = [flag for flag in names if getattr(arguments, flag) is not None]
     if file or given:
         option = "a recipe" if file else f"--{given[0].replace('_', '-')}"
         raise UserError(

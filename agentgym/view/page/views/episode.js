@@ -83,12 +83,12 @@ export function EpisodeView({ id, params }) {
   const [at, setAt] = useState(null);
   useEffect(() => setAt(null), [key]);
   const kind = KINDS.some(([name]) => name === params.by) ? params.by : "logprob";
-  const every = params.show === "tokens";
+  const every = params.show ? params.show === "tokens" : (episode?.branches.length ?? 1) > 1; // only tokens show a branch whole
   const set = (changes) => amend("episode", { ...params, ...changes });
   const step = (to) => () => to && go("episode", { ...params, key: to, diff: "", branch: "" });
   useEpisodeKeys({
     ...Object.fromEntries(KINDS.map(([name], i) => [String(i + 1), () => set({ by: name })])),
-    m: () => set({ show: every ? "" : "tokens" }),
+    m: () => set({ show: every ? "messages" : "tokens" }),
     "[": step(episode?.neighbours.previous), "]": step(episode?.neighbours.next),
   });
   const versions = useMemo(() => [...new Set((episode?.tokens.version ?? []).filter((v) => v !== null && v >= 0))].sort((a, b) => a - b), [episode]);
@@ -101,7 +101,7 @@ export function EpisodeView({ id, params }) {
     <div class="episode"><div>
       <div class="toolbar row">
         <${Segmented} label="Colour the tokens by" value=${kind} onChange=${(by) => set({ by })} options=${KINDS.map(([name, text, title], i) => [name, text, `${title} (key ${i + 1})`])} />
-        <${Segmented} label="What is shown" value=${every} onChange=${(value) => set({ show: value ? "tokens" : "" })} options=${[[false, "messages"], [true, "every token"]]} />
+        <${Segmented} label="What is shown" value=${every} onChange=${(value) => set({ show: value ? "tokens" : "messages" })} options=${[[false, "messages"], [true, "every token"]]} />
         ${episode.branches.length > 1 && html`<label>branch <select onChange=${(event) => set({ branch: event.target.value })}>${episode.branches.map((one, i) => html`<option value=${i} selected=${i === branch}>${i + 1} of ${episode.branches.length}: ${count(one.turns.length, "turn")}${one.reason ? `, ${harmless(one.reason)}` : ""}</option>`)}</select></label>`}
         <${Scale} kind=${kind} versions=${versions} oldest=${versions[0] ?? 0} />
       </div>

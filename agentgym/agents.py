@@ -1,0 +1,123 @@
+"""What the author of an agent writes: a program that plays an episode, asking the policy through an endpoint.
+
+The built-in chat loop, `chat`, is the default. Every other agent is a component of a recipe: a frozen dataclass whose
+fields are its settings, chosen by the name that a plugin gives it, or by import path.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentgym.env import Reply
+from agentgym.sandbox import Session
+from agentgym.tools import Schema
+from agentgym.types import Json, Message
+
+
+class AgentFailed(Exception):
+    """The agent's program did something wrong: it died, hung, or broke its limits. It is the episode's own outcome.
+
+    kind: one word, as exit, time_limit, memory_limit, output_limit or protocol. What infrastructure broke is an
+    InfraError instead.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+class Desk(Protocol):
+    """What an agent has in one episode: the task, the way to the policy, the environment's tools, and its own notes.
+
+    url: of the endpoint, http://HOST:PORT; OpenAI's base_url is url + "/v1", Anthropic's is url. key: opens
+    generation for this episode and nothing else. model: by which name the policy is asked for. session: the
+    episode's sandbox where the task has one. When the episode is over, `play` is cancelled wherever it waits.
+    """
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation so far: the task's prompt, then what the environment was told and answered."""
+        ...
+
+    @property
+    def tools(self) -> Sequence[Schema]:
+        """That the environment offers now."""
+        ...
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def session(self) -> Session | None: ...
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that are left to the episode, without waits in the engine's queue."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the episode: equal seeds are to lead to equal choices."""
+        ...
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:
+        """Call one of the environment's tools; returns what the agent is told, mistakes of the call included."""
+        ...
+
+    async def answer(self, text: str) -> Reply:
+        """Say something to the environment. `done` or `invalid`: the episode is over."""
+        ...
+
+    def note(self, key: str, value: Json) -> None:
+        """Keep something beside the episode, as output, files or an exit code: in `episode.info["agent"]`."""
+        ...
+
+
+class Agent(ABC):
+    """Plays episodes, many at a time, each on a desk of its own. Its fields are its settings.
+
+    So no episode's state may live on `self`. What episodes share, as kept processes, `close` ends.
+    """
+
+    @property
+    def wants_session(self) -> bool:
+        """Whether every episode leases a session of the sandbox, also where its task asks for none."""
+        return False
+
+    async def check(self) -> None:
+        """Called once before a run. Raises UserError for what cannot work, as a program that is not installed."""
+        return
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """Entered before an episode: a wait in it, as for a free process, is not counted in the episode's time."""
+        return nullcontext()
+
+    @abstractmethod
+    async def play(self, desk: Desk) -> None:
+        """Play one episode to its end. Returning before the environment ended it abandons it; it is scored as it is.
+
+        Raises AgentFailed for what the program did wrong, InfraError for what broke around it. When it is
+        cancelled, nothing that it started may be left running.
+        """
+
+    async def close(self) -> None:
+        """Called at the end of a run: end what episodes shared. Safe to call twice."""
+        return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat(Agent):
+    """The built-in loop: the policy talks to the environment directly, without a program between them."""
+
+    async def play(self, desk: Desk) -> None:
+        raise AssertionError("the built-in loop is played by EpisodePlayer itself")

@@ -1,0 +1,177 @@
+"""The child of `agentgym_plugins.agents.workers`: imports a function once, and plays one episode after another with it.
+
+Frames of JSON on a socket, as in `agentgym.killable_child`. From the parent: the setup, then `play` with what is on
+the desk, then a `value` for each `do` of the child, or an `error`. From the child: `do`, and `end` of the episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import random
+import resource
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from agentgym.agents import AgentFailed
+from agentgym.env import Reply
+from agentgym.errors import UserError
+from agentgym.import_path import import_object
+from agentgym.killable_child import die_with_parent, receive_frame, send_frame
+from agentgym.sandbox import FileRefused, LimitHit, RunResult, RunStatus
+from agentgym.tools import Schema
+from agentgym.types import Json, Message
+
+MAX_FAULT_CHARS: Final = 4000
+
+
+class Line:
+    """The channel to the parent: one question at a time, from any thread."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._one_at_a_time = threading.Lock()
+
+    def ask(self, what: str, *given: Json) -> Any:
+        with self._one_at_a_time:
+            send_frame(self._channel, json.dumps({"do": what, "given": given}).encode())
+            answer = json.loads(receive_frame(self._channel))
+        if "error" in answer:
+            kinds = {"FileRefused": FileRefused, "AgentFailed": RuntimeError}
+            raise kinds.get(answer["error"], RuntimeError)(answer["text"])
+        return answer["value"]
+
+
+class WorkerDesk:
+    """A desk for a plain function: as `agentgym.Desk`, but `call_tool`, `answer` and the session's methods block."""
+
+    def __init__(self, line: Line, given: Mapping[str, Any]) -> None:
+        self._line = line
+        self.url: str = given["url"]
+        self.key: str = given["key"]
+        self.model: str = given["model"]
+        self.seed: int = given["seed"]
+        self.session = WorkerSession(line) if given["session"] else None
+        self._until: float = time.monotonic() + given["time_s"]
+        self._messages: tuple[Message, ...] | None = tuple(given["messages"])
+        self._tools: Sequence[Schema] | None = given["tools"]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        if self._messages is None:
+            self._messages = tuple(self._line.ask("messages"))
+        return self._messages
+
+    @property
+    def tools(self) -> Sequence[Schema]:
+        if self._tools is None:
+            self._tools = self._line.ask("tools")
+        return self._tools
+
+    @property
+    def time_s(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
+    def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:
+        told: str = self._line.ask("call_tool", name, dict(arguments))
+        self._messages = self._tools = None
+        return told
+
+    def answer(self, text: str) -> Reply:
+        reply = self._line.ask("answer", text)
+        self._messages = self._tools = None
+        return Reply(messages=tuple(reply["messages"]), done=reply["done"], invalid=reply["invalid"])
+
+    def note(self, key: str, value: Json) -> None:
+        self._line.ask("note", key, value)
+
+
+class WorkerSession:
+    """The episode's sandbox session: as `agentgym.Session`, but it blocks; limits are left as they are by default."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def exec(self, command: str | Sequence[str], *, stdin: str = "", folder: str = ".", wall_s: float = 0) -> RunResult:
+        """wall_s: 0 is the session's own limit."""
+        given = command if isinstance(command, str) else list(command)
+        return _result(self._line.ask("exec", given, stdin, folder, wall_s))
+
+    def run(self, code: str, *, stdin: str = "", wall_s: float = 0) -> RunResult:
+        return _result(self._line.ask("run", code, stdin, wall_s))
+
+    def read(self, path: str) -> str:
+        """A text file in UTF-8. Raises FileRefused."""
+        text: str = self._line.ask("read", path)
+        return text
+
+    def write(self, path: str, text: str) -> None:
+        """Raises FileRefused."""
+        self._line.ask("write", path, text)
+
+
+class AsyncDesk(WorkerDesk):
+    """A desk for an `async def`, as `agentgym.Desk` is; its session blocks."""
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:  # type: ignore[override]
+        return await asyncio.to_thread(super().call_tool, name, arguments)
+
+    async def answer(self, text: str) -> Reply:  # type: ignore[override]
+        return await asyncio.to_thread(super().answer, text)
+
+
+def _result(given: Mapping[str, Any]) -> RunResult:
+    limit = given["limit"] and LimitHit(**given["limit"])
+    return RunResult(**{**given, "status": RunStatus(given["status"]), "limit": limit})
+
+
+def main(fd: int, parent_pid: int) -> None:
+    """Serve on the inherited socket `fd` as long as the parent lives."""
+    die_with_parent(parent_pid)
+    with socket.socket(fileno=fd) as channel:
+        try:
+            setup = json.loads(receive_frame(channel))
+            try:
+                function: Any = import_object(setup["function"], "a function", callable, local=True)
+            except UserError as error:
+                send_frame(channel, json.dumps({"error": str(error)}).encode())
+                return
+            _limit_memory(setup["memory_mib"] << 20)
+            send_frame(channel, b"{}")
+            while True:
+                given = json.loads(receive_frame(channel))
+                end = _play(function, Line(channel), given["play"], setup["settings"])
+                sys.stdout.flush()
+                sys.stderr.flush()
+                send_frame(channel, json.dumps({"end": end}).encode())
+        except (EOFError, ConnectionError):
+            os._exit(0)  # threads that an agent left would keep it
+
+
+def _play(function: Any, line: Line, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Json:
+    random.seed(given["seed"])
+    try:
+        if inspect.iscoroutinefunction(function):
+            asyncio.run(function(AsyncDesk(line, given), **settings))
+        else:
+            function(WorkerDesk(line, given), **settings)
+        return {}
+    except AgentFailed as failed:
+        return {"kind": failed.kind, "message": failed.message[-MAX_FAULT_CHARS:]}
+    except (EOFError, ConnectionError):  # of the line, if the parent is gone; else the agent's own
+        return {"kind": "connection", "message": traceback.format_exc()[-MAX_FAULT_CHARS:]}
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the agent's code: anything may come
+        return {"kind": type(error).__name__, "message": traceback.format_exc()[-MAX_FAULT_CHARS:]}
+
+
+def _limit_memory(size: int) -> None:
+    if size:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))

@@ -1,0 +1,256 @@
+"""Any program as an agent: it is started in a folder of its own, and what it writes is the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from agentgym.agents import Agent, AgentFailed, Desk
+from agentgym.errors import InfraError, UserError
+from agentgym.sandbox import Limits
+from agentgym.types import Json
+from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
+from agentgym_plugins.agents.places import Places
+from agentgym_plugins.agents.processes import KILL_S, Tail, exit_reason, kill_all, tagged
+
+PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt")
+KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
+MAX_FILES: Final = 100
+MAX_FILE_CHARS: Final = 4000
+MAX_ANSWER_BYTES: Final = 1 << 20
+MOST_MIB: Final = 1 << 20  # as good as no limit: the session has its own
+MAX_PROCESSES: Final = 64
+LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Agent):
+    """argv: the program and its arguments, in which {url}, {openai_url}, {key}, {model}, {task}, {folder}, {seed} and
+    {prompt} are replaced. It has OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY and
+    AGENTGYM_TASK, the path of a JSON file with `messages` and `tools`; `environ` adds to that. Of our own variables it
+    has PATH and the like; its home is its work folder, which is deleted afterwards.
+
+    where: in a process of ours, or inside the episode's sandbox session, with its files and without any network: there
+    the endpoint is on the session's loopback interface, {folder} is the work folder in which it starts, and the image
+    must have the program.
+    answer_file: in its work folder; empty: the answer is what it writes to standard output. An environment that
+    answers back has it started again, with the conversation so far in AGENTGYM_TASK.
+    time_s: of one start; 0 leaves the episode's time. memory_mib: of each of its processes, 0 is no limit.
+    output_mib: of both outputs together. at_once: how many programs run at a time; the others wait.
+    """
+
+    argv: tuple[str, ...]
+    where: Literal["process", "session"] = "process"
+    answer_file: str = ""
+    environ: dict[str, str] = field(default_factory=dict)
+    time_s: float = 0.0
+    memory_mib: int = 2048
+    output_mib: int = 16
+    at_once: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.argv:
+            raise ValueError("argv is empty; give the program and its arguments, as [python, my_agent.py]")
+        if self.time_s < 0 or self.memory_mib < 0 or self.output_mib < 1 or self.at_once < 1:
+            raise ValueError(
+                f"time_s {self.time_s:g} and memory_mib {self.memory_mib} must be at least 0, output_mib "
+                f"{self.output_mib} and at_once {self.at_once} at least 1"
+            )
+
+    @property
+    def wants_session(self) -> bool:
+        return self.where == "session"
+
+    async def check(self) -> None:
+        program = self.argv[0]
+        if self.where == "session":
+            return  # what the image has, only a session knows
+        if "{" not in program and shutil.which(program, path=self.environ.get("PATH")) is None:
+            raise UserError(
+                f"agent.argv: there is no program {program!r}; give its path, or install it where PATH "
+                f"({os.environ.get('PATH', '')}) finds it"
+            )
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.at_once)
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        return self._places.one()
+
+    async def play(self, desk: Desk) -> None:
+        if self.where == "session":
+            await self._play_inside(desk)
+            return
+        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="agentgym-agent-")
+        try:
+            while True:
+                text = await self._run(desk, Path(folder))
+                if (await desk.answer(text)).done:
+                    return
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _play_inside(self, desk: Desk) -> None:
+        session, url = await url_inside(desk)
+        wall_s = self.time_s or LONGEST_S
+        limits = Limits(
+            wall_s=wall_s,
+            cpu_s=math.ceil(wall_s),
+            memory_mib=self.memory_mib or MOST_MIB,
+            file_mib=self.output_mib,
+            processes=MAX_PROCESSES,
+            output_bytes=max(1 << 16, (self.output_mib << 20) // 128),  # it is ended at 128 times what is kept
+        )
+        while True:
+            argv = self._arguments(desk, url, TASK, ".")
+            environ = self._environ(desk, url, TASK) | self.environ
+            text = await run_inside(desk, session, argv, environ, answer_file=self.answer_file, limits=limits)
+            if (await desk.answer(text)).done:
+                return
+
+    async def _run(self, desk: Desk, folder: Path) -> str:
+        """Start it once, and wait for its end; returns its answer."""
+        work = folder / "work"
+        work.mkdir(exist_ok=True)
+        task = folder / "task.json"
+        told = {"messages": desk.messages, "tools": [*desk.tools], "model": desk.model}
+        task.write_text(json.dumps(told), encoding="utf-8")
+        tag, environ = tagged({"HOME": str(work), **self._environ(desk, desk.url, str(task)), **self.environ})
+        argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]
+        try:
+            transport, watch = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Watch(self.output_mib << 20),
+                *argv,
+                *self._arguments(desk, desk.url, str(task), str(work)),
+                cwd=work,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # so that a Ctrl-C is ours to handle, and its group can be killed
+            )
+        except OSError as error:
+            raise InfraError(f"no process could be started for an agent: {error}") from error
+        try:
+            await self._until_ended(watch)
+        finally:
+            running = transport.get_returncode() is None
+            await asyncio.to_thread(kill_all, transport.get_pid() if running else None, tag)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(watch.closed.wait(), KILL_S)  # what is in the pipes yet
+            code = transport.get_returncode()
+            transport.close()
+            desk.note("output", watch.out.text()[-KEPT_BYTES:])
+            desk.note("errors", watch.err.text())
+            desk.note("exit", code)
+            desk.note("files", await asyncio.to_thread(_files, work))
+        if code:
+            raise AgentFailed("exit", f"it {exit_reason(code)}; it wrote: {watch.err.text()[-1000:]}")
+        if self.answer_file:
+            return await asyncio.to_thread(_read, work, self.answer_file)
+        return watch.out.text().strip()
+
+    async def _until_ended(self, watch: _Watch) -> None:
+        """Until the program has ended, though its children may hold its outputs open, or has passed a limit."""
+        try:
+            async with asyncio.timeout(self.time_s or None):
+                await watch.over.wait()
+        except TimeoutError:
+            raise AgentFailed("time_limit", f"it took longer than agent.time_s = {self.time_s:g}") from None
+        if watch.too_much:
+            raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {self.output_mib}")
+
+    def _environ(self, desk: Desk, url: str, task: str) -> dict[str, str]:
+        return {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": desk.key,
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": desk.key,
+            "AGENTGYM_TASK": task,
+            "AGENTGYM_MODEL": desk.model,
+        }
+
+    def _arguments(self, desk: Desk, url: str, task: str, work: str) -> list[str]:
+        users = [message["content"] for message in desk.messages if message["role"] == "user"]
+        values: Mapping[str, str] = {
+            "url": url,
+            "openai_url": f"{url}/v1",
+            "key": desk.key,
+            "model": desk.model,
+            "task": task,
+            "folder": work,
+            "seed": str(desk.seed),
+            "prompt": users[-1] if users else "",
+        }
+        return [_filled(word, values) for word in self.argv]
+
+
+class _Watch(asyncio.SubprocessProtocol):
+    """What a program writes, and its end. over: it has ended, or written too much. closed: nothing more will come."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.out, self.err = Tail(MAX_ANSWER_BYTES), Tail(KEPT_BYTES)
+        self.over, self.closed = asyncio.Event(), asyncio.Event()
+        self.too_much = False
+        self._max_bytes = max_bytes
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        (self.out if fd == 1 else self.err).add(data)
+        if self.out.num_bytes + self.err.num_bytes > self._max_bytes:
+            self.too_much = True
+            self.over.set()
+
+    def process_exited(self) -> None:
+        self.over.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set()
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    """Each placeholder replaced once, so that braces in a prompt stay as they are."""
+    parts = word.split("{")
+    for n, part in enumerate(parts[1:], start=1):
+        name, closed, rest = part.partition("}")
+        parts[n] = values[name] + rest if closed and name in values else "{" + part
+    return "".join(parts)
+
+
+def _files(folder: Path) -> dict[str, Json]:
+    """What it left, by path: short texts whole, of all else the size in bytes."""
+    found: dict[str, Json] = {}
+    for path in sorted(folder.rglob("*"))[:MAX_FILES]:
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                found[str(path.relative_to(folder))] = _short_text(path)
+    return found
+
+
+def _short_text(path: Path) -> str | int:
+    size = path.stat().st_size
+    if size > MAX_FILE_CHARS:
+        return size
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return size
+
+
+def _read(work: Path, name: str) -> str:
+    path = work / name
+    if not path.is_file() or not path.resolve().is_relative_to(work.resolve()):
+        raise AgentFailed("no_answer", f"it ended without writing agent.answer_file = {name!r} in its folder")
+    with path.open("rb") as file:
+        return file.read(MAX_ANSWER_BYTES).decode("utf-8", "replace").strip()

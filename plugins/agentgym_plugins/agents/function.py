@@ -1,0 +1,112 @@
+"""A Python function as an agent: it is called with a desk, in a kept process of its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from agentgym.agents import Agent, Desk
+from agentgym.errors import UserError
+from agentgym.import_path import is_import_path
+from agentgym.types import Json
+from agentgym_plugins.agents.places import Places
+from agentgym_plugins.agents.workers import Workers, check_python
+
+
+@dataclass(frozen=True, kw_only=True)
+class InProcess(Agent):
+    """An agent that is a function in kept processes, each of which plays one episode at a time.
+
+    processes: how many episodes are played at a time; the others wait. python: the interpreter, of another environment
+    where its packages are installed there; empty is this one. environ: variables for the processes; of ours they have
+    PATH and the like. memory_mib: of each, 0 is no limit. output_mib: what may be written in one episode.
+    """
+
+    extra: ClassVar[str] = ""  # of ours, which installs its packages
+
+    processes: int = 8
+    python: str = ""
+    environ: dict[str, str] = field(default_factory=dict)
+    memory_mib: int = 4096
+    output_mib: int = 16
+    start_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or self.memory_mib < 0 or self.output_mib < 1 or self.start_s <= 0:
+            raise ValueError(
+                f"processes {self.processes} and output_mib {self.output_mib} must be at least 1, memory_mib "
+                f"{self.memory_mib} at least 0, start_s {self.start_s:g} above 0"
+            )
+
+    @abstractmethod
+    def called(self) -> tuple[str, Mapping[str, Json]]:
+        """The import path of the function, and its keyword arguments besides the desk."""
+
+    def variables(self) -> Mapping[str, str]:
+        """What its packages need in the environment."""
+        return {}
+
+    @cached_property
+    def _workers(self) -> Workers:
+        function, settings = self.called()
+        return Workers(
+            function,
+            settings,
+            environ={**self.variables(), **self.environ},
+            python=self.python,
+            memory_mib=self.memory_mib,
+            output_mib=self.output_mib,
+            start_s=self.start_s,
+        )
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.processes)
+
+    async def check(self) -> None:
+        """Starts the first process."""
+        check_python(self.python)
+        try:
+            await self._workers.first()
+        except UserError as error:
+            await self.close()
+            advice = f"{self.python or 'python'} -m pip install 'agentgym[{self.extra}]', or set agent.python"
+            raise UserError(f"{error}. {advice}" if self.extra else str(error)) from error
+        except BaseException:
+            await self.close()
+            raise
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        return self._places.one()
+
+    async def play(self, desk: Desk) -> None:
+        await self._workers.play(desk)
+
+    async def close(self) -> None:
+        if "_workers" in vars(self):
+            await self._workers.close()
+        for name in ("_workers", "_places"):  # another run has another event loop
+            vars(self).pop(name, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function(InProcess):
+    """function: `package.module:name` or `my_agent.py:name` of a function that is called with a desk. A plain one has a
+    desk whose `call_tool` and `answer` block, an `async def` one as `agentgym.Desk` describes it. options: its keyword
+    arguments.
+    """
+
+    function: str
+    options: dict[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_import_path(self.function):
+            raise UserError(f"function is {self.function!r}; give package.module:name or my_agent.py:name")
+
+    def called(self) -> tuple[str, Mapping[str, Json]]:
+        return self.function, self.options

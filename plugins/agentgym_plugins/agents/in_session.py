@@ -1,0 +1,59 @@
+"""A program that runs where the episode's commands run: inside its sandbox session, without any network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from agentgym.agents import AgentFailed, Desk
+from agentgym.errors import UserError
+from agentgym.sandbox import FileRefused, Limits, RunStatus, Session
+from agentgym_plugins.agents.processes import exit_reason
+
+TASK: Final = "agent-task.json"  # in the session's work folder, which is where the program starts
+MAX_FILES: Final = 100
+LONGEST_S: Final = 86_400.0  # the episode's own time ends it before
+
+
+async def url_inside(desk: Desk) -> tuple[Session, str]:
+    """The session, and where the endpoint is in it. Raises UserError where a task has no session."""
+    if desk.session is None:
+        raise UserError(
+            "agent.where is session, and the episode has none; choose a sandbox with sessions, as "
+            "sandbox.name: docker, or leave agent.where at process"
+        )
+    return desk.session, f"http://127.0.0.1:{await desk.session.forward(desk.url)}"
+
+
+async def run_inside(
+    desk: Desk, session: Session, argv: Sequence[str], environ: Mapping[str, str], *, answer_file: str, limits: Limits
+) -> str:
+    """Run the program once, to its end; returns its answer. Raises AgentFailed for what it did wrong.
+
+    What it wrote, its exit code and the sizes of the files that are there afterwards are noted.
+    """
+    told = {"messages": desk.messages, "tools": [*desk.tools], "model": desk.model}
+    await session.write(TASK, json.dumps(told).encode())
+    variables = [f"{name}={value}" for name, value in environ.items()]
+    result = await session.exec(["env", *variables, *argv], limits=limits)
+    desk.note("output", result.stdout)
+    desk.note("errors", result.stderr)
+    desk.note("exit", result.exit_code)
+    found = await session.files()
+    desk.note("files", {one.path: one.size for one in found[:MAX_FILES] if not one.is_folder})
+    if result.status is RunStatus.ERROR:
+        code = result.exit_code or 1
+        raise AgentFailed("exit", f"it {exit_reason(code)}; it wrote: {result.stderr[-1000:]}")
+    if result.status is not RunStatus.OK:
+        hit = result.limit
+        used = f": {hit.resource} is {hit.allowed:g} at most" if hit is not None else ""
+        raise AgentFailed(str(result.status), f"it was ended inside the session{used}")
+    if not answer_file:
+        return result.stdout.strip()
+    if answer_file not in {one.path for one in found}:
+        raise AgentFailed("no_answer", f"it ended without writing agent.answer_file = {answer_file!r} in its folder")
+    try:
+        return (await session.read(answer_file, max_bytes=1 << 20)).decode("utf-8", "replace").strip()
+    except FileRefused as error:
+        raise AgentFailed("no_answer", f"agent.answer_file = {answer_file!r} can't be read: {error}") from error

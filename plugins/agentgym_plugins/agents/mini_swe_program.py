@@ -1,0 +1,127 @@
+"""Runs in the process of an agent: mini-swe-agent between a desk and the policy's endpoint."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import minisweagent
+import yaml
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.environments.local import LocalEnvironment
+from minisweagent.exceptions import Submitted
+from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
+
+from agentgym.agents import AgentFailed
+from agentgym.env import Reply
+from agentgym.sandbox import RunStatus
+from agentgym.types import Json
+from agentgym_plugins.agents.child import WorkerDesk, WorkerSession
+
+SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+OWN: Final = Path(minisweagent.package_dir, "config", "mini_textbased.yaml")
+
+
+def play(
+    desk: WorkerDesk,
+    *,
+    file: str,
+    where: str,
+    step_limit: int,
+    command_s: float,
+    agent: Mapping[str, Json],
+    model: Mapping[str, Json],
+) -> None:
+    """One episode. file: of templates; empty is the program's own. The rest: see `MiniSwe`."""
+    config: dict[str, Any] = yaml.safe_load(Path(file or OWN).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="agentgym-mini-swe-") as folder:
+        environment = DeskEnvironment(desk, where, folder, command_s, config.get("environment", {}))
+        api = {"api_base": f"{desk.url}/v1", "api_key": desk.key}
+        of_model = {**config.get("model", {}), **model}
+        of_model["model_kwargs"] = {**of_model.get("model_kwargs", {}), **api}
+        of_agent = {name: value for name, value in config["agent"].items() if name != "mode"}
+        of_agent |= {"step_limit": step_limit, "cost_limit": 0.0, **agent}
+        program = DefaultAgent(
+            LitellmTextbasedModel(model_name=f"openai/{desk.model}", **of_model), environment, **of_agent
+        )
+        try:
+            end = program.run("\n\n".join(message["content"] for message in desk.messages))
+        finally:
+            desk.note("steps", program.n_calls)
+    status = str(end.get("exit_status", ""))
+    desk.note("exit_status", status)
+    if status != "Submitted":
+        raise AgentFailed(status or "no_answer", f"mini-swe-agent ended with {status!r} and submitted nothing")
+
+
+class DeskEnvironment:
+    """Where the program's commands run. A submission is the answer to the episode's environment; one that it answers
+    is an observation, and the program goes on."""
+
+    def __init__(self, desk: WorkerDesk, where: str, folder: str, command_s: float, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self._desk, self._command_s = desk, command_s
+        self._command: str = config.get("command", "{action}")
+        self._env: dict[str, str] = config.get("env", {})
+        self._local = None
+        if where == "folder":
+            self._local = _Folder(cwd=folder, env=self._env, timeout=max(1, int(command_s)))
+        elif desk.session is None:
+            raise AgentFailed("no_session", "the episode has no session of a sandbox; set agent.where: folder")
+
+    def execute(self, action: Mapping[str, str], cwd: str = "") -> dict[str, Any]:
+        command = self._command.replace("{end}", f"end_{secrets.token_hex(8)}").replace("{action}", action["command"])
+        output = self._run(command)
+        submission = _submission(output)
+        if submission is None:
+            return output
+        reply: Reply = self._desk.answer(submission)
+        if reply.done or not reply.messages:
+            raise Submitted(
+                {"role": "exit", "content": submission,
+                 "extra": {"exit_status": "Submitted", "submission": submission}}
+            )  # fmt: skip
+        told = "\n\n".join(message["content"] for message in reply.messages)
+        return {"output": told, "returncode": 0, "exception_info": ""}
+
+    def _run(self, command: str) -> dict[str, Any]:
+        if self._local is not None:
+            found: dict[str, Any] = self._local.execute({"command": command})
+            return found
+        assert self._desk.session is not None
+        return _in_session(self._desk.session, command, self._env, self._command_s)
+
+    def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
+        return {**platform.uname()._asdict(), "cwd": "", **kwargs}
+
+    def serialize(self) -> dict[str, Any]:
+        return {"info": {"config": {"environment": dict(self.config)}}}
+
+
+class _Folder(LocalEnvironment):  # type: ignore[misc]
+    """Its commands, without its own idea of what a submission ends."""
+
+    def _check_finished(self, output: Mapping[str, Any]) -> None:
+        return
+
+
+def _in_session(session: WorkerSession, command: str, env: Mapping[str, str], command_s: float) -> dict[str, Any]:
+    exports = "".join(f"export {name}='{value}'\n" for name, value in env.items())
+    ran = session.exec(["sh", "-c", f"{exports}exec 2>&1\n{command}"], wall_s=command_s)
+    ended = ran.status in (RunStatus.OK, RunStatus.ERROR)
+    fault = "" if ended else f"An error occurred while executing the command: {ran.status.value}"
+    return {
+        "output": ran.stdout + ran.stderr,
+        "returncode": ran.exit_code if ended and ran.exit_code is not None else -1,
+        "exception_info": fault,
+    }
+
+
+def _submission(output: Mapping[str, Any]) -> str | None:
+    """What follows the line that submits; None where there is none."""
+    first, _, rest = str(output["output"]).lstrip().partition("\n")
+    return rest if first.strip() == SUBMIT and output["returncode"] == 0 else None

@@ -1,0 +1,31 @@
+"""The tool-calling agent of smolagents, unchanged: the environment's tools are its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentgym.types import Json
+from agentgym_plugins.agents.function import InProcess
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smolagents(InProcess):
+    """max_steps: of the policy, for one answer to the environment. instructions: added to the agent's own system
+    prompt; empty takes the system message of the task. system_prompt: instead of the agent's own, a template of Jinja.
+    """
+
+    extra: ClassVar[str] = "smolagents"
+
+    max_steps: int = 16
+    instructions: str = ""
+    system_prompt: str = ""
+
+    def called(self) -> tuple[str, Mapping[str, Json]]:
+        settings: dict[str, Json] = {
+            "max_steps": self.max_steps,
+            "instructions": self.instructions,
+            "system_prompt": self.system_prompt,
+        }
+        return "agentgym_plugins.agents.smol_program:play", settings
