@@ -22,8 +22,8 @@ SMALL = {
     "logging": {"sinks": []},
 }
 EXPORTS = """
-    AssertCase CallCase Environment Episode EpisodeContext FileRefused GradeRequest InfraError Json LimitHit Limits
-    MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox SandboxSpec Session Split
+    Agent AgentFailed AssertCase CallCase Desk Environment Episode EpisodeContext FileRefused GradeRequest InfraError
+    Json LimitHit Limits MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox SandboxSpec Session Split
     StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError Verdict evaluate hookimpl
     metric reward sft tool train
 """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os.path
 
 from agentgym.errors import UserError
+
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and those of Windows' Linux
 
 
 def pick_device(wanted: str, section: str) -> str:
@@ -20,7 +23,12 @@ def pick_device(wanted: str, section: str) -> str:
 
 
 def visible_gpus() -> list[tuple[str, int]]:
-    """Name and bytes of memory of each GPU that this process sees; none without torch."""
+    """Name and bytes of memory of each GPU that this process sees; none without torch.
+
+    A machine without a GPU's device files is answered for without importing torch.
+    """
+    if not any(map(os.path.exists, _DEVICE_FILES)):
+        return []
     with contextlib.suppress(ImportError):
         import torch
 

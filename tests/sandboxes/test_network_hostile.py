@@ -140,7 +140,7 @@ class Supervisor:
 def listening_agent() -> Iterator[tuple[Supervisor, int]]:
     """A supervisor whose relay listens, and the port."""
     supervisor = Supervisor()
-    relay = Relay(supervisor)  # type: ignore[arg-type]
+    relay = Relay(supervisor, "a name")  # type: ignore[arg-type]
     relay.listen(Frame({"id": 1, "window": 1 << 18, "connections": 8}, []))
     assert relay._socket is not None
     with relay._socket:
@@ -222,7 +222,7 @@ class Carrier:
 
 
 async def test_an_agent_that_ignores_the_window_ends_the_connection_for_readers_and_writers() -> None:
-    stream = OutboundStream(Carrier(), 1)  # type: ignore[arg-type]
+    stream = OutboundStream(Carrier(), 1, "a name")  # type: ignore[arg-type]
     reading = asyncio.create_task(stream.read())
     writing = asyncio.create_task(stream.write(bytes(2 * WINDOW_BYTES)))
     await asyncio.sleep(0)
@@ -253,7 +253,7 @@ async def test_all_sessions_together_leave_descriptors_to_the_rest_of_the_proces
 
 async def test_small_pieces_are_kept_as_one() -> None:
     """A window of single bytes would take a hundred times its size."""
-    stream = OutboundStream(Carrier(), 1)  # type: ignore[arg-type]
+    stream = OutboundStream(Carrier(), 1, "a name")  # type: ignore[arg-type]
     for _ in range(1000):
         stream.receive(b"x")
     assert await stream.read() == b"x" * 1000

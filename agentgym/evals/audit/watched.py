@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import traceback
 from collections.abc import Coroutine, Generator, Mapping, Sequence
@@ -18,6 +19,7 @@ Result = TypeVar("Result")
 PACKAGE = str(Path(__file__).parents[2])  # frames in it are ours, not the environment's
 METHODS = ("start", "reply", "finish", "toolbox", "after_calls")
 TRACE_LINES = 8
+SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a core, ns that it waited for one, turns
 
 
 class Watched:
@@ -57,17 +59,25 @@ class Watched:
         """Await the call step by step; between two steps the event loop is free."""
         step = partial(call.send, None)
         while True:
-            began = time.perf_counter()
+            began_s = own_clock_s()
             try:
                 awaited = step()
             except StopIteration as end:
                 return cast(Result, end.value)
             finally:
-                self.held_s = max(self.held_s, time.perf_counter() - began)
+                self.held_s = max(self.held_s, own_clock_s() - began_s)
             try:
                 step = partial(call.send, (yield awaited))
             except BaseException as error:  # a cancellation, a time limit: the call's own to handle
                 step = partial(call.throw, error)
+
+
+def own_clock_s() -> float:
+    """Seconds that pass for this thread: not those in which it could have run and others had all the cores."""
+    waited_ns = 0
+    with contextlib.suppress(OSError, IndexError, ValueError):  # a kernel without these figures
+        waited_ns = int(SCHEDULED.read_text().split()[1])
+    return time.perf_counter() - waited_ns / 1e9
 
 
 def head(error: BaseException) -> str:
