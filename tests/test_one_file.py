@@ -24,8 +24,8 @@ SMALL = {
 EXPORTS = """
     Agent AgentFailed AssertCase CallCase Desk Environment Episode EpisodeContext FileRefused GradeRequest InfraError
     Json LimitHit Limits MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox SandboxSpec
-    Session Split StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError Verdict evaluate hookimpl
-    metric reward sft tool train
+    Session Split StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError Verdict
+    evaluate hookimpl metric reward sft tool train
 """
 
 
