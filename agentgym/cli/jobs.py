@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, TypedDict
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.sft_config import SftRecipe
-from agentgym.rollout.outside.config import served_name
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from agentgym.jobs.ending import TrainResult
     from agentgym.jobs.replay import Plan, Replay
     from agentgym.jobs.serving import Served
+    from agentgym.jobs.sft_config import SftRecipe
     from agentgym.planning.rates import Rates
     from agentgym.recipe import Recipe
     from agentgym.rollout.conversation import Seat
@@ -57,6 +56,8 @@ class Jobs:
             from agentgym.jobs.train import train
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
+        from agentgym.jobs.sft_config import SftRecipe
+
         if isinstance(recipe, SftRecipe):
             return await sft(recipe, folder, reporter, **settings)
         return await train(recipe, folder, reporter, **settings)
@@ -71,6 +72,8 @@ class Jobs:
         resume: bool,
         registry: PluginRegistry,
     ) -> EvalResult:
+        from agentgym.rollout.outside.config import served_name  # here, not above: `--help` needs neither
+
         if served_name(recipe.model.path) is not None:
             from agentgym.jobs.outside import evaluate_served
 
