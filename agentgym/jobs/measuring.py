@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
+import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -36,6 +36,8 @@ from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, 
 NEW_TOKENS = 64  # of each request whose rate is measured
 REPLAYED = 32  # episodes
 LEAST_S = 1e-4  # of a difference of two times
+TRAINED = 4  # steps of each batch; the first is not counted
+LEAST_SHARE = 0.05  # of a step's time: a smaller difference is chance
 PLAYED_STEPS = 2  # as many groups as so many steps train
 
 
@@ -204,19 +206,31 @@ class _Measurement:
         return time.perf_counter() - began
 
     async def _train(self, samples: Sequence[Sample]) -> tuple[float, float]:
-        """Tokens a second, and seconds of a step besides: the line through a step's batch and half of it."""
+        """Tokens a second, and seconds of a step besides: the line through a step's batch and a single sample."""
         loop = self.recipe.loop
         full = list(samples[: loop.groups_per_step * loop.group_size])
-        half = full[: max(1, len(full) // 2)]
-        times: dict[str, float] = {}
-        for name, batch in (("warm", full), ("half", half), ("full", full), ("half", half), ("full", full)):
-            began = time.perf_counter()
-            await self.trainer.call(TitanTrainer.train_step, batch)
-            times[name] = min(times.get(name, math.inf), time.perf_counter() - began)
-        less, more = (sum(len(sample.token_ids) for sample in batch) for batch in (half, full))
-        rate = (more - less) / max(LEAST_S, times["full"] - times["half"])
-        fixed_s = times["full"] - more / rate
-        return (rate, fixed_s) if fixed_s >= 0 and more > less else (more / times["full"], 0.0)
+        batches = {"one": full[:1], "full": full}
+        times: dict[str, list[float]] = {name: [] for name in batches}
+        for repeat in range(TRAINED):
+            for name, batch in batches.items():
+                began = time.perf_counter()
+                await self.trainer.call(TitanTrainer.train_step, batch)
+                if repeat:  # what the first one compiles and allocates is left out
+                    times[name].append(time.perf_counter() - began)
+        less, more = (sum(len(sample.token_ids) for sample in batch) for batch in batches.values())
+        return line_of((less, statistics.median(times["one"])), (more, statistics.median(times["full"])))
+
+
+def line_of(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
+    """(tokens, seconds) of two batches -> tokens a second, and the seconds that a batch of none would take.
+
+    Where the larger batch is not larger, or was not slower by more than chance makes it, all its time is its tokens'.
+    """
+    tokens, seconds = large[0] - small[0], large[1] - small[1]
+    if tokens <= 0 or seconds < LEAST_SHARE * large[1]:
+        return large[0] / large[1], 0.0
+    rate = tokens / seconds
+    return rate, max(0.0, large[1] - large[0] / rate)
 
 
 def _turns(episode: Episode) -> tuple[tuple[int, int], ...]:

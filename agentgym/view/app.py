@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -203,7 +204,7 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
     if view.plays is not None:
         routes += view.plays.routes(_reading, _changing)
     routes.append(Route("/api/{rest:path}", _missing, methods=["GET", "POST", "DELETE", "PUT", "PATCH"]))
-    routes.append(Route("/", functools.partial(_index, page)))
+    routes.append(Route("/", functools.partial(_index, view, page)))
     if page.is_dir():
         routes.append(Route("/page/app.js", _script(page)))
         routes.append(Mount("/page", StaticFiles(directory=page)))
@@ -286,12 +287,16 @@ def _number(request: Request, name: str, default: int, low: int, high: int) -> i
     return int(value)
 
 
-def _index(page: Path, request: Request) -> Response:
+def _index(view: View, page: Path, request: Request) -> Response:
+    """With what the page asks first named in the head, so that it comes while the script is still read."""
     try:
         text = (page / "index.html").read_bytes()
     except OSError:
         raise Problem("not_found", "this installation has no page; the data is at /api") from None
-    return Response(text, media_type="text/html; charset=utf-8", headers={"cache-control": "no-cache"})
+    first = [f"/api/runs/{quote(run.place.id, safe='')}" for run in view.runs()[:1]]
+    asked = ["/api/runs", *first, *(f"{run}/curves" for run in first)]
+    links = ", ".join(f"<{path}>; rel=preload; as=fetch; crossorigin" for path in asked)
+    return Response(text, media_type="text/html; charset=utf-8", headers={"cache-control": "no-cache", "link": links})
 
 
 def _missing(request: Request) -> Response:

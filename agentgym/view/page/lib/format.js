@@ -4,13 +4,18 @@ export function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
+/* toLocaleString would load the tables of all languages first. */
+function grouped(whole) {
+  return String(whole).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
 export function figure(value, digits = 3) {
   if (!isNumber(value)) return "–";
   if (value < 0) return `−${figure(-value, digits)}`;
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en-US");
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return grouped(value);
   const size = Math.abs(value);
   if (size >= 1e6) return `${(value / 1e6).toFixed(2)}M`;
-  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (size >= 1000) return grouped(Math.round(value));
   if (size >= 100) return value.toFixed(1);
   const text = value.toFixed(digits);
   return value && !Number(text) ? value.toExponential(1) : text;

@@ -164,16 +164,26 @@ export function RunView({ id, params, dark }) {
   const [live, setLive] = useState(false);
   const [fresh, refresh] = useFresh(id, live);
   const { data: run, failure } = useData(runPath(id), { again: fresh });
-  const { data: curves } = useData(runPath(id, "/curves"), { again: fresh });
-  const { data: time } = useData(runPath(id, "/time"), { again: fresh });
+  const { data: curves, failure: unread } = useData(runPath(id, "/curves"), { again: fresh });
+  const [rest, setRest] = useState(false); // what is below the curves comes after they are drawn
   useEffect(() => setLive(run?.status === "running"), [run?.status]);
+  const first = Boolean(run && (curves || unread));
+  useEffect(() => {
+    const later = first && setTimeout(() => setRest(true));
+    return () => clearTimeout(later);
+  }, [first]);
   if (!run || run.id !== id) return failure ? html`<${Failed} failure=${failure} />` : html`<${Loading} what="Reading the run" />`;
   return html`<${Failed} failure=${failure} />
     <${Verdict} run=${run} />
     <${Strip} run=${run} />
     <${Steering} run=${run} onDone=${refresh} />
     ${curves && html`<${Curves} run=${id} curves=${curves} params=${params} dark=${dark} fresh=${fresh} onDrawn=${firstView} />`}
-    <${Evaluations} run=${run} />
+    ${rest && html`<${Below} run=${run} params=${params} fresh=${fresh} />`}`;
+}
+
+function Below({ run, params, fresh }) {
+  const { data: time } = useData(runPath(run.id, "/time"), { again: fresh });
+  return html`<${Evaluations} run=${run} />
     <div class="two">
       <section aria-labelledby="phases"><h2 id="phases">Where the time goes</h2><${Phases} shares=${run.time_shares} busy=${run.busy_share} time=${time} /></section>
       <${Infra} run=${run} />
