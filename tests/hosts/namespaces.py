@@ -97,12 +97,9 @@ class NamespaceHost:
 
     def boot(self) -> None:
         """Bring the host up, again after `kill`, with the same name and address and an empty /dev/shm."""
-        self.first = first = subprocess.Popen(
-            ["unshare", *ALL_NAMESPACES, "--fork", "--kill-child", "--mount-proc"]
-            + ["sh", "-c", FIRST_PROCESS, "host", self.name, str(self.hosts_file), *self.private],
-            stdout=subprocess.PIPE,
-            preexec_fn=_die_with_parent,
-        )
+        made = ("unshare", *ALL_NAMESPACES, "--fork", "--kill-child", "--mount-proc")
+        command = [*made, "sh", "-c", FIRST_PROCESS, "host", self.name, str(self.hosts_file), *self.private]
+        self.first = first = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
         assert first.stdout is not None
         if first.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{self.name} did not come up; see its errors above")
