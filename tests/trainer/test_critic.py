@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -126,8 +125,7 @@ class InProcess:
     def __init__(self, engine: TitanEngine) -> None:
         self.engine = engine
 
-    async def call(self, method: SimpleNamespace, samples: list[Sample]) -> object:
-        assert method.__name__ == "values"
+    async def call(self, _values: object, samples: list[Sample]) -> object:
         return self.engine.values(samples)
 
     async def forward(self, samples: list[Sample]) -> list[tuple[float, ...]]:
