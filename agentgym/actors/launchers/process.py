@@ -1,4 +1,4 @@
-"""Launchers: where the processes of a run are started, on this host or on others."""
+"""Host processes on this machine."""
 
 from __future__ import annotations
 
@@ -6,42 +6,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentgym.actors.launchers.launcher import CHILD_MODULE, Launcher
+
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
-
-CHILD_MODULE = "agentgym.actors.child"
-
-
-class Launcher(ABC):
-    """What `launcher` chooses. Inherit it as a frozen dataclass: the fields are the launcher's own settings."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def hosts(self, log_dir: Path | None) -> AbstractAsyncContextManager[Sequence[HostMesh]]:
-        """Monarch's hosts, each a mesh of one; leaving gives them back, after their processes were stopped.
-
-        log_dir: for what the hosts themselves print; None where nobody reads it. A group of processes is spawned
-        on one host, the next group on the next one. Raises UserError for hosts that are unavailable.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLauncher(Launcher):
-    """This host: the processes are children of the controller."""
-
-    @asynccontextmanager
-    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[HostMesh]]:
-        from monarch.actor import this_host
-
-        yield [this_host()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
