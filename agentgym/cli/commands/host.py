@@ -1,0 +1,46 @@
+"""`agentgym host`: this machine, lent to runs whose controller is elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+
+from agentgym.cli.jobs import JobShell
+from agentgym.commands.parser import Parser
+from agentgym.errors import UserError
+
+PORT = 26600
+DESCRIPTION = """
+Lend this machine to the run of a controller elsewhere, which has `launcher: attach` with this machine's name: its
+trainer or generators are started here. When the controller ends, however it ends, so do they, and this waits for the
+next. Ends with Ctrl-C or SIGTERM.
+
+Whoever reaches the port can run any program here: private networks only.
+"""
+EXAMPLES = """
+agentgym host
+agentgym host --port 26601
+agentgym train apps/grpo/math_tiny.yaml --set 'launcher={name: attach, machines: [node1, node2:26601]}'
+"""
+TAKES_OVERRIDES = False
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default {PORT}; 0 is any that is free")
+    parser.add_argument(
+        "--monarch-port", type=int, default=0, metavar="N", help="of the run's messages (default: any that is free)"
+    )
+
+
+def run(arguments: argparse.Namespace, shell: JobShell) -> int:
+    from agentgym.actors.host_process import serve_controllers
+    from agentgym.actors.launchers import CHILD_MODULE
+
+    address = f"tcp://:{arguments.monarch_port}"
+    command = [sys.executable, "-m", CHILD_MODULE, "--name", socket.gethostname(), "--host", address]
+    try:
+        serve_controllers(command, arguments.port, shell.say)
+    except OSError as error:
+        raise UserError(f"port {arguments.port} can't be listened on: {error.strerror}; give another --port") from error
+    return 0
