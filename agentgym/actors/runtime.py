@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
+from agentgym.actors.launchers import CHILD_MODULE, LaunchedHost, Launcher, LocalLauncher
 from agentgym.actors.replies import Answer, Replies
 from agentgym.errors import UserError
 
@@ -136,7 +136,8 @@ class Runtime:
         port, receiver = Channel.open()
         self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
         hosts = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
-        self._hosts: Iterator[HostMesh] = itertools.cycle(hosts)
+        meshes = [host.mesh if isinstance(host, LaunchedHost) else host for host in hosts]
+        self._hosts: Iterator[HostMesh] = itertools.cycle(meshes)
         _open_runtimes.append(self)
         return self
 

@@ -23,6 +23,7 @@ OWN = {
     "compare": "compare two policies task by task",
     "runs": "list the runs",
     "status": "is a run learning, and what is wrong if not",
+    "audit": "is a run's folder whole: nothing twice, nothing lost, nothing left behind",
     "episodes": "read a run's episodes, one by one",
     "rescore": "score a run's saved episodes again, with other rewards",
     "replay": "train a step again from its saved episodes, and compare",

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.actors.host_process import PORT, keep_alive, read_hello
-from agentgym.actors.launchers.launcher import Launcher
+from agentgym.actors.launchers.launcher import LaunchedHost, Launcher
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
 RETRY_S = 1.0
+AGAIN_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +44,33 @@ class AttachLauncher(Launcher):
         return f"tcp://{address_towards(parse(self.machines[0])[0])}:0"
 
     @asynccontextmanager
-    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[HostMesh]]:
+    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[LaunchedHost]]:
         async with AsyncExitStack() as stack:
-            yield await asyncio.gather(*(self._attach(machine, stack) for machine in self.machines))
+            yield await asyncio.gather(*(self._launched(machine, stack) for machine in self.machines))
 
-    async def _attach(self, machine: str, stack: AsyncExitStack) -> HostMesh:
-        name, port = parse(machine)
-        reader, writer = await connect(name, port, self.wait_s)
-        stack.enter_context(closing(writer))
-        keep_alive(writer.get_extra_info("socket"))
-        try:
-            line = (await asyncio.wait_for(reader.readline(), self.wait_s)).decode(errors="replace")
-        except TimeoutError:
-            line = "nothing"
-        address = read_hello(line)
-        if not address:
-            said = line.strip() or "only closed the connection"
-            raise UserError(f"{machine} is not ready to be a host: it said {said!r}. Does `agentgym host` run there?")
-        return attach(name, address)
+    async def _launched(self, machine: str, stack: AsyncExitStack) -> LaunchedHost:
+        again = partial(attach, machine, AGAIN_WAIT_S, stack)
+        return LaunchedHost(name=machine, mesh=await attach(machine, self.wait_s, stack), again=again)
+
+
+async def attach(machine: str, wait_s: float, stack: AsyncExitStack) -> HostMesh:
+    """Become the controller of a machine on which `agentgym host` runs, until the stack is closed.
+
+    Raises UserError for one that is away for wait_s, is busy, or answers as something else.
+    """
+    name, port = parse(machine)
+    reader, writer = await connect(name, port, wait_s)
+    stack.callback(writer.close)
+    keep_alive(writer.get_extra_info("socket"))
+    try:
+        line = (await asyncio.wait_for(reader.readline(), wait_s)).decode(errors="replace")
+    except TimeoutError:
+        line = "nothing"
+    address = read_hello(line)
+    if not address:
+        said = line.strip() or "only closed the connection"
+        raise UserError(f"{machine} is not ready to be a host: it said {said!r}. Does `agentgym host` run there?")
+    return mesh_of(name, address)
 
 
 def parse(machine: str) -> tuple[str, int]:
@@ -90,7 +101,7 @@ async def connect(name: str, port: int, wait_s: float) -> tuple[asyncio.StreamRe
         ) from error
 
 
-def attach(name: str, address: str) -> HostMesh:
+def mesh_of(name: str, address: str) -> HostMesh:
     """A mesh of one host. name: of the machine; Monarch's names are of letters and digits."""
     from monarch.actor import attach_to_workers
 
