@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import socket
-import sys
 
 from agentgym.cli.jobs import JobShell
 from agentgym.commands.parser import Parser
-from agentgym.errors import UserError
 
 PORT = 26600
 DESCRIPTION = """
@@ -34,13 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    from agentgym.actors.host_process import serve_controllers
-    from agentgym.actors.launchers import CHILD_MODULE
+    from agentgym.jobs.lending import lend
 
-    address = f"tcp://:{arguments.monarch_port}"
-    command = [sys.executable, "-m", CHILD_MODULE, "--name", socket.gethostname(), "--host", address]
-    try:
-        serve_controllers(command, arguments.port, shell.say)
-    except OSError as error:
-        raise UserError(f"port {arguments.port} can't be listened on: {error.strerror}; give another --port") from error
+    lend(arguments.port, arguments.monarch_port, shell.say)
     return 0
