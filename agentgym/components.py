@@ -86,7 +86,11 @@ SEAMS: Mapping[ComponentKind, Seam] = {
     "launchers": Seam(
         "launcher",
         "agentgym.actors.launchers:Launcher",
-        {"local": "agentgym.actors.launchers:LocalLauncher", "process": "agentgym.actors.launchers:ProcessLauncher"},
+        {
+            "local": "agentgym.actors.launchers:LocalLauncher",
+            "process": "agentgym.actors.launchers:ProcessLauncher",
+            "attach": "agentgym.actors.launchers:AttachLauncher",
+        },
     ),
     "tool_formats": Seam(
         "tool format",
