@@ -78,7 +78,7 @@ def _clip(ratio: float, advantage: float, low: float, high: float) -> float:
 def _ppo(loss: PolicyLoss, sequence: Sequence_, t: int, advantage: float) -> float:
     token = sequence[t]
     found = _clip(math.exp(token.now - _base(loss, token)), advantage, loss.clip_low, loss.clip_high)  # type: ignore[attr-defined]
-    if isinstance(loss, PpoClip) and advantage < 0 and loss.dual_clip < math.inf:
+    if isinstance(loss, PpoClip) and advantage < 0 and loss.dual_clip:
         found = max(found, loss.dual_clip * advantage)
     return found
 

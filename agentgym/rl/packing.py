@@ -26,7 +26,7 @@ class TrainBatch:
     Entry t refers to the prediction of the next token: labels[t] is that token, and loss_mask, logprobs,
     advantages and versions are those of that token. A document's last entry predicts nothing.
     positions: 0 at each document's start; every padding token also has position 0, as a document of its own.
-    sample_index: -1 in padding. ref_logprobs, old_logprobs: zeros without has_reference, has_old.
+    sample_index: -1 in padding. ref_logprobs, old_logprobs, returns: zeros without has_reference, has_old, has_returns.
     starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
     num_trained_tokens, num_tokens, num_samples: over all rows, also in a part made by `rows`.
     """
@@ -39,6 +39,7 @@ class TrainBatch:
     ref_logprobs: Tensor
     old_logprobs: Tensor
     advantages: Tensor
+    returns: Tensor
     versions: Tensor
     sample_index: Tensor
     starts: Tensor
@@ -48,6 +49,7 @@ class TrainBatch:
     num_samples: int
     has_reference: bool
     has_old: bool
+    has_returns: bool
 
     @property
     def num_rows(self) -> int:
@@ -146,7 +148,7 @@ def _fill(
     target_T = starts_S.repeat_interleave(lengths_S) + positions_T
     has_next_T = torch.ones_like(target_T, dtype=torch.bool)
     has_next_T[ends_S - 1] = False
-    given = {name: all(getattr(s, name) for s in samples) for name in ("ref_logprobs", "old_logprobs")}
+    given = {name: all(getattr(s, name) for s in samples) for name in ("ref_logprobs", "old_logprobs", "returns")}
 
     def to_rows(values_T: Tensor, padding: int = 0) -> Tensor:
         rows = torch.full((num_rows * row_length,), padding, dtype=values_T.dtype)
@@ -174,6 +176,7 @@ def _fill(
         ref_logprobs=of_next_token(optional("ref_logprobs")),
         old_logprobs=of_next_token(optional("old_logprobs")),
         advantages=of_next_token(column("advantages", torch.float32)),
+        returns=of_next_token(optional("returns")),
         versions=of_next_token(column("versions", torch.int64)),
         sample_index=to_rows(torch.arange(len(samples)).repeat_interleave(lengths_S), padding=-1),
         starts=starts_S,
@@ -183,4 +186,5 @@ def _fill(
         num_samples=len(samples),
         has_reference=given["ref_logprobs"],
         has_old=given["old_logprobs"],
+        has_returns=given["returns"],
     )

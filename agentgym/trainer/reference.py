@@ -1,4 +1,5 @@
-"""The reference model: the policy as it was at the start or follows it, in processes of its own."""
+"""Models that are only asked for log-probabilities, in processes of their own: a reference, which is the policy as it was
+at the start or follows it, and teachers."""
 
 from __future__ import annotations
 
@@ -18,13 +19,21 @@ class ReferenceModel(TrainerClient):
     """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none."""
 
     def __init__(
-        self, setup: TrainerSetup, *, store: WeightStore | None = None, runtime: Runtime | None = None
+        self,
+        setup: TrainerSetup,
+        *,
+        store: WeightStore | None = None,
+        runtime: Runtime | None = None,
+        name: str = "reference",
     ) -> None:
-        """setup: the trainer's, so that both compute log-probabilities in the same way. store: what it follows."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
+        """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path.
+
+        store: where it finds the weights that it follows; see trainer.reference_every.
+        """
+        self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
         self._every, self._mix = setup.trainer.reference_every, setup.trainer.reference_mix
-        setup = replace(setup, folder=self._scratch.name)
-        super().__init__(setup, store=store if self.moves else None, runtime=runtime, name="reference")
+        setup = replace(setup, folder=self._scratch.name, critic=False)
+        super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name)
 
     @property
     def moves(self) -> bool:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from agentgym.components import find
+from agentgym.rl.advantages.overlong import SoftOverlong
 from agentgym.rl.losses import Loss, TrainedTokens
-from agentgym.rl.overlong import SoftOverlong
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LENGTHS = (5, 1, 9, 3, 7, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,7 +63,7 @@ class Decoupled(PolicyLoss):
 
     old: Old = "trainer"
     correction: Correction = "token"
-    correction_cap: float = math.inf
+    correction_cap: float = 1e9  # none: a weight is at most exp(20)
     clip_low: float = 0.2
     clip_high: float = 0.2
 

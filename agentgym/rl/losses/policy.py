@@ -27,7 +27,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "correction_cap": (1.0, math.inf),
     "importance_floor": (0.0, 1.0),
     "importance_cap": (1.0, math.inf),
-    "dual_clip": (1.0, math.inf),
+    "dual_clip": (0.0, math.inf),
     "threshold": (1e-9, math.inf),
     "temperature_positive": (1e-9, math.inf),
     "temperature_negative": (1e-9, math.inf),

@@ -19,21 +19,27 @@ class PpoClip(PolicyLoss):
 
         loss = -min(r A, clamp(r, 1 - clip_low, 1 + clip_high) A)
 
-    dual_clip: a number c above 1 bounds it where A < 0 by c |A|, whose gradient is 0 (arXiv:1912.09729, eq. 5);
-    infinite leaves it as it is: without a bound for a token that became c times likelier although it was bad.
+    dual_clip: a number c above 1 bounds it where A < 0 by c |A|, whose gradient is 0 (arXiv:1912.09729, eq. 5); 0
+    leaves it as it is: without a bound for a bad token that became likelier all the same.
     """
 
     clip_low: float = 0.2
     clip_high: float = 0.2
-    dual_clip: float = float("inf")
+    dual_clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        PolicyLoss.__post_init__(self)
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip is {self.dual_clip}; allowed is above 1, or 0 for none")
 
     def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, Tensor]:
         advantages_N = tokens.advantages
         ratio_N = token_ratio(tokens.logprobs, old_N)
         surrogate_N, stopped_N = clipped(ratio_N, advantages_N, self.clip_low, self.clip_high)
+        if not self.dual_clip:
+            return surrogate_N, stopped_N
         too_likely_N = (advantages_N < 0) & (ratio_N > self.dual_clip)
-        if self.dual_clip < float("inf"):
-            surrogate_N = surrogate_N.where(~too_likely_N, self.dual_clip * advantages_N)
+        surrogate_N = surrogate_N.where(~too_likely_N, self.dual_clip * advantages_N)
         return surrogate_N, stopped_N + too_likely_N
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agentgym.rl.advantages import StdNormalized
+from agentgym.rl.advantages.episodes import StdNormalized
 from agentgym.types import Episode
 
 
