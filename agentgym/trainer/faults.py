@@ -23,9 +23,9 @@ FAULTS = (
     "it returned a loss that is not finite",
     "it returned a loss without a gradient: it must depend on tokens.logprobs",
     "it returned a loss of another shape: it must be one number for each trained token",
-    "the model's log-probabilities are not finite, before the loss",
+    "what it was given is not finite: log-probabilities or advantages",
 )
-NOT_FINITE, NO_GRADIENT, SHAPE, BROKEN_MODEL = range(1, len(FAULTS))
+NOT_FINITE, NO_GRADIENT, SHAPE, GIVEN = range(1, len(FAULTS))
 
 
 class Faults:
@@ -41,7 +41,8 @@ class Faults:
         fault = SHAPE if loss_N.shape != wanted else 0 if loss_N.requires_grad or not len(loss_N) else NO_GRADIENT
         found = loss_N.new_full((), fault, dtype=torch.int64)
         found = torch.where(loss_N.detach().isfinite().all(), found, NOT_FINITE)
-        found = torch.where(tokens.logprobs.detach().isfinite().all(), found, BROKEN_MODEL)
+        given = (tokens.logprobs.detach(), tokens.sampler_logprobs, tokens.ref_logprobs, tokens.advantages)
+        found = torch.where(torch.stack(given).isfinite().all(), found, GIVEN)
         kept = replace(tokens, logprobs=tokens.logprobs.detach(), entropy=tokens.entropy.detach())
         self._seen.append((kept, loss_N.detach(), found))
         return tokens.logprobs * 0.0 if fault else loss_N
@@ -49,7 +50,7 @@ class Faults:
     def report(self, ranks: Ranks, folder: str, step: int) -> None:
         """Raise what was found, on every rank; the microbatch is saved by the rank that had it.
 
-        Raises UserError for the loss, InfraError for a model whose log-probabilities are broken.
+        Raises UserError for the loss, InfraError for what it was given.
         """
         device = ranks.device
         found = torch.stack([one for *_, one in self._seen]) if self._seen else torch.zeros(1, dtype=torch.int64)
@@ -64,7 +65,7 @@ class Faults:
             columns = {f.name: getattr(tokens, f.name).cpu() for f in fields(tokens)}
             torch.save({"loss": repr(self._loss), "returned": loss_N.cpu(), "tokens": columns}, path)
         ranks.barrier()
-        kind = InfraError if fault == BROKEN_MODEL else UserError
+        kind = InfraError if fault == GIVEN else UserError
         raise kind(
             f"step {step}: the loss {type(self._loss).__name__}: {FAULTS[fault]}. This update changed no weight. The "
             f"microbatch is in {path}; agentgym.trainer.faults.read_batch gives its tokens to call the loss on"

@@ -1,5 +1,5 @@
-"""Models that are only asked for log-probabilities, in processes of their own: a reference, which is the policy as it was
-at the start or follows it, and teachers."""
+"""Models that are only asked for log-probabilities, in processes of their own: teachers, and a reference, which is the
+policy as it was at the start or follows it."""
 
 from __future__ import annotations
 

@@ -80,13 +80,10 @@ def test_the_saved_recipe_makes_it_again(theirs: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            {"name": "their_losses:Other"},
-            "forward takes logits, labels; it must take logprobs, ref_logprobs, advantages",
-        ),
+        ({"name": "their_losses:Other"}, "forward takes logits, labels; it must take logprobs, ref_logprobs"),
         ({"name": "their_losses:SimpleGRPO", "betta": 0.3}, "could not be made with .*unexpected keyword.*betta"),
         ({"name": "their_losses:SimpleGRPO", "aggregation": "fixed_horizon"}, "sequence_mean or token_mean"),
-        ({"name": "their_losses:SimpleGRP"}, "Did you mean 'SimpleGRPO'"),
+        ({"name": "their_losses:SimpleGRP"}, "'SimpleGRP' does not exist in their_losses"),
     ],
 )
 def test_what_does_not_fit_is_said_when_the_recipe_is_read(theirs: str, settings: dict[str, object], said: str) -> None:
@@ -98,5 +95,5 @@ def test_a_module_that_gives_a_loss_for_each_token_is_named_with_the_shape(
     theirs: str, make_engine: Callable[..., TitanEngine], samples: list[Sample]
 ) -> None:
     engine = make_engine(loss=recipe(name=f"{theirs}:PerToken").loss)
-    with pytest.raises(UserError, match=r"their_losses:PerToken returned a loss of shape \[9, \d+\]"):
+    with pytest.raises(UserError, match=r"their_losses:PerToken returned a loss of shape \[\d+, \d+\]"):
         engine.train_step(samples)
