@@ -90,6 +90,15 @@ def _shutdown_at_exit() -> None:
         log.debug("monarch did not shut down cleanly: %s", error)
 
 
+def _use_transport(transport: str) -> None:
+    """Must precede the client; empty is Monarch's own choice, a socket that only this machine reaches."""
+    if transport:
+        try:
+            monarch.actor.enable_transport(transport)
+        except RuntimeError as error:
+            raise UserError("this process has already used hosts at another address; start a new one") from error
+
+
 @cache
 def _start_client() -> None:
     """The one Monarch client that a process may have; the first call starts it."""
@@ -126,6 +135,7 @@ class Runtime:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        _use_transport(self._launcher.transport())
         _start_client()
         monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))
         if self._log_dir is not None:
