@@ -68,14 +68,14 @@ class HostAgent(LifecycleActor):
     async def read(self, path: str) -> bytes | None:
         """A small file; None where there is none."""
         with suppress(OSError):
-            return Path(path).read_bytes()
+            return await asyncio.to_thread(Path(path).read_bytes)
         return None
 
     @endpoint
     async def write(self, path: str, content: bytes) -> str:
         """Write a small file; returns why that failed."""
         try:
-            Path(path).write_bytes(content)
+            await asyncio.to_thread(Path(path).write_bytes, content)
         except OSError as error:
             return error.strerror or str(error)
         return ""
@@ -128,7 +128,7 @@ async def _answer(root: Path, token: str, reader: asyncio.StreamReader, writer: 
     given, _, name = (await reader.readline()).decode().strip().partition(" ")
     if not hmac.compare_digest(given.encode(), token.encode()):
         return
-    names = [path.name for path in root.iterdir() if path.name != owned_folder.OWNER_FILE]
+    names = await asyncio.to_thread(_files, root)
     if not name:
         writer.write(("\n".join(names) + "\n\n").encode())
         await writer.drain()
@@ -137,6 +137,10 @@ async def _answer(root: Path, token: str, reader: asyncio.StreamReader, writer: 
             writer.write(f"{os.fstat(file.fileno()).st_size}\n".encode())
             await writer.drain()
             await asyncio.get_running_loop().sendfile(writer.transport, file)
+
+
+def _files(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir() if path.name != owned_folder.OWNER_FILE]
 
 
 def list_files(address: str, port: int, token: str, *, timeout_s: float) -> list[str]:

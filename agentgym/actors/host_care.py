@@ -76,7 +76,7 @@ class HostCare:
             check_host(keeper.host.name, info, skew_s, config.max_clock_skew_s)
         for keeper in self._keepers:
             for folder in shared:
-                await check_shared(keeper, folder)
+                await check_shared(keeper, folder.absolute())
         self._listening = [asyncio.create_task(self._listen(keeper)) for keeper in self._keepers]
 
     async def close(self) -> None:
@@ -124,9 +124,9 @@ class Keeper:
             info = await self._agent.call_one(HostAgent.describe, self._controller, timeout_s=timeout_s)
         except Exception as error:  # of many kinds: it may not even have our code
             raise UserError(
-                f"host {self.host.name} started no process of ours within {timeout_s:g} s; check that the same agentgym "
-                f"and torchmonarch are installed there, and that it reaches {self._controller} (every port of this "
-                f"machine: the run's are chosen when it starts): {str(error) or type(error).__name__}"
+                f"host {self.host.name} started no process of ours within {timeout_s:g} s; check that agentgym and "
+                f"torchmonarch are installed there as here, and that it reaches {self._controller} on every port "
+                f"(a run chooses them when it starts): {str(error) or type(error).__name__}"
             ) from error
         self.host.address, self.host.gpus, self.host.keeper = info.address, info.gpus, self
         return info, info.clock_s - (asked_s + time.time()) / 2
@@ -219,10 +219,9 @@ def check_host(name: str, info: HostInfo, skew_s: float, max_skew_s: float) -> N
 
 
 async def check_shared(keeper: Keeper, folder: Path) -> None:
-    """Raises UserError for a host that sees another folder there, in either direction."""
+    """Raises UserError for a host that sees another folder there, in either direction. The folder exists here."""
     name, nonce = keeper.host.name, secrets.token_hex(8)
     ours, theirs = folder / f".seen-{nonce}-here", folder / f".seen-{nonce}-there"
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         ours.write_text(nonce)
         if await keeper.read(ours) != nonce.encode():
@@ -243,9 +242,10 @@ async def check_shared(keeper: Keeper, folder: Path) -> None:
 
 async def check_model(runtime: Runtime, model: Path) -> None:
     """Raises UserError for a host that does not have the model's folder as this machine has it."""
-    config = (model / "config.json").read_bytes()
+    path = model.absolute() / "config.json"  # noqa: ASYNC240
+    config = await asyncio.to_thread(path.read_bytes)
     for host in runtime.hosts.all:
-        if isinstance(host.keeper, Keeper) and await host.keeper.read(model / "config.json") != config:
+        if isinstance(host.keeper, Keeper) and await host.keeper.read(path) != config:
             raise UserError(
                 f"host {host.name} does not have the model {model} as this machine has it; put it on a filesystem that "
                 "all hosts share, or in the same place on each"

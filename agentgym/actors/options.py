@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+ROLES = ("trainer", "reference", "generator", "")
+"""By which a recipe's `hosts` place processes."""
 
 
 class OptionValues(TypedDict, total=False):
@@ -55,6 +58,10 @@ class ActorOptions:
         if min(self.procs, self.num_replicas, self.threads) < 1:
             raise UserError(
                 f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
+            )
+        if self.hosts not in ROLES:
+            raise UserError(
+                f"hosts is {self.hosts!r}; give of what the actor is a part.{nearest(str(self.hosts), ROLES)}"
             )
         if self.gpus and len(self.gpus) < self.procs * self.num_replicas:
             raise UserError(

@@ -184,7 +184,9 @@ class Runtime:
             rank = first_rank + point["procs"]
             path = self.log_path(name, rank) if logged else None
             started = default_bootstrap_cmd().with_env(dict(environment(rank)))
-            started.args = ["-m", CHILD_MODULE, "--name", title or name, *(["--log", str(path)] if path else [])]
+            # Elsewhere a path means the same file only from the same folder.
+            where = ("--folder", str(Path.cwd()), *(("--log", str(path)) if path else ()))
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *where]
             return started
 
         mesh = hosts.mesh.spawn_procs(

@@ -10,10 +10,8 @@ import asyncio
 import fcntl
 import logging
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentgym.actors.host_agent import fetch, list_files
 from agentgym.actors.hosts import Hosts
@@ -21,9 +19,6 @@ from agentgym.actors.owned_folder import PREFIX
 from agentgym.actors.runtime import Runtime
 from agentgym.models.safetensors import WeightFile
 from agentgym.weights.shared_memory import HEADER_BYTES, ROOT, SharedMemoryStore
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +53,7 @@ class HostCacheStore(SharedMemoryStore):
     @classmethod
     async def open(cls, run: str, *, keep: int | None, runtime: Runtime, root: Path = ROOT) -> HostCacheStore:
         folder, token = root / f"{PREFIX}{run}-{secrets.token_hex(4)}", secrets.token_hex(16)
-        sources = []
+        sources: list[Source] = []
         for host in [*runtime.hosts.of("trainer"), *runtime.hosts.all]:  # the trainer's are asked first
             if host.keeper is not None and all(source.host != host.name for source in sources):
                 sources.append(Source(host.name, host.address, await host.keeper.serve(str(folder), token)))
