@@ -87,9 +87,12 @@ class HostCare:
 
     async def _listen(self, keeper: Keeper) -> None:
         hosts, host, heard_s = self._runtime.hosts, keeper.host, time.monotonic()
+        quarter_s = hosts.config.lost_after_s / 4
         while True:
-            await asyncio.sleep(LISTEN_EVERY_S)
-            if await keeper.answers() or ((host.lost or keeper.ended_itself) and await keeper.reconnect()):
+            await asyncio.sleep(min(LISTEN_EVERY_S, quarter_s))
+            if await keeper.answers(min(PROBE_S, quarter_s)) or (
+                (host.lost or keeper.ended_itself) and await keeper.reconnect()
+            ):
                 heard_s = time.monotonic()
                 if host.lost:
                     log.warning("host %s is back", host.name)
@@ -131,11 +134,11 @@ class Keeper:
         self.host.address, self.host.gpus, self.host.keeper = info.address, info.gpus, self
         return info, info.clock_s - (asked_s + time.time()) / 2
 
-    async def answers(self) -> bool:
+    async def answers(self, timeout_s: float) -> bool:
         if self._agent is None or self._agent.dead.done():
             return False
         with suppress(InfraError):
-            await self._agent.call_one(HostAgent.probe, timeout_s=PROBE_S)
+            await self._agent.call_one(HostAgent.probe, timeout_s=timeout_s)
             return True
         return False
 
