@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym.actors.host_agent import fetch, list_files
+from agentgym.actors.file_server import fetch, list_files
 from agentgym.actors.hosts import Hosts
 from agentgym.actors.owned_folder import PREFIX
 from agentgym.actors.runtime import Runtime
