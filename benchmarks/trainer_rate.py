@@ -74,7 +74,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
         await trainer.start()
         for step in range(arguments.steps + 1):
             begin_s = time.perf_counter()
-            metrics = await trainer.call(TitanTrainer.train_step, samples)
+            metrics = await trainer.train_step(samples)
             step_s = time.perf_counter() - begin_s
             tokens = count * arguments.documents
             compute_s = metrics["train/time/train_compute_s"]

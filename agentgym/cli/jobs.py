@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ class _Settings(TypedDict):
     resume: bool
     from_step: int | None
     registry: PluginRegistry
+    notice: asyncio.Event | None
 
 
 class Jobs:
@@ -47,10 +49,11 @@ class Jobs:
         resume: bool,
         from_step: int | None,
         registry: PluginRegistry,
+        notice: asyncio.Event | None,
     ) -> TrainResult:
-        """By reinforcement learning or by fine-tuning, as the recipe says."""
+        """By reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
         reporter.phase("loading torch, torchtitan and Monarch")
-        settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry}
+        settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry, "notice": notice}
         try:
             from agentgym.jobs.sft import sft
             from agentgym.jobs.train import train

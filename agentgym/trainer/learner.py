@@ -38,11 +38,11 @@ class TitanLearner:
                 replace(sample, ref_logprobs=logprobs) for sample, logprobs in zip(samples, ref_logprobs, strict=True)
             ]
         with self.activity.doing("train"):
-            metrics = await self.trainer.call(TitanTrainer.train_step, samples)
+            metrics = await self.trainer.train_step(samples)
             if self.keep_logprobs:
                 self.trainer_logprobs = by_turn(groups, await self.trainer.call(TitanTrainer.trained_logprobs))
             return metrics
 
     async def publish(self, version: int) -> None:
         with self.activity.doing("publish"):
-            await self.trainer.call(TitanTrainer.push_weights, version)
+            await self.trainer.push_weights(version)

@@ -14,16 +14,26 @@ from agentgym.types import Sample
 
 
 class ReferenceModel(TrainerClient):
-    """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none."""
+    """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none.
+
+    One that is lost is simply started again: it has learned nothing.
+    """
 
     def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None) -> None:
         """setup: the trainer's, so that both compute log-probabilities in the same way."""
         self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
-        super().__init__(replace(setup, folder=self._scratch.name), runtime=runtime, name="reference")
+        super().__init__(
+            replace(setup, folder=self._scratch.name),
+            runtime=runtime,
+            name="reference",
+            max_restarts=setup.trainer.max_restarts,
+        )
 
     async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
-        return await self.call(TitanTrainer.logprobs, samples)
+        logprobs = await self.call(TitanTrainer.logprobs, samples)
+        self._in_a_row = 0
+        return logprobs
 
     async def close(self) -> None:
         await super().close()

@@ -91,7 +91,7 @@ class FakeJobs:
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
 
-    async def train(self, recipe, folder, reporter, *, resume, from_step, registry) -> TrainResult:
+    async def train(self, recipe, folder, reporter, *, resume, from_step, registry, notice=None) -> TrainResult:
         if isinstance(recipe, SftRecipe):
             return await self._sft(recipe, folder, reporter, resume)
         self.trained.append((recipe, resume))
