@@ -15,7 +15,7 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import start_of
 from agentgym.trainer.journal import Journal
 
-SETTINGS = ("model", "loss", "optimizer", "trainer", "rollout.temperature", "loop.steps")
+SETTINGS = ("model", "advantage", "loss", "optimizer", "trainer", "rollout.temperature", "loop.steps")
 """What a step's weights depend on besides its samples."""
 OTHERS = ("gpus", "step_timeout_s", "max_restarts", "check_memory")
 """Of the trainer's settings those that change no weight."""

@@ -17,6 +17,7 @@ from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.continuing import journal_position
+from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.measure import measure
@@ -46,6 +47,7 @@ from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
 from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.credit import Credit
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
@@ -77,6 +79,7 @@ async def train(
     architecture = read_architecture(model_path)  # raises for what can't be trained
     engine = settle_engine(recipe.generator, str(model_path), reporter.note)
     recipe = settle_places(replace(recipe, generator=engine), architecture, reporter.note)
+    teacher = find_teacher(recipe, model_path, folder.path)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)
@@ -90,6 +93,7 @@ async def train(
             reporter=reporter,
             registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
             model_path=model_path,
+            teacher=teacher,
             state=state,
             journal=journal,
             begin=begin,
@@ -112,6 +116,7 @@ class TrainJob:
     reporter: Reporter
     registry: PluginRegistry
     model_path: Path
+    teacher: Path | None
     state: RunState
     journal: Journal
     begin: Position | None
@@ -122,6 +127,7 @@ class TrainJob:
     generator: GeneratorService = field(init=False)
     trainer: TrainerKeeper = field(init=False)
     reference: ReferenceModel | None = None
+    credit: Credit = field(init=False)
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
@@ -210,18 +216,23 @@ class TrainJob:
             publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
             keep_logprobs=self.keeps_logprobs,
+            critic=recipe.advantage.needs_critic,
         )
         in_gpu = recipe.weights.store.gpu_memory
         self.trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
         self.stack.push_async_callback(self.trainer.close)
-        if recipe.loss.needs_reference:
+        if recipe.needs_reference:
             self.reference = ReferenceModel(setup, runtime=runtime)
             self.stack.push_async_callback(self.reference.close)
+        self.credit = make_credit(recipe, setup, self.teacher, runtime)
+        asked = [model for model in (self.reference, self.credit.teacher) if model is not None]
+        if self.credit.teacher is not None:
+            self.stack.push_async_callback(self.credit.teacher.close)
         async with asyncio.TaskGroup() as starting:
             starting.create_task(self.generator.start())
             starting.create_task(self.trainer.start())
-            if self.reference is not None:
-                starting.create_task(self.reference.start())
+            for model in asked:
+                starting.create_task(model.start())
         step = 0
         if self.state.position is not None:
             saved = self.state.position.step
@@ -241,6 +252,7 @@ class TrainJob:
         self.learner = learner = TitanLearner(
             trainer=self.trainer,
             reference=self.reference,
+            credit=self.credit,
             activity=self.gym.activity,
             keep_logprobs=self.keeps_logprobs,
             branch_weights=recipe.rollout.branch_weights,

@@ -1,4 +1,5 @@
-"""The reference model: the policy as it was at the start, in processes of its own, for its log-probabilities."""
+"""Models that are only asked for log-probabilities, in processes of their own: the policy as it was at the start, and
+teachers."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ class ReferenceModel(TrainerClient):
     One that is lost is simply started again: it has learned nothing.
     """
 
-    def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None) -> None:
-        """setup: the trainer's, so that both compute log-probabilities in the same way."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
+    def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None, name: str = "reference") -> None:
+        """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path."""
+        self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
         super().__init__(
-            replace(setup, folder=self._scratch.name),
+            replace(setup, folder=self._scratch.name, critic=False),
             runtime=runtime,
-            name="reference",
+            name=name,
             max_restarts=setup.trainer.max_restarts,
         )
 
