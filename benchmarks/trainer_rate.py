@@ -24,7 +24,6 @@ from agentgym.actors.runtime import Runtime
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
