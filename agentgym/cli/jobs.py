@@ -17,6 +17,7 @@ from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agentgym.cli.restarts import Restarts
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
     from agentgym.jobs.replay import Plan, Replay
@@ -64,6 +65,10 @@ class Jobs:
         if isinstance(recipe, SftRecipe):
             return await sft(recipe, folder, reporter, **settings)
         return await train(recipe, folder, reporter, **settings)
+
+    def restart(self, restarts: Restarts) -> int:
+        """The exit code of a run in processes of its own."""
+        return restarts.run()
 
     async def evaluate(
         self,

@@ -66,7 +66,7 @@ class Restarts:
 
     def run(self) -> int:
         """The exit code of the last process, as a shell would give it."""
-        words = [*self.command, *self.words]
+        words, is_new = [*self.command, *self.words], not self.path.exists()
         with self._passing_signals_on():
             for number in range(self.at_most + 1):
                 code = self._once(words)
@@ -80,7 +80,7 @@ class Restarts:
                     return 0
                 if folder.has_state:
                     words = [*self.command, "--resume", str(self.path), *self.flags]
-                elif words[len(self.command)] != "--resume":
+                elif is_new:
                     folder.remove()  # nothing was saved in it: it begins again
                 self._report(f"the run's process was {how}: restart {number + 1} of at most {self.at_most}")
                 time.sleep(min(MAX_WAIT_S, self.first_wait_s * 2**number))
@@ -118,8 +118,8 @@ class Restarts:
                 signal.signal(number, handler)
 
 
-def restarted(arguments: argparse.Namespace, path: Path, *, command: str, warn: Callable[[str], None]) -> int:
-    """Run what the arguments ask for in processes of its own. path: of the run, which is there only for a resume."""
+def restarts(arguments: argparse.Namespace, path: Path, *, command: str, warn: Callable[[str], None]) -> Restarts:
+    """Of what the arguments ask for. path: of the run, which is there only for a resume."""
     words = _without(arguments.words, "--restarts")
     if not arguments.resume:
         words = [*_without(words, "--name"), "--name", path.name]
@@ -127,7 +127,7 @@ def restarted(arguments: argparse.Namespace, path: Path, *, command: str, warn: 
     if arguments.grace is not None:
         flags += ["--grace", f"{arguments.grace:g}"]
     own = [sys.executable, "-m", "agentgym.cli.main", command]
-    return Restarts(path=path, command=own, words=words, flags=flags, at_most=arguments.restarts, warn=warn).run()
+    return Restarts(path=path, command=own, words=words, flags=flags, at_most=arguments.restarts, warn=warn)
 
 
 def free_path(path: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from agentgym.cli.failures import PREEMPTED, explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, FinishedSft, places, plan, source_lines
-from agentgym.cli.restarts import check_ending_arguments, free_path, restarted
+from agentgym.cli.restarts import check_ending_arguments, free_path, restarts
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
@@ -53,7 +53,7 @@ def start(
     if arguments.restarts:
         path = Path(recipe.logging.runs_dir) / name
         path = earlier or (path if arguments.name else free_path(path))
-        return restarted(arguments, path, command=command, warn=shell.warn)
+        return shell.jobs().restart(restarts(arguments, path, command=command, warn=shell.warn))
     if earlier is None:
         with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
             return _train(finished, folder, arguments, shell, before=None, command=command)

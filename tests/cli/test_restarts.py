@@ -154,7 +154,7 @@ def test_a_run_that_saved_in_its_grace_says_so_by_its_exit_code(cli) -> None:
     async def work(recipe, folder, reporter) -> None:
         folder.save_state({"position": 3})
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0)
+        await cli.jobs.notice.wait()
 
     cli.jobs.work, cli.jobs.stopped = work, "preempted; saved after step 3"
     end = cli.train("--name", "one", "--grace", "600")
@@ -170,3 +170,19 @@ def test_a_run_that_saved_in_its_grace_says_so_by_its_exit_code(cli) -> None:
 def test_numbers_that_mean_nothing_are_refused(cli, words: list[str], says: str) -> None:
     end = cli.train(*words)
     assert end.code == 2 and says in end.err and not Path("runs").exists()
+
+
+def test_the_command_line_becomes_a_run_of_that_name_and_later_its_resume(cli) -> None:
+    words = ["--loop.steps", "5", "--restarts", "3", "--grace=60", "--plain"]
+    assert cli.train(*words).code == 75
+    [restarts] = cli.jobs.restarts
+    name = restarts.path.name
+    rest = [*restarts.words]
+    assert restarts.at_most == 3 and rest[-2:] == ["--name", name] and "--restarts" not in rest and "3" not in rest
+    assert {"--env", "counting", "--loop.steps", "5", "--grace=60"} <= set(rest)
+    assert restarts.flags == ["--plain", "--grace", "60"] and restarts.command[-1] == "train"
+    assert not Path("runs").exists() and not cli.jobs.trained
+    assert cli.train("--name", "one").code == 0
+    assert cli("train", "--resume", "runs/one", "--restarts=2", "--loop.steps", "90").code == 75
+    assert cli.jobs.restarts[1].words == ["--resume", "runs/one", "--loop.steps", "90"]
+    assert cli.jobs.restarts[1].path == Path("runs/one")

@@ -27,6 +27,7 @@ def recipe(*overrides: str) -> Recipe:
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
     """Died in step 8, after a checkpoint of step 5."""
     with RunFolder.create(tmp_path, "one") as made:
+        made.save_config(to_mapping(recipe()))
         record_start(made, step=0, config=to_mapping(recipe()), machine={})
         journal = Journal(made.path / "journal")
         for step in (6, 7, 8):

@@ -20,7 +20,7 @@ class Run:
 
     async def step(self, groups: list) -> dict[str, float]:
         self.done.append("begin")
-        if len(self.done) == 4:
+        if len(self.done) == 3:
             self.notice.set()  # in the middle of the second step
             await asyncio.sleep(0)
         return {}
@@ -74,7 +74,7 @@ async def test_without_a_notice_the_work_is_done_and_its_error_is_raised() -> No
 async def test_a_step_that_fails_after_the_notice_ends_the_wait_for_its_end() -> None:
     run = Run()
     run.fails = True
-    run.done = ["-"] * 3  # the first step is noticed, then it breaks with the turn in its hands
+    run.done = ["-"] * 2  # the first step is noticed, then it breaks with the turn in its hands
     with pytest.raises(RuntimeError, match="broken"):
         await until_noticed(run.work(9), run.notice, run.leave)
     assert "saved" not in run.done
