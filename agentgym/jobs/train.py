@@ -364,7 +364,6 @@ class TrainJob:
         else:
             await self._save(self.last)
             reason = f"preempted; saved after step {self.last.step}"
-        self.folder.event(reason)
         first = self.state.first_eval
         return TrainResult(
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason

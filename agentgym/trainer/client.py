@@ -145,7 +145,8 @@ class TrainerClient:
         if self._group is not None:
             self._group.give_up("it is replaced")  # a process that hangs is not asked to end, it is killed
             await self.close()
-        options = trainer_options(self._setup.trainer, self._store, self._name)
+        part = "trainer" if self._name == "trainer" else "reference"  # a teacher, too, is beside the trainer
+        options = trainer_options(self._setup.trainer, self._store, part)
         self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
         try:
             await self._group.start(timeout_s=self._timeout_s)
