@@ -44,11 +44,14 @@ async def until_noticed(
             tasks.append(leaving)
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                return await leaving
+                left = await leaving
+                working.cancel()
+                await asyncio.wait({working})
+                if not working.cancelled() and (error := working.exception()):
+                    log.warning("the run was saved, then failed while it ended: %s", error)
+                return left
         return await working
     finally:
         for task in tasks:
             task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                log.debug("while the run ended: %r", result)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -87,21 +87,19 @@ async def train(
     journal, begin = Journal(folder.path / "journal"), None
     if state.position is not None and from_step is None:
         begin = journal_position(folder, journal, state.position.step, recipe, reporter.note)
-    async with AsyncExitStack() as stack:
-        job = TrainJob(
-            recipe=recipe,
-            folder=folder,
-            reporter=reporter,
-            registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
-            model_path=model_path,
-            teacher=teacher,
-            state=state,
-            journal=journal,
-            begin=begin,
-            stack=stack,
-            change_loop=change_loop,
-        )
-        return await until_noticed(job.run(), notice or asyncio.Event(), job.leave)
+    job = TrainJob(
+        recipe=recipe,
+        folder=folder,
+        reporter=reporter,
+        registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
+        model_path=model_path,
+        teacher=teacher,
+        state=state,
+        journal=journal,
+        begin=begin,
+        change_loop=change_loop,
+    )
+    return await until_noticed(job.run(), notice or asyncio.Event(), job.leave)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,8 +119,8 @@ class TrainJob:
     state: RunState
     journal: Journal
     begin: Position | None
-    stack: AsyncExitStack
     change_loop: Callable[[TrainingLoop], None]
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     gym: Gym = field(init=False)
     player: EpisodePlayer = field(init=False)
     generator: GeneratorService = field(init=False)
@@ -146,6 +144,11 @@ class TrainJob:
         return logging.save_episodes and logging.trainer_logprobs
 
     async def run(self) -> TrainResult:
+        """All of it in one task: some of what is opened must be closed by the task that opened it."""
+        async with self.stack:
+            return await self._run()
+
+    async def _run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
         self.helm = Helm(self.folder)
         await self._start()
