@@ -53,7 +53,7 @@ def test_settings_that_change_no_weight_may_change(folder: RunFolder) -> None:
     assert found(folder, 5, *allowed)[0] is not None
 
 
-@pytest.mark.parametrize("override", ["optimizer.lr=1e-3", "loop.steps=90", "trainer.seq_len=512", "loss.clip_low=0.1"])
+@pytest.mark.parametrize("override", ["optimizer.lr=1e-3", "loop.steps=90", "trainer.seq_len=256", "loss.clip_low=0.1"])
 def test_settings_that_the_steps_did_not_have_are_not_used_for_them(folder: RunFolder, override: str) -> None:
     position, [line] = found(folder, 5, override)
     assert position is None and "changed" in line and override.split(".")[0] in line
