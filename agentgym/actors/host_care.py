@@ -162,7 +162,8 @@ class Keeper:
     async def clean_up(self) -> None:
         """Kill what was left there when the host was lost."""
         while self.host.leftovers:
-            await self.kill(self.host.leftovers.pop())
+            with suppress(InfraError):  # it is gone again
+                await self.kill(self.host.leftovers.pop())
 
     async def ended(self, process: ProcessId) -> str:
         return await self._known().call_one(HostAgent.ended, process, timeout_s=None)
