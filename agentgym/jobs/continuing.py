@@ -35,6 +35,9 @@ def journal_position(
         return None
     if position is None:
         return None
+    if recipe.needs_reference and recipe.trainer.reference_every:
+        say("the journal is not used: the reference model follows the policy, and is saved with checkpoints alone")
+        return None
     before = _settings(start_of(folder, position.step).config)
     after = _settings(cast("Mapping[str, object]", to_mapping(recipe)))
     if changed := [name for name in SETTINGS if before[name] != after[name]]:

@@ -29,6 +29,7 @@ from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.jobs.steering import Helm
 from agentgym.jobs.sync_check import check_sync
+from agentgym.jobs.trainer_setup import trainer_setup
 from agentgym.jobs.watchdog import watched
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
@@ -40,7 +41,6 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.garbage import rare_collections
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
-from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.checkpoints import drop_undone, prune, save_position
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
@@ -208,24 +208,12 @@ class TrainJob:
             peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
         )
         self.stack.push_async_callback(self.generator.close)
-        setup = TrainerSetup(
-            model_path=model_path,
-            trainer=recipe.trainer,
-            optimizer=recipe.optimizer,
-            loss=recipe.loss,
-            total_steps=recipe.loop.steps,
-            folder=str(self.folder.path / "trainer"),
-            temperature=recipe.rollout.temperature,
-            publish_dtype=recipe.generator.dtype,
-            chat_template=read_template(recipe.model.chat_template),
-            keep_logprobs=self.keeps_logprobs,
-            critic=recipe.advantage.needs_critic,
-        )
+        setup = trainer_setup(recipe, self.folder, model_path, keep_logprobs=self.keeps_logprobs)
         in_gpu = recipe.weights.store.gpu_memory
         self.trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
         self.stack.push_async_callback(self.trainer.close)
         if recipe.needs_reference:
-            self.reference = ReferenceModel(setup, runtime=runtime)
+            self.reference = ReferenceModel(self._reference_setup(setup), store=store, runtime=runtime)
             self.stack.push_async_callback(self.reference.close)
         self.credit = make_credit(recipe, setup, self.teacher, runtime)
         asked = [model for model in (self.reference, self.credit.teacher) if model is not None]
@@ -246,6 +234,12 @@ class TrainJob:
         record_start(self.folder, step=step, config=config, machine=machine)
         await self.trainer.push_weights(step)
         await self.generator.update_weights(step)
+
+    def _reference_setup(self, setup: TrainerSetup) -> TrainerSetup:
+        """A resumed run goes on with the reference model of its checkpoint, where that followed the policy."""
+        position = self.state.position
+        saved = self.folder.checkpoint_dir(position.step if position else 0) / "reference"
+        return replace(setup, model_path=str(saved)) if position and saved.is_dir() else setup
 
     async def _train(self) -> list[Group]:
         """The groups without signal that ended the run before its last step, if some did."""
@@ -384,6 +378,8 @@ class TrainJob:
         if self.state.position is None or self.state.position.step != position.step:
             await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
             await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+            if self.reference is not None and self.reference.moves:
+                await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())
