@@ -68,3 +68,8 @@ def test_a_journal_that_is_damaged_costs_a_line(folder: RunFolder) -> None:
     (folder.path / "journal" / "position.json").write_text('{"step": 7')
     position, [line] = found(folder, 5)
     assert position is None and "the journal is not used" in line
+
+
+def test_a_reference_that_follows_the_policy_is_only_in_checkpoints(folder: RunFolder) -> None:
+    position, [line] = found(folder, 5, "loss.kl_coef=0.1", "trainer.reference_every=2")
+    assert position is None and "reference model follows the policy" in line
