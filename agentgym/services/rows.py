@@ -135,8 +135,9 @@ class _Reader:
         self._waiting: list[Row] = []
         self._found = 0  # rows of this epoch
         self._random = random.Random(f"{seed}/{stream.shard}")
-        given: Any = source.transform
-        self._transform: Callable[[Row], Row | None] | None = import_object(given) if isinstance(given, str) else given
+        given = source.transform
+        found: Any = import_object(given) if isinstance(given, str) else given
+        self._transform: Callable[[Row], Row | None] | None = found
 
     @property
     def ended(self) -> bool:
