@@ -5,9 +5,9 @@
 
 One user asks for several errands of `tool_use`, one after the other; each is judged at the agent's reply to it, and
 pays its share of the reward there (a reward of the scope `turn`). The shipped policy knows single errands only, so it
-first imitates a few right days. Arms differ in their advantage alone: the same tasks, seeds and number of samples. The figure
-is the share of held-out errands that are done right; differences are over held-out tasks, each the mean of all seeds,
-with Student's t, and by seed.
+first imitates a few right days. Arms differ in their advantage alone: the same tasks, seeds and number of samples. The
+figure is the share of held-out errands that are done right; differences are over held-out tasks, each the mean of all
+seeds, with Student's t, and by seed.
 """
 
 from __future__ import annotations

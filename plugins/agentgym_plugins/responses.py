@@ -49,7 +49,7 @@ class MathReward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingReward:
-    """full_reward for thoughts between the tags, partial_reward for tags without thoughts, of a wrong order or alone."""
+    """full_reward for thoughts between the tags, partial_reward for tags that are empty, alone or in a wrong order."""
 
     partial_reward: float = 0.2
     full_reward: float = 1.0
