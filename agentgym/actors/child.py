@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import runpy
 import signal
 import sys
-import threading
+
+from agentgym.actors.host_process import serve_as_host
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 
@@ -16,26 +18,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True, help="identifies the process in a list of processes")
     parser.add_argument("--log")
+    parser.add_argument("--folder", help="to work in, where there is one of that name")
     parser.add_argument("--host", metavar="ADDRESS", help="serve it as a host, until the standard input ends")
     arguments = parser.parse_args()
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if arguments.folder:
+        with contextlib.suppress(OSError):
+            os.chdir(arguments.folder)
     if arguments.log:  # everything that this process prints, Python or not
         descriptor = os.open(arguments.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.close(descriptor)
     if arguments.host:
-        serve_as_host(arguments.host)
+        serve_as_host(arguments.host, arguments.name)
     sys.argv = [MONARCH_MAIN]
     runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
-
-
-def serve_as_host(address: str) -> None:
-    from monarch.actor import run_worker_loop_forever
-
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
-    run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 if __name__ == "__main__":

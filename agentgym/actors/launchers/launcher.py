@@ -33,6 +33,13 @@ class Launcher(ABC):
 
     __slots__ = ()
 
+    def transport(self) -> str:
+        """How this process and its hosts reach each other, in Monarch's words; empty for those of one machine.
+
+        Asked before anything starts. Raises UserError where it is already known that the hosts are unavailable.
+        """
+        return ""
+
     @abstractmethod
     def hosts(self, log_dir: Path | None) -> AbstractAsyncContextManager[Sequence[HostMesh | LaunchedHost]]:
         """Monarch's hosts, each a mesh of one, or with its name; leaving gives them back, after their processes were
