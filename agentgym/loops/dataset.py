@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
-from agentgym.services.rows import Row, RowSource, RowStream
+from agentgym.loops.rows import Row, RowSource, RowStream
 
 
 class DatasetActor(ServiceActor):

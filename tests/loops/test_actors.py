@@ -1,4 +1,4 @@
-"""The services in processes of their own."""
+"""The buffer, the rows and the rewards in processes of their own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError, UserError
+from agentgym.loops.dataset import DatasetActor
+from agentgym.loops.replay_buffer import ReplayBufferActor
+from agentgym.loops.rewards import RewardActor, RewardService
+from agentgym.loops.rows import RowSource, RowStream
 from agentgym.rollout.scoring import Scorer
-from agentgym.services.dataset import DatasetActor
-from agentgym.services.replay_buffer import ReplayBufferActor
-from agentgym.services.rewards import RewardActor, RewardService
-from agentgym.services.rows import RowSource, RowStream
 from agentgym.types import Episode, Task
 
 pytestmark = pytest.mark.hostile

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.services.rows import RowSource, RowStream
+from agentgym.loops.rows import RowSource, RowStream
 
 pytest.importorskip("datasets")
 
