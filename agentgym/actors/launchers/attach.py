@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.actors.host_process import PORT, keep_alive, read_hello
 from agentgym.actors.launchers.launcher import LaunchedHost, Launcher
+from agentgym.actors.launchers.remote import mesh_of, transport_towards
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,16 +42,21 @@ class AttachLauncher(Launcher):
                 "launcher.machines is empty: start `agentgym host` on the machines, then name them, as in "
                 f"--set launcher.machines=[node1,node2:{PORT}]"
             )
-        return f"tcp://{address_towards(parse(self.machines[0])[0])}:0"
+        return transport_towards(parse(self.machines[0])[0])
 
-    @asynccontextmanager
-    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[LaunchedHost]]:
-        async with AsyncExitStack() as stack:
-            yield await asyncio.gather(*(self._launched(machine, stack) for machine in self.machines))
+    def hosts(self, log_dir: Path | None) -> AbstractAsyncContextManager[Sequence[LaunchedHost]]:
+        return attached(self.machines, self.wait_s)
 
-    async def _launched(self, machine: str, stack: AsyncExitStack) -> LaunchedHost:
-        again = partial(attach, machine, AGAIN_WAIT_S, stack)
-        return LaunchedHost(name=machine, mesh=await attach(machine, self.wait_s, stack), again=again)
+
+@asynccontextmanager
+async def attached(machines: Sequence[str], wait_s: float) -> AsyncIterator[Sequence[LaunchedHost]]:
+    async with AsyncExitStack() as stack:
+
+        async def launched(machine: str) -> LaunchedHost:
+            again = partial(attach, machine, AGAIN_WAIT_S, stack)
+            return LaunchedHost(name=machine, mesh=await attach(machine, wait_s, stack), again=again)
+
+        yield await asyncio.gather(*map(launched, machines))
 
 
 async def attach(machine: str, wait_s: float, stack: AsyncExitStack) -> HostMesh:
@@ -99,23 +105,3 @@ async def connect(name: str, port: int, wait_s: float) -> tuple[asyncio.StreamRe
             f"host {name} does not answer on port {port} within {wait_s:g} s ({reason}); `agentgym host` must run "
             "there, and no firewall may be between"
         ) from error
-
-
-def mesh_of(name: str, address: str) -> HostMesh:
-    """A mesh of one host. name: of the machine; Monarch's names are of letters and digits."""
-    from monarch.actor import attach_to_workers
-
-    label = "".join(letter if letter.isalnum() else "_" for letter in name)
-    return attach_to_workers(name=label, ca="trust_all_connections", workers=[address])
-
-
-def address_towards(name: str) -> str:
-    """This machine's own address, as the other one sees it. Raises UserError for a name that is unknown."""
-    try:
-        [(family, _, _, _, address), *_] = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing
-            own = str(probe.getsockname()[0])
-    except OSError as error:
-        raise UserError(f"the host {name!r} is unreachable from here: {error.strerror or error}") from error
-    return f"[{own}]" if ":" in own else own
