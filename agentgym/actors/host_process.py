@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from agentgym.actors.network import own_address
+
 PORT = 26600  # of `agentgym host`
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 12}
 """A controller that says nothing for so long (3 minutes) has lost its power or its network."""
@@ -45,18 +47,10 @@ def _exit_with_the_controller() -> None:
     os._exit(0)
 
 
-def address_towards(name: str) -> str:
-    """This machine's own IP address, as the other one sees it. Raises OSError for one that is unknown."""
-    [(family, _, _, _, address), *_] = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing
-        return str(probe.getsockname()[0])
-
-
 def _reachable_address(port: int, controller: str) -> str:
     """With what is bound, in Monarch's words."""
     if controller:
-        ip = address_towards(controller)
+        ip = own_address(controller)
     else:
         with socket.socket(fileno=os.dup(0)) as lifeline:
             ip = str(lifeline.getsockname()[0])

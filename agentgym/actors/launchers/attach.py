@@ -25,7 +25,7 @@ AGAIN_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachLauncher(Launcher):
-    """hosts: names or addresses, `HOST` or `HOST:PORT`. wait_s: for how long one may be still starting."""
+    """machines: names or addresses, `HOST` or `HOST:PORT`. wait_s: for how long one may be still starting."""
 
     machines: tuple[str, ...] = ()
     wait_s: float = 60.0
@@ -49,23 +49,27 @@ class AttachLauncher(Launcher):
 
 
 @asynccontextmanager
-async def attached(machines: Sequence[str], wait_s: float) -> AsyncIterator[Sequence[LaunchedHost]]:
+async def attached(
+    machines: Sequence[str], wait_s: float, *, named_later: bool = False
+) -> AsyncIterator[Sequence[LaunchedHost]]:
+    """named_later: a name that is still unknown is waited for, too."""
     async with AsyncExitStack() as stack:
 
         async def launched(machine: str) -> LaunchedHost:
             again = partial(attach, machine, AGAIN_WAIT_S, stack)
-            return LaunchedHost(name=machine, mesh=await attach(machine, wait_s, stack), again=again)
+            mesh = await attach(machine, wait_s, stack, named_later=named_later)
+            return LaunchedHost(name=machine, mesh=mesh, again=again)
 
         yield await asyncio.gather(*map(launched, machines))
 
 
-async def attach(machine: str, wait_s: float, stack: AsyncExitStack) -> HostMesh:
+async def attach(machine: str, wait_s: float, stack: AsyncExitStack, *, named_later: bool = True) -> HostMesh:
     """Become the controller of a machine on which `agentgym host` runs, until the stack is closed.
 
     Raises UserError for one that is away for wait_s, is busy, or answers as something else.
     """
     name, port = parse(machine)
-    reader, writer = await connect(name, port, wait_s)
+    reader, writer = await connect(name, port, wait_s, named_later=named_later)
     stack.callback(writer.close)
     keep_alive(writer.get_extra_info("socket"))
     try:
@@ -87,7 +91,9 @@ def parse(machine: str) -> tuple[str, int]:
     return name.strip("[]"), int(port) if port.isdecimal() else 0
 
 
-async def connect(name: str, port: int, wait_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(
+    name: str, port: int, wait_s: float, *, named_later: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Raises UserError for a machine that is unknown, and for one that does not accept within wait_s."""
     reason = "no answer"
     try:
@@ -95,9 +101,9 @@ async def connect(name: str, port: int, wait_s: float) -> tuple[asyncio.StreamRe
             while True:
                 try:
                     return await asyncio.open_connection(name, port)
-                except socket.gaierror as error:
-                    raise UserError(f"the host {name!r} is unknown here: {error.strerror}") from error
                 except OSError as error:
+                    if isinstance(error, socket.gaierror) and not named_later:
+                        raise UserError(f"the host {name!r} is unknown here: {error.strerror}") from error
                     reason = str(error.strerror or error)
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from agentgym.actors.launchers.launcher import LaunchedHost, Launcher
 from agentgym.actors.launchers.remote import transport_towards
 from agentgym.errors import UserError
 
-RETRY_S = 1.0
 NODE_IPS = "SKYPILOT_NODE_IPS"
 
 
@@ -45,23 +43,10 @@ class KubernetesLauncher(Launcher):
                 "`agentgym launch kubernetes RECIPE` makes one. Pods that you started yourself, with `agentgym host`, "
                 "are used by the launcher attach"
             )
-        deadline = time.monotonic() + self.wait_s
-        for pod in self.pods:  # a pod has a name once it is scheduled
-            while True:
-                try:
-                    socket.getaddrinfo(pod, None)
-                    break
-                except OSError as error:
-                    if time.monotonic() > deadline:
-                        raise UserError(
-                            f"pod {pod} has no address after {self.wait_s:g} s ({error.strerror}): `kubectl get pods "
-                            f"--selector job-name={self.job}` says why"
-                        ) from error
-                    time.sleep(RETRY_S)
-        return transport_towards(self.pods[-1])
+        return transport_towards(socket.gethostname())
 
     def hosts(self, log_dir: Path | None) -> AbstractAsyncContextManager[Sequence[LaunchedHost]]:
-        return attached(self.pods, self.wait_s)
+        return attached(self.pods, self.wait_s, named_later=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.actors.host_process import address_towards, bracketed, read_hello
+from agentgym.actors import network
+from agentgym.actors.host_process import bracketed, read_hello
 from agentgym.actors.launchers.launcher import CHILD_MODULE
 from agentgym.errors import UserError
 
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
 END_S = 10.0
+TAIL_BYTES = 1000
 
 
 def own_address(name: str) -> str:
     """This machine's, as the other one sees it. Raises UserError for a name that is unknown."""
     try:
-        return address_towards(name)
+        return network.own_address(name)
     except OSError as error:
         raise UserError(f"the host {name!r} is unreachable from here: {error.strerror or error}") from error
 
@@ -75,17 +77,22 @@ async def start_host(
 
 
 class _Tail:
-    """The last line of a stream, which goes on into a file."""
+    """The end of a stream, which goes on into a file."""
 
     def __init__(self) -> None:
-        self.last = ""
+        self._bytes = b""
+
+    @property
+    def last(self) -> str:
+        """Its last line."""
+        return (self._bytes.decode(errors="replace").splitlines() or [""])[-1]
 
     async def copy(self, stream: asyncio.StreamReader, path: Path | None) -> None:
-        async for line in stream:
-            self.last = line.decode(errors="replace").strip() or self.last
+        while chunk := await stream.read(1 << 16):
+            self._bytes = (self._bytes + chunk).rstrip()[-TAIL_BYTES:]
             if path is not None:
                 with path.open("ab") as file:
-                    file.write(line)
+                    file.write(chunk)
 
 
 async def _end(process: asyncio.subprocess.Process, copying: asyncio.Task[None]) -> None:
