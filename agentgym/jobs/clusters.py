@@ -70,13 +70,18 @@ class Order:
         return f"{shlex.quote(self.python)} -m agentgym.cli.main"
 
 
-# The run is waited for until it has ended: a signal ends a wait. A second wait for it gives its exit code again.
-WAIT = """
-controller=$!
-trap 'kill -TERM "$controller"' TERM
+def waiting(notice: str) -> str:
+    """Shell: wait for the controller, and hand it the scheduler's notice, a signal. A signal ends a wait, not the run.
+
+    A scheduler sends SIGTERM to every process itself, and the controller would take a second one as an order to stop.
+    """
+    return f"""
+controller=$!; noticed=
+trap 'noticed=1; kill -TERM "$controller"' {notice}
+{"trap : TERM" if notice != "TERM" else ""}
 while kill -0 "$controller" 2>/dev/null; do wait "$controller"; done
 wait "$controller"; code=$?
-""".strip()
+""".strip().replace("\n\n", "\n")
 
 
 def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
@@ -91,7 +96,7 @@ def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
         "--open-mode=append",
         "--requeue",
         "--no-kill",  # a node that is lost does not end the others
-        f"--signal=B:TERM@{order.notice_s}",
+        f"--signal=B:USR1@{order.notice_s}",
         *options,
     ]
     lines = [
@@ -99,8 +104,8 @@ def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
         *(f"#SBATCH {option}" for option in given),
         order.choose,
         f"{order.train} &",
-        WAIT,
-        f'if [ "$code" -eq {SAVED} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+        waiting("USR1"),
+        f'if [ "$code" -eq {SAVED} ] && [ -n "$noticed" ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
         'exit "$code"',
     ]
     return "\n".join(lines) + "\n"
@@ -203,7 +208,7 @@ def skypilot_task(
             f"{order.agentgym} host & host=$!",
             order.choose,
             f"{order.train} &",
-            WAIT,
+            waiting("TERM"),
             'kill "$host"; exit "$code"',
         ]
     )

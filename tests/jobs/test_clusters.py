@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentgym.errors import UserError
@@ -39,22 +41,35 @@ FLAGS = "--plain --grace 110 --restarts 3"
 
 
 @pytest.mark.parametrize("code", [0, 1, 137, 75])
-def test_a_job_ends_as_its_run_and_is_requeued_only_when_that_was_preempted(code: int, tmp_path: Path) -> None:
+def test_a_job_ends_as_its_run(code: int, tmp_path: Path) -> None:
     (tmp_path / "code").write_text(str(code))
     assert batch(tmp_path).wait() == code
-    calls = (tmp_path / "calls").read_text().splitlines()
-    first = f"{TRAIN} recipe.yaml --name one --runs-dir runs {FLAGS}"
-    assert calls == [first, *(["scontrol requeue 7"] if code == 75 else [])]
+    assert (tmp_path / "calls").read_text() == f"{TRAIN} recipe.yaml --name one --runs-dir runs {FLAGS}\n"
+
+
+def running(folder: Path) -> subprocess.Popen[bytes]:
+    (folder / "slow").touch()
+    job = batch(folder)
+    while not (folder / "started").exists():
+        assert job.poll() is None
+    return job
 
 
 def test_the_schedulers_notice_reaches_the_run_whose_save_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "slow").touch()
-    job = batch(tmp_path)
-    while not (tmp_path / "started").exists():
-        assert job.poll() is None
-    job.terminate()
+    job = running(tmp_path)
+    job.send_signal(signal.SIGUSR1)
     assert job.wait() == 75
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["notice", "scontrol requeue 7"]
+
+
+def test_an_end_that_every_process_is_told_is_not_told_twice_and_not_followed_by_a_requeue(tmp_path: Path) -> None:
+    """As by scancel, and by a requeue of SLURM's own: SIGTERM goes to the script and to the run."""
+    job = running(tmp_path)
+    job.terminate()
+    [run] = psutil.Process(job.pid).children()
+    run.terminate()
+    assert job.wait() == 75
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["notice"]
 
 
 def test_a_job_that_comes_back_continues_and_one_that_saved_nothing_begins_again(tmp_path: Path) -> None:
@@ -79,7 +94,7 @@ def test_sbatch_gets_the_nodes_the_notice_and_what_was_given() -> None:
         "--nodes=3",
         "--gpus-per-node=8",
         "--requeue",
-        "--signal=B:TERM@60",
+        "--signal=B:USR1@60",
         "--output=/logs/%j",
         "--partition=gpu",
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.actors.host_process import PORT, keep_alive, read_hello
 from agentgym.actors.launchers.launcher import LaunchedHost, Launcher
-from agentgym.actors.launchers.remote import mesh_of, transport_towards
+from agentgym.actors.launchers.remote import launched, mesh_of, transport_towards
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RETRY_S = 1.0
 AGAIN_WAIT_S = 5.0
+HELLO_S = 60.0  # for a machine that accepted to start its host process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +56,11 @@ async def attached(
     """named_later: a name that is still unknown is waited for, too."""
     async with AsyncExitStack() as stack:
 
-        async def launched(machine: str) -> LaunchedHost:
-            again = partial(attach, machine, AGAIN_WAIT_S, stack)
-            mesh = await attach(machine, wait_s, stack, named_later=named_later)
-            return LaunchedHost(name=machine, mesh=mesh, again=again)
+        async def one(machine: str) -> LaunchedHost:
+            first = partial(attach, machine, wait_s, named_later=named_later)
+            return await launched(machine, first, stack, later=partial(attach, machine, AGAIN_WAIT_S))
 
-        yield await asyncio.gather(*map(launched, machines))
+        yield await asyncio.gather(*map(one, machines))
 
 
 async def attach(machine: str, wait_s: float, stack: AsyncExitStack, *, named_later: bool = True) -> HostMesh:
@@ -73,7 +73,7 @@ async def attach(machine: str, wait_s: float, stack: AsyncExitStack, *, named_la
     stack.callback(writer.close)
     keep_alive(writer.get_extra_info("socket"))
     try:
-        line = (await asyncio.wait_for(reader.readline(), wait_s)).decode(errors="replace")
+        line = (await asyncio.wait_for(reader.readline(), max(wait_s, HELLO_S))).decode(errors="replace")
     except TimeoutError:
         line = "nothing"
     address = read_hello(line)

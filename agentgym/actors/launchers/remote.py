@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from agentgym.actors import network
 from agentgym.actors.host_process import bracketed, read_hello
-from agentgym.actors.launchers.launcher import CHILD_MODULE
+from agentgym.actors.launchers.launcher import CHILD_MODULE, LaunchedHost
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
+Start: TypeAlias = "Callable[[AsyncExitStack], Awaitable[HostMesh]]"
 END_S = 10.0
 TAIL_BYTES = 1000
 
@@ -45,6 +47,17 @@ def mesh_of(name: str, address: str) -> HostMesh:
 def host_command(name: str, controller: str, port: int, python: str = sys.executable) -> list[str]:
     """Starts the host process, to be run on the other machine with pipes as its standard input and output."""
     return [python, "-m", CHILD_MODULE, "--name", name, "--host", f"tcp://:{port}", "--controller", controller]
+
+
+async def launched(name: str, start: Start, stack: AsyncExitStack, *, later: Start | None = None) -> LaunchedHost:
+    """A host that is started now, and again after it was lost. later: how; as now where it is None."""
+    own = await stack.enter_async_context(AsyncExitStack())
+
+    async def again() -> HostMesh:
+        await own.aclose()  # else the machine would still belong to the connection before
+        return await (later or start)(own)
+
+    return LaunchedHost(name=name, mesh=await start(own), again=again)
 
 
 async def start_host(

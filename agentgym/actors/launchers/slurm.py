@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from agentgym.actors.launchers.launcher import LaunchedHost, Launcher
-from agentgym.actors.launchers.remote import host_command, own_address, start_host, transport_towards
+from agentgym.actors.launchers.remote import host_command, launched, own_address, start_host, transport_towards
 from agentgym.errors import UserError
 
 STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--no-kill", "--quiet")
@@ -43,12 +43,11 @@ class SlurmLauncher(Launcher):
 
         async with AsyncExitStack() as stack:
 
-            async def launched(node: str) -> LaunchedHost:
+            async def one(node: str) -> LaunchedHost:
                 command = [*STEP, f"--nodelist={node}", *self.srun, *host_command(node, controller, self.port)]
-                again = partial(start_host, node, command, self.wait_s, log_dir, stack)
-                return LaunchedHost(name=node, mesh=await again(), again=again)
+                return await launched(node, partial(start_host, node, command, self.wait_s, log_dir), stack)
 
-            yield await asyncio.gather(*map(launched, nodes))
+            yield await asyncio.gather(*map(one, nodes))
 
 
 def nodes_of(environment: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from agentgym.actors.launchers.launcher import LaunchedHost, Launcher
-from agentgym.actors.launchers.remote import host_command, own_address, start_host, transport_towards
+from agentgym.actors.launchers.remote import host_command, launched, own_address, start_host, transport_towards
 from agentgym.errors import UserError
 
 OPTIONS = ("-T", "-oBatchMode=yes", "-oConnectTimeout=20", "-oServerAliveInterval=20", "-oServerAliveCountMax=9")
@@ -50,13 +50,12 @@ class SshLauncher(Launcher):
     async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[LaunchedHost]]:
         async with AsyncExitStack() as stack:
 
-            async def launched(machine: str) -> LaunchedHost:
+            async def one(machine: str) -> LaunchedHost:
                 controller = own_address(await asyncio.to_thread(self._address, machine))
                 command = ["ssh", *OPTIONS, *self.options, machine, self._there(machine, controller)]
-                again = partial(start_host, machine, command, self.wait_s, log_dir, stack)
-                return LaunchedHost(name=machine, mesh=await again(), again=again)
+                return await launched(machine, partial(start_host, machine, command, self.wait_s, log_dir), stack)
 
-            yield await asyncio.gather(*map(launched, self.machines))
+            yield await asyncio.gather(*map(one, self.machines))
 
     def _there(self, machine: str, controller: str) -> str:
         variables = [f"{name}={os.environ[name]}" for name in self.forward if name in os.environ]
