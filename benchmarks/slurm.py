@@ -49,8 +49,6 @@ async def drill(cluster: SlurmCluster, folder: Path) -> None:
         await asyncio.sleep(0.2)
     report("step 2 of 6; now the scheduler's notice")
     cluster.ask("scancel", "--signal=USR1", "--batch", job)
-    while cluster.field(job, "Restarts") == "0":
-        await asyncio.sleep(0.2)
     await cluster.state(job, "PENDING")
     report("saved and requeued")
     cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits two minutes otherwise
