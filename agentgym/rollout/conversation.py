@@ -101,6 +101,11 @@ class EpisodeSeat:
         self._too_long = ""
         self._concluded = False
 
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return len(self._numbers) - len(self.episode.turns)
+
     async def call(self, request: CallRequest) -> CallAnswer:
         asked = self._asked(request)
         spoken = asked.place.spoken
