@@ -65,7 +65,8 @@ def calling(name: str, arguments: str, text: str = "") -> str:
 
 @dataclass
 class ScriptedEngine:
-    """Says the next of its texts at each call; every token has a log-probability that no other has.
+    """Says the next of its texts at each call, or what `answer` makes of the prompt; every token has a log-probability
+    that no other has.
 
     while_sampling: is called in the middle of a completion, whose tokens are of the versions before and after.
     """
@@ -75,12 +76,14 @@ class ScriptedEngine:
     version: int = 0
     while_sampling: Callable[[], None] = lambda: None
     gate: asyncio.Event | None = None  # completions wait for it
+    answer: Callable[[str], str] | None = None
     sampled: dict[float, tuple[tuple[int, ...], int, int]] = field(default_factory=dict)  # logprob: prefix, id, version
     requests: list[GenerateRequest] = field(default_factory=list)
     num_finished: int = 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        ids = self.tokenizer.sampled(next(self.says))[: request.sampling.max_tokens]
+        said = self.answer(self.tokenizer.decode(request.prompt_ids)) if self.answer else next(self.says)
+        ids = self.tokenizer.sampled(said)[: request.sampling.max_tokens]
         self.requests.append(request)
         if self.gate is not None:
             await self.gate.wait()

@@ -15,6 +15,7 @@ from agentgym.errors import UserError, nearest
 OWN = {
     "train": "train a policy in an environment",
     "sft": "fine-tune a policy on demonstrations",
+    "host": "lend this machine to a run whose controller is elsewhere",
     "eval": "measure a checkpoint on held-out tasks",
     "plan": "predict how fast a recipe would be, and how GPUs are best shared",
     "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
@@ -22,6 +23,7 @@ OWN = {
     "compare": "compare two policies task by task",
     "runs": "list the runs",
     "status": "is a run learning, and what is wrong if not",
+    "audit": "is a run's folder whole: nothing twice, nothing lost, nothing left behind",
     "episodes": "read a run's episodes, one by one",
     "rescore": "score a run's saved episodes again, with other rewards",
     "replay": "train a step again from its saved episodes, and compare",

@@ -7,6 +7,7 @@ A step can be trained again only with the settings of its own start: `config.yam
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class Start:
 
 def record_start(run: RunFolder, *, step: int, config: Mapping[str, Json], machine: Mapping[str, str]) -> None:
     """step: finished when this process took over; 0 for a new run."""
-    row: dict[str, Json] = {"step": step, "time": time.time(), "machine": dict(machine), "config": dict(config)}
+    row: dict[str, Json] = {"step": step, "time": time.time(), "process": os.getpid(), "machine": dict(machine)}
+    row["config"] = dict(config)
     append_line(run.path / STARTS, dump_line(row))
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def test_a_single_run_can_be_given_and_nothing_beside_it_is_shown(runs: Path, op
     view = open_view(runs / "two")
     assert [one["id"] for one in get(view, "/api/runs")["runs"]] == ["runs:two"]
     assert view.get("/api/runs/runs:one").status_code == 404
+
+
+def test_the_page_names_what_it_asks_first_so_that_it_comes_early(view: TestClient) -> None:
+    links = re.findall("<([^>]*)>; rel=preload; as=fetch; crossorigin", view.get("/").headers["link"])
+    assert links == ["/api/runs", "/api/runs/runs%3Aone", "/api/runs/runs%3Aone/curves"]
+    assert get(view, links[1])["id"] == "runs:one" and get(view, links[2])["curves"]
 
 
 def test_a_summary_adds_up_what_the_steps_measured(view: TestClient) -> None:

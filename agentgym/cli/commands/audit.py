@@ -1,0 +1,43 @@
+"""`agentgym audit`: is a run's folder whole."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
+
+DESCRIPTION = """
+Read a run's folder and list what is wrong with it: an episode that is there twice, or lost; a step without metrics, or
+with two; a checkpoint or an evaluation that is half; an episode that is older than the staleness bound allows; and
+what the run left behind: processes, shared memory, containers, unfinished files. Nothing is changed. A run that is not
+done is judged up to its newest whole checkpoint, where a resume goes on. The exit code is 1 when something is wrong.
+"""
+EXAMPLES = """
+agentgym audit runs/math-1
+agentgym audit runs/math-1 --json
+"""
+TAKES_OVERRIDES = False
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    from agentgym.runs.audit import audit
+
+    found = audit(arguments.run)
+    if arguments.json:
+        shell.say_json(asdict(found))
+        return 1 if found.faults else 0
+    shell.say(f"{arguments.run}: {found.status}; judged are {found.steps} steps, {found.trained} trained episodes,")
+    shell.say(f"{found.skipped} skipped ones and {len(found.checkpoints)} whole checkpoints")
+    for fault in found.faults:
+        shell.say(f"{shell.paint.red(fault.kind)}  {fault.where}: {fault.text}")
+    for note in found.notes:
+        shell.say(shell.paint.dim(f"note  {note}"))
+    shell.say("nothing is wrong" if not found.faults else f"{len(found.faults)} faults")
+    return 1 if found.faults else 0

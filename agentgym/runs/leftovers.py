@@ -1,0 +1,74 @@
+"""What a run that has ended left outside its folder: processes, shared memory, containers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from agentgym.runs.files import read_json_lines
+
+SHARED_MEMORY = Path("/dev/shm")
+CONTAINER_LABEL = "agentgym.owner"  # host:process:its start:...
+DOCKER_TIMEOUT_S = 20.0
+
+
+def left_outside(run: Path) -> Iterator[tuple[str, str]]:
+    """Where, and what. run: of which no process should be left."""
+    yield from _processes(run)
+    owners = _owners(run)
+    yield from _shared_memory(run, owners)
+    yield from _containers(owners)
+
+
+def _processes(run: Path) -> Iterator[tuple[str, str]]:
+    """The run's actors, by the log file that each was started with."""
+    logs = run.resolve() / "logs"
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if any("/logs/" in word and Path(process.cwd(), word).parent == logs for word in words):
+                yield f"process {process.pid}", f"{' '.join(words)[:200]}"
+
+
+def _owners(run: Path) -> set[int]:
+    """The processes that have written the run, by their numbers on this host."""
+    path = run / "starts.jsonl"
+    found = {row.get("process") for row in (read_json_lines(path) if path.is_file() else ())}
+    with contextlib.suppress(OSError, ValueError):
+        found.add(json.loads((run / "status.json").read_bytes()).get("process"))
+    return {pid for pid in found if isinstance(pid, int)}
+
+
+def _shared_memory(run: Path, owners: set[int]) -> Iterator[tuple[str, str]]:
+    """Folders of the run's name whose owner wrote it: another run of that name has another owner."""
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", run.resolve().name).strip("-") or "run"
+    for folder in SHARED_MEMORY.glob(f"agentgym-{slug}-*"):
+        if folder.name.rpartition("-")[2] in map(str, owners):
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            yield str(folder), f"weights in memory, {size} bytes"
+
+
+def _containers(owners: set[int]) -> Iterator[tuple[str, str]]:
+    """Of sandboxes, by the process in their label."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return
+    form = '{{.ID}} {{.State}} {{.Label "' + CONTAINER_LABEL + '"}}'
+    command = [docker, "ps", "--all", "--filter", f"label={CONTAINER_LABEL}", "--format", form]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # no engine, no containers
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=DOCKER_TIMEOUT_S, check=True).stdout
+        for line in listed.splitlines():
+            name, state, label = line.split(" ", 2)
+            parts = label.split(":")
+            if len(parts) > 1 and parts[1].isdigit() and int(parts[1]) in owners:
+                yield f"container {name}", state

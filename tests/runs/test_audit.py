@@ -1,0 +1,244 @@
+"""Every fault that the auditor names is planted in a run that has none, and nothing else is found then."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from view_runs import episode, write_step
+
+from agentgym.runs import leftovers
+from agentgym.runs.audit import audit
+from agentgym.runs.evaluations import EvaluationFiles
+from agentgym.runs.files import append_line
+from agentgym.runs.folder import RunFolder, RunStatus
+
+STEPS, GROUPS = 3, 3  # groups of a step, one of them skipped
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    with RunFolder.create(tmp_path, "whole") as folder:
+        folder.save_config({"loop": {"group_size": 4, "max_staleness": 1}, "eval": {"at_end": True}})
+        for step in range(1, STEPS + 1):
+            write_step(folder, step)
+        for step in (0, 2, 3):
+            _checkpoint(folder.checkpoint_dir(step), step)
+        for step in (0, 3):
+            files, setup = EvaluationFiles(folder, step), {"num_tasks": 2, "samples_per_task": 2}
+            files.begin(setup, resume=False)
+            files.save_episodes([[episode(task, sample, success=True) for sample in (0, 1)] for task in (0, 1)])
+            files.save_result(setup, {"success": 1.0})
+        folder.save_state({"position": {"step": 3, "next_group": 9}})
+        folder.save_comparison({"steps": 3})
+        folder.set_status(RunStatus.DONE)
+    yield folder.path
+
+
+def _checkpoint(path: Path, step: int) -> None:
+    (path / "trainer").mkdir(parents=True)
+    (path / "trainer" / "state").write_bytes(b"12345678")
+    manifest = {"step": step, "files": {"state": [8, 0]}}
+    (path / "trainer" / "manifest.json").write_text(json.dumps(manifest))
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (path / "hf").mkdir()
+    (path / "hf" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    (path / "position.json").write_text(json.dumps({"step": step, "next_group": step * GROUPS}))
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def _rewrite(path: Path, change: Callable[[list[dict]], list[dict]]) -> None:
+    path.write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in change(_lines(path))).encode()))
+
+
+def _rows(run: Path, change: Callable[[list[str]], list[str]]) -> None:
+    file = run / "metrics.jsonl"
+    file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")
+
+
+def _episodes(step: int, change: Callable[[list[dict]], list[dict]]) -> Callable[[Path], None]:
+    return lambda run: _rewrite(run / "episodes" / f"step-{step:06d}.jsonl.gz", change)
+
+
+def _sampled_by(version: int) -> Callable[[list[dict]], list[dict]]:
+    def change(records: list[dict]) -> list[dict]:
+        for turn in records[0]["episode"]["turns"]:
+            turn["versions"] = [[version, 0, 1]]
+        return records
+
+    return change
+
+
+def _regrouped(records: list[dict]) -> list[dict]:
+    """Group 0 again, under new names."""
+    for number, record in enumerate(records[:4]):
+        record["group_id"], record["episode"]["episode_id"] = 0, f"again-{number}"
+    return records
+
+
+def _cut(name: str) -> Callable[[Path], None]:
+    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:-4])
+
+
+PLANTED: dict[str, tuple[Callable[[Path], object], set[tuple[str, str]]]] = {
+    "a step without metrics": (lambda run: _rows(run, lambda rows: [rows[0], rows[2]]), {("metrics", "no row")}),
+    "a step with two rows": (lambda run: _rows(run, lambda rows: [*rows[:2], *rows[1:]]), {("metrics", "2 rows")}),
+    "rows in another order": (lambda run: _rows(run, lambda rows: rows[::-1]), {("metrics", "not in the order")}),
+    "a step whose episodes are gone": (
+        lambda run: (run / "episodes/step-000002.jsonl.gz").unlink(),
+        {("lost", "step 2 has no episodes"), ("lost", "3 of 9 groups are in no step: 3, 4, 5")},
+    ),
+    "an episode that is there twice": (
+        _episodes(2, lambda records: [*records, records[0]]),
+        {("twice", "episode g000003-e00"), ("lost", "13 episodes, its metrics count 12")},
+    ),
+    "a group that two steps trained": (
+        _episodes(2, _regrouped),
+        {("twice", "group 0 is in step 1 and in step 2"), ("lost", "1 of 9 groups are in no step: 3")},
+    ),
+    "an episode that is lost": (
+        _episodes(3, lambda records: records[:-1]),
+        {("lost", "group 8 lacks its episodes 3"), ("lost", "11 episodes, its metrics count 12")},
+    ),
+    "a group that is lost": (
+        _episodes(3, lambda records: records[4:]),
+        {("lost", "groups are in no step: 6"), ("lost", "8 episodes"), ("lost", "1 groups, its metrics count 2")},
+    ),
+    "a file that is cut short": (
+        _cut("episodes/step-000003.jsonl.gz"),
+        {("torn", "end"), ("lost", "groups are in no step"), ("lost", "0 episodes"), ("lost", "0 groups")},
+    ),
+    "an episode of weights that came later": (
+        _episodes(3, _sampled_by(3)),
+        {("stale", "by version 3, but trained by step 3")},
+    ),
+    "an episode that is too old": (_episodes(3, _sampled_by(0)), {("stale", "2 versions old; allowed are 1")}),
+    "episodes after the last step": (
+        lambda run: shutil.copy(run / "episodes/step-000003.jsonl.gz", run / "episodes/step-000004.jsonl.gz"),
+        {("twice", "ended at step 3")},
+    ),
+    "a checkpoint without a position": (
+        lambda run: (run / "checkpoints/step-000002/position.json").unlink(),
+        {("checkpoint", "position.json is missing")},
+    ),
+    "a checkpoint of another step": (
+        lambda run: (run / "checkpoints/step-000002/trainer/manifest.json").write_text('{"step": 1, "files": {}}'),
+        {("checkpoint", "state is of step 1")},
+    ),
+    "a state that is cut short": (_cut("checkpoints/step-000002/trainer/state"), {("checkpoint", "4 of 8 bytes")}),
+    "weights that are cut short": (
+        _cut("checkpoints/step-000003/hf/model.safetensors"),
+        {("checkpoint", "model.safetensors has"), ("checkpoint", "step 3, which has no whole checkpoint")},
+    ),
+    "a state of another step": (
+        lambda run: (run / "state.json").write_text('{"position": {"step": 2}}'),
+        {("state", "of step 2")},
+    ),
+    "an end that was not measured": (lambda run: (run / "comparison.json").unlink(), {("evaluation", "not compared")}),
+    "an evaluation without a result": (
+        lambda run: (run / "evals/step-000000.json").write_text('{"setup": {}, "result": null}'),
+        {("evaluation", "no result")},
+    ),
+    "an evaluation with an episode twice": (
+        lambda run: _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: [records[0], *records]),
+        {("twice", "1 episodes are there twice, first (0, 0)")},
+    ),
+    "an evaluation that lacks one": (
+        lambda run: _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: records[1:]),
+        {("lost", "3 of 4 episodes")},
+    ),
+    "a file that was being written": (
+        lambda run: (run / "episodes/.step-000009.jsonl.gz.part").touch(),
+        {("left behind", "being written")},
+    ),
+    "a checkpoint that was being written": (
+        lambda run: (run / "checkpoints/step-000003/trainer.partial").mkdir(),
+        {("left behind", "being written")},
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Asking the machine's engine takes a while; one test has its own."""
+    monkeypatch.setenv("PATH", str(request.getfixturevalue("tmp_path")))
+
+
+def test_a_whole_run_has_no_fault(run: Path) -> None:
+    found = audit(run)
+    assert (found.faults, found.notes) == ([], [])
+    assert (found.steps, found.trained, found.skipped, found.checkpoints) == (3, 24, 12, [0, 2, 3])
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_and_nothing_else(name: str, run: Path) -> None:
+    plant, expected = PLANTED[name]
+    plant(run)
+    faults = audit(run).faults
+    assert len(faults) == len(expected), faults
+    for kind, words in expected:
+        assert [one for one in faults if one.kind == kind and words in one.text], (words, faults)
+
+
+def test_a_run_that_is_not_done_is_judged_up_to_its_newest_whole_checkpoint(run: Path) -> None:
+    """What a resume undoes is no fault: a half save, a step that was trained but not saved."""
+    (run / "checkpoints/step-000003/position.json").unlink()
+    (run / "episodes/step-000003.jsonl.gz").unlink()
+    (run / "comparison.json").unlink()
+    record = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps({**record, "status": "failed"}))
+    found = audit(run)
+    assert (found.faults, found.steps) == ([], 2)
+    assert found.notes == ["the checkpoint of step 3 is half, as its save was interrupted: position.json is missing"]
+    shutil.rmtree(run / "checkpoints/step-000000/hf")  # older than a whole one: no save that was just interrupted
+    assert [one.kind for one in audit(run).faults] == ["checkpoint"]
+
+
+def test_a_torn_line_of_metrics_is_said_and_is_no_fault_where_the_step_has_its_row(run: Path) -> None:
+    _rows(run, lambda rows: [rows[0], rows[1][:20], *rows[1:]])
+    found = audit(run)
+    assert (found.faults, found.notes) == ([], ["metrics.jsonl: line 2 is torn"])
+
+
+def test_a_process_of_the_run_is_found_after_its_end(run: Path) -> None:
+    (run / "logs").mkdir()
+    words = [sys.executable, "-c", "input()", "--log", str(run / "logs" / "trainer.0.log")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as left:
+        try:
+            assert [(one.kind, one.where) for one in audit(run).faults] == [("left behind", f"process {left.pid}")]
+        finally:
+            left.kill()
+    assert audit(run).faults == []
+
+
+def test_shared_memory_is_found_by_the_process_that_wrote_the_run(run: Path, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    append_line(run / "starts.jsonl", json.dumps({"step": 0, "process": 7}))  # an earlier start
+    mine, earlier, other = (tmp_path / f"agentgym-whole-{pid}" for pid in (os.getpid(), 7, 8))
+    for folder in (mine, earlier, other):
+        folder.mkdir()
+    assert {one.where for one in audit(run).faults} == {str(mine), str(earlier)}
+
+
+def test_a_container_is_found_by_the_process_in_its_label(run: Path, tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho 'abc running host/boot/1:{os.getpid()}:55:xyz'\necho 'def exited h:1:5:x'\n")
+    docker.chmod(0o755)
+    assert [(one.where, one.text) for one in audit(run).faults] == [("container abc", "running")]
+
+
+def test_groups_that_no_later_step_shows_are_missed_by_the_position(run: Path) -> None:
+    """The last group of all: only the checkpoint knows that it was taken."""
+    _rewrite(run / "episodes/step-000003.jsonl.gz", lambda records: records[:-4])
+    assert "1 of 9 groups are in no step: 8" in [one.text for one in audit(run).faults]
