@@ -35,7 +35,7 @@ from agentgym.models.resolve import resolve_model  # noqa: E402
 from agentgym.types import GenerateRequest, SamplingParams  # noqa: E402
 from agentgym.weights.shared_memory import SharedMemoryStore  # noqa: E402
 
-PHASES = (("quiet", 4, 20.0), ("busy", 32, 40.0), ("quiet again", 4, 40.0))  # callers at a time, seconds
+PHASES = (("quiet", 4, 10.0), ("busy", 32, 90.0), ("quiet again", 4, 40.0))  # callers at a time, seconds
 TOKENS = 50
 
 

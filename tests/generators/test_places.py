@@ -97,7 +97,7 @@ async def test_places_come_back_while_there_is_room_and_somebody_waits() -> None
         return gate.limit
 
     assert await rounds(0.95) == 51, "no room"
-    assert await rounds(0.5) == 52, "two more for 64 places, within the round"
+    assert await rounds(0.5) == 53, "two more, of 64 places"
     for _ in range(20):
         await rounds(0.5)
     assert gate.limit == 64
