@@ -27,13 +27,10 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from paced_engine import Paced  # noqa: E402
 
-from agentgym.actors.runtime import Runtime  # noqa: E402
 from agentgym.generators.config import GeneratorConfig  # noqa: E402
 from agentgym.generators.places import Line, Places  # noqa: E402
-from agentgym.generators.service import GeneratorService  # noqa: E402
 from agentgym.models.resolve import resolve_model  # noqa: E402
 from agentgym.types import GenerateRequest, SamplingParams  # noqa: E402
-from agentgym.weights.shared_memory import SharedMemoryStore  # noqa: E402
 
 PHASES = (("quiet", 4, 10.0), ("busy", 32, 90.0), ("quiet again", 4, 40.0))  # callers at a time, seconds
 TOKENS = 50
@@ -41,6 +38,10 @@ TOKENS = 50
 
 async def load(name: str, config: GeneratorConfig, folder: Path) -> None:
     """The three phases against one service: what the callers got, and what it cost."""
+    from agentgym.actors.runtime import Runtime
+    from agentgym.generators.service import GeneratorService
+    from agentgym.weights.shared_memory import SharedMemoryStore
+
     store = SharedMemoryStore("scaling", root=folder)
     async with Runtime(log_dir=folder / "logs") as runtime:
         service = GeneratorService(config=config, store=store, model_path="", runtime=runtime)
