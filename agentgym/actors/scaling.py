@@ -93,8 +93,7 @@ async def keep_scaled(
             scaler.lost(clock_s())
         now = len(service.staying)
         wanted = scaler.wanted(clock_s(), demand=demand, replicas=now)
-        if wanted > now:
+        if wanted > now and service.grow(wanted):
             log.info("%s grows from %d to %d replicas: %.1f are asked for", service.name, now, wanted, demand)
-            service.grow(wanted)
         elif wanted < now and service.shrink(holds):
             log.info("%s shrinks from %d to %d replicas: %.1f are asked for", service.name, now, now - 1, demand)

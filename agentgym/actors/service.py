@@ -97,17 +97,22 @@ class Service(Generic[A]):
         """Requests at the replicas, and those of callers that wait for one."""
         return sum(replica.load for replica in self.replicas) + self._waiting
 
-    def grow(self, count: int) -> None:
-        """Towards `count` replicas, at most max_replicas: one that is leaving stays, others are started."""
+    def grow(self, count: int) -> bool:
+        """Towards `count` replicas, at most max_replicas: one that is leaving stays, others are started.
+
+        False where none is there to start, since those that left have not ended yet.
+        """
         self._check_alive()
         leaving = [one for one, task in self._supervisors.items() if one.leaving and not task.cancelling()]
         parked = [replica for replica in self.replicas if replica not in self._supervisors]
-        for replica in [*leaving, *parked][: max(0, count - len(self.staying))]:
+        chosen = [*leaving, *parked][: max(0, count - len(self.staying))]
+        for replica in chosen:
             replica.leaving = False
             if replica in parked:
                 self._supervise(replica)
             self._grown += 1
         self._notify()
+        return bool(chosen)
 
     def shrink(self, holds: Callable[[Replica[A]], bool] = lambda replica: True) -> bool:
         """Let the replica with the fewest requests go once it has answered them. False where too few would be left.
