@@ -220,6 +220,7 @@ async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fle
         await theirs.close()
 
 
+@pytest.mark.hostile  # it starts four processes
 async def test_a_queue_brings_a_replica_with_the_current_weights_which_goes_again_when_it_is_idle(fleet, hold) -> None:
     config = GeneratorConfig(
         replicas=1, max_replicas=2, max_batch=4, grow_after_s=0.1, shrink_after_s=0.3, probe_timeout_s=30
