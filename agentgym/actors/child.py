@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--log")
     parser.add_argument("--folder", help="to work in, where there is one of that name")
     parser.add_argument("--host", metavar="ADDRESS", help="serve it as a host, until the standard input ends")
+    parser.add_argument("--controller", metavar="IP", default="", help="with --host: who will use it")
     parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which has started this one")
     arguments = parser.parse_args()
     if arguments.parent:
@@ -37,7 +38,9 @@ def main() -> None:
         os.dup2(descriptor, 2)
         os.close(descriptor)
     if arguments.host:
-        serve_as_host(arguments.host, arguments.name)
+        if arguments.controller:  # a scheduler's notice of the end reaches every process; the controller saves first
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        serve_as_host(arguments.host, arguments.name, arguments.controller)
     sys.argv = [MONARCH_MAIN]
     runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
 
