@@ -159,12 +159,14 @@ class TokenPrefix(Sequence[int]):
 class GenerateRequest:
     """Token ids in. prompt_ids: the whole context so far.
 
-    time_s: from its first token on; then the completion ends with what was sampled.
+    time_s: from its first token on; then the completion ends with what was sampled. version: of the weights that
+    sample all of it; None: it follows the updates.
     """
 
     prompt_ids: Sequence[int]  # never changes: a tuple, or a TokenPrefix
     sampling: SamplingParams
     time_s: float = math.inf
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,11 @@ class EngineConfig(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
-    """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses."""
+    """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses.
+
+    batch_invariant: what a request gets does not depend on the requests beside it, to the last bit: the native engine
+    in float32 on one thread of a CPU. loop.deterministic sets it.
+    """
 
     engine: EngineConfig = component("generator_engines", "auto")
     replicas: int = 2
@@ -40,6 +44,7 @@ class GeneratorConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: tuple[int, ...] = ()  # as many for each replica as its engine takes; empty: they are planned
     threads: int = 1
+    batch_invariant: bool = False
     start_timeout_s: float = 300.0
     update_timeout_s: float = 120.0
     probe_every_s: float = 2.0
