@@ -7,7 +7,8 @@ import os
 import runpy
 import signal
 import sys
-import threading
+
+from agentgym.actors.host_process import serve_as_host
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 
@@ -26,16 +27,9 @@ def main() -> None:
         os.dup2(descriptor, 2)
         os.close(descriptor)
     if arguments.host:
-        serve_as_host(arguments.host)
+        serve_as_host(arguments.host, arguments.name)
     sys.argv = [MONARCH_MAIN]
     runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
-
-
-def serve_as_host(address: str) -> None:
-    from monarch.actor import run_worker_loop_forever
-
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
-    run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 if __name__ == "__main__":
