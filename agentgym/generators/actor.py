@@ -83,7 +83,9 @@ class Generator(ServiceActor):
         """Have a version in the engine for a request that names it; the store is where it comes from."""
         engine = self._started()
         if not isinstance(engine, HoldsVersions):
-            raise ValueError(f"{type(engine).__name__} follows every update of the weights; no request can name a version")
+            raise ValueError(
+                f"{type(engine).__name__} follows every update of the weights; no request can name a version"
+            )
         async with self._updating:
             if not engine.holds(version):
                 current = engine.version == version

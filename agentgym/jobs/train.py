@@ -19,6 +19,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.in_flight import InFlight, settle_deterministic
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
@@ -72,7 +73,8 @@ async def train(
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
     architecture = read_architecture(model_path)  # raises for what can't be trained
     engine = settle_engine(recipe.generator, str(model_path), reporter.note)
-    recipe = settle_places(replace(recipe, generator=engine), architecture, reporter.note)
+    recipe = settle_deterministic(replace(recipe, generator=engine))
+    recipe = settle_places(recipe, architecture, reporter.note)
     teacher = find_teacher(recipe, model_path, folder.path)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
@@ -117,6 +119,8 @@ class TrainJob:
     tasks: TaskStream = field(init=False)
     loop: TrainingLoop = field(init=False)
     learner: TitanLearner = field(init=False)
+    in_flight: InFlight = field(init=False)
+    store: WeightStore = field(init=False)
     helm: Helm = field(init=False)
     done: int = 0  # steps
 
@@ -128,6 +132,7 @@ class TrainJob:
     async def run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
         self.helm = Helm(self.folder)
+        self.in_flight = InFlight(folder=self.folder, pinned=recipe.loop.deterministic)
         await self._start()
         if state.position is None:
             await self._save(Position())
@@ -161,7 +166,7 @@ class TrainJob:
         logs = self.folder.path / "logs"
         runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
         await stack.enter_async_context(runtime)
-        store = await recipe.weights.open(self.folder.name, runtime=runtime)
+        self.store = store = await self.in_flight.weights(recipe.weights).open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
             await self._start_services(str(self.model_path), runtime, store)
@@ -247,6 +252,8 @@ class TrainJob:
             after_step=self._after_step,
             position=position,
         )
+        if num_kept := await self.in_flight.restore(position, position.next_group, self.trainer):
+            self.reporter.note(f"{num_kept} groups that had ended before the checkpoint are used")
         self.helm.begin(self.done)
         self.change_loop(loop)
         self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
@@ -272,8 +279,15 @@ class TrainJob:
         return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
-        loop = self.recipe.loop
-        group = await play_group(self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
+        size, seed = self.recipe.loop.group_size, self.recipe.loop.seed
+        group = await self.in_flight.play(
+            self.player,
+            task,
+            group_id,
+            self.loop.began[group_id],
+            size,
+            lambda player: play_group(player, task, group_id=group_id, size=size, run_seed=seed),
+        )
         for episode in group.episodes:
             self.monitor.add(episode)
         assign_advantages(group, self.recipe.advantage)
@@ -282,6 +296,7 @@ class TrainJob:
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
         self.done = step
+        await self.in_flight.forget(self.loop.position_at(step, record.next_group), self.store)
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         metrics.update(self.tasks.metrics())
         last = step == loop.steps
@@ -352,7 +367,7 @@ class TrainJob:
         return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
 
     async def _save_after(self, step: int, next_group: int) -> None:
-        await self._save(Position(step=step, next_group=next_group, tasks=self.tasks.state(next_group)))
+        await self._save(self.loop.position_at(step, next_group))
 
     async def _save(self, position: Position) -> None:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""
@@ -360,6 +375,7 @@ class TrainJob:
             target = self.folder.checkpoint_dir(position.step)
             await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
             await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        await self.in_flight.save(position, self.trainer)
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())
