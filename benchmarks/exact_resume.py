@@ -2,11 +2,11 @@
 
     python benchmarks/exact_resume.py --points 20 --steps 60
 
-Both are `agentgym train` as a user would start it. Of the points every second one is a kill -9 of the run's process, and
-every other one is asked of the run (`stop`, which saves first). Each point is a random step and a random time in it.
-Compared are the weights and AdamW's moments of every checkpoint that both have, byte for byte; every episode, token for token,
-with log-probabilities, versions, rewards and advantages; and the figures of every step that are not of times. The exit
-code is 1 where anything differs. `--set loop.max_staleness=0` is for a synchronous run.
+Both are `agentgym train` as a user would start it. Every second point is a kill -9 of the run's process, the others are
+asked of the run (`stop`, which saves first). Each point is a random step and a random time in it. Compared are the
+weights and AdamW's moments of every checkpoint that both have, byte for byte; every episode, token for token, with
+log-probabilities, versions, rewards and advantages; and the figures of every step that are not of times. The exit code
+is 1 where anything differs. `--set loop.max_staleness=0` is for a synchronous run.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class LoopConfig:
     """max_staleness: in weight versions; 0 is synchronous RL.
 
-    deterministic: an asynchronous run is a function of its recipe too: what ends first changes nothing, so a resumed run
-    is the run that was not stopped, to the last bit. Each group is sampled by the weights that it began with. For the
-    native engine on a CPU.
+    deterministic: the run is a function of its recipe, asynchronous or not: what ends first changes nothing, so a
+    resumed run is the run that was not stopped, to the last bit. Each group is sampled by the weights that it began
+    with. For the native engine on a CPU.
     """
 
     steps: int = 40
