@@ -7,11 +7,15 @@ asked of the run (`stop`, which saves first). Each point is a random step and a 
 weights and AdamW's moments of every checkpoint that both have, byte for byte; every episode, token for token, with
 log-probabilities, versions, rewards and advantages; and the figures of every step that are not of times. The exit code
 is 1 where anything differs. `--set loop.max_staleness=0` is for a synchronous run.
+
+In each mode what a checkpoint kept of the groups under way must be what the run then had. With
+`--set loop.deterministic=false` that is all that is asked for.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import subprocess
 import sys
@@ -20,8 +24,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentgym.jobs.state import read_position
+from agentgym.runs.checkpoints import load_position
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.in_flight import load_in_flight
 from agentgym.runs.steering import Steering
+from agentgym.types import Completion, Turn
 
 SETTINGS = {
     "env.options.levels": "[1]",
@@ -65,6 +73,32 @@ def differences(one: RunFolder, other: RunFolder) -> list[str]:
                 if not copy.is_file() or copy.read_bytes() != path.read_bytes():
                     found.append(f"the checkpoint of step {step}: {name} differs")
     return found
+
+
+def lost(run: RunFolder) -> tuple[list[str], int]:
+    """What a checkpoint kept of groups and the run then had otherwise, and how many turns were looked at."""
+    found, num_turns = [], 0
+    turns: dict[int, list[tuple[object, ...]]] = {}
+    for step in run.episode_steps():
+        for group_id, saved in itertools.groupby(run.read_episodes(step), lambda one: one.group_id):
+            if group_id in turns:
+                found.append(f"group {group_id} was taken twice")
+            turns[group_id] = [_sampled(turn) for one in saved for turn in one.episode.turns]
+    for step in run.checkpoint_steps():
+        if not (position := read_position(load_position(run, step))):
+            continue
+        kept = load_in_flight(run, step, position.next_group)
+        of_groups = {n: [_sampled(t) for e in group.episodes for t in e.turns] for n, group in kept.ended.items()}
+        of_groups |= {n: [_sampled(turn.completion) for turn in group.turns] for n, group in kept.begun.items()}
+        for number, sampled in of_groups.items():
+            num_turns += len(sampled)
+            if number in turns and any(turn not in turns[number] for turn in sampled):
+                found.append(f"the checkpoint of step {step} has turns of group {number} that the run lost")
+    return found, num_turns
+
+
+def _sampled(turn: Turn | Completion) -> tuple[object, ...]:
+    return turn.completion_ids, turn.logprobs, turn.versions
 
 
 def _episodes(run: RunFolder, step: int) -> list[tuple[object, ...]]:
@@ -139,12 +173,14 @@ def main() -> int:
         print("the run without interruptions has ended", flush=True)
         num = interrupted([*command, "--name", "again"], runs / "again", iter(points), runs / "again.log")
         with RunFolder.open(runs / "whole") as whole, RunFolder.open(runs / "again") as again:
-            found = differences(whole, again)
+            missing, num_turns = lost(again)
+            found = missing + (differences(whole, again) if again.load_config()["loop"]["deterministic"] else [])
             episodes = sum(len(_episodes(whole, row.step)) for row in whole.read_metrics())
             both = {*whole.checkpoint_steps()} & {*again.checkpoint_steps()}
             ages = max(row.metrics["loop/staleness_max"] for row in whole.read_metrics())
     print("\n".join(found[:20]))
     counted = f"{num} interruptions, {given.steps} steps, {episodes} episodes, {len(both)} checkpoints in both"
+    counted += f", {num_turns} turns kept by checkpoints"
     print(f"{counted}, staleness up to {ages:g}: {len(found) or 'no'} differences")
     return 1 if found else 0
 

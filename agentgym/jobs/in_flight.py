@@ -20,8 +20,6 @@ from agentgym.types import Group, Task
 from agentgym.weights.config import WeightsConfig
 from agentgym.weights.store import WeightStore
 
-EVERY_VERSION = 2**30  # of the weights: the run itself deletes those that no group needs any more
-
 
 def settle_deterministic(recipe: Recipe) -> Recipe:
     """With what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
@@ -39,6 +37,12 @@ def settle_deterministic(recipe: Recipe) -> Recipe:
     return replace(recipe, generator=wanted, trainer=replace(recipe.trainer, device="cpu"))
 
 
+def opened_with(recipe: Recipe) -> WeightsConfig:
+    """How the weight store is opened. A group waits for no more steps than there are slots."""
+    config, loop = recipe.weights, recipe.loop
+    return replace(config, keep=max(config.keep, loop.num_slots + 2)) if loop.deterministic else config
+
+
 @dataclass(slots=True, kw_only=True)
 class InFlight:
     """pinned: the weights that a group began with sample all of it, whatever is published meanwhile."""
@@ -48,10 +52,6 @@ class InFlight:
     _ended: dict[int, Group] = field(default_factory=dict)
     _playing: dict[int, GroupGenerator] = field(default_factory=dict)
     _restored: InFlightGroups = field(default_factory=InFlightGroups)  # what the loop has not come to yet
-
-    def weights(self, config: WeightsConfig) -> WeightsConfig:
-        """How the store is opened."""
-        return replace(config, keep=EVERY_VERSION) if self.pinned else config
 
     async def restore(self, position: Position, begin: int, trainer: TrainerClient) -> int:
         """Take over what the checkpoint of a position keeps, from group `begin` on; returns how many had ended."""

@@ -19,7 +19,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
-from agentgym.jobs.in_flight import InFlight, settle_deterministic
+from agentgym.jobs.in_flight import InFlight, opened_with, settle_deterministic
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
@@ -134,6 +134,9 @@ class TrainJob:
         self.helm = Helm(self.folder)
         self.in_flight = InFlight(folder=self.folder, pinned=recipe.loop.deterministic)
         await self._start()
+        if state.position is not None:
+            kept = await self.in_flight.restore(state.position, state.position.next_group, self.trainer)
+            self.reporter.note(f"the checkpoint kept {kept} groups that wait to be trained")
         if state.position is None:
             await self._save(Position())
         else:
@@ -166,7 +169,7 @@ class TrainJob:
         logs = self.folder.path / "logs"
         runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
         await stack.enter_async_context(runtime)
-        self.store = store = await self.in_flight.weights(recipe.weights).open(self.folder.name, runtime=runtime)
+        self.store = store = await opened_with(recipe).open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
             await self._start_services(str(self.model_path), runtime, store)
@@ -252,8 +255,6 @@ class TrainJob:
             after_step=self._after_step,
             position=position,
         )
-        if num_kept := await self.in_flight.restore(position, position.next_group, self.trainer):
-            self.reporter.note(f"{num_kept} groups that had ended before the checkpoint are used")
         self.helm.begin(self.done)
         self.change_loop(loop)
         self.reporter.phase(f"training {recipe.loop.steps - position.step} steps")
