@@ -15,7 +15,7 @@ from agentgym.jobs.train import train
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
 
-pytestmark = pytest.mark.hostile
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]  # four starts of a run, on a machine that may be busy
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CODE = (
     "import asyncio, sys\nfrom agentgym.runs.folder import RunFolder\n"
@@ -39,7 +39,8 @@ def test_a_deterministic_run_that_is_killed_and_stopped_is_the_run_that_was_not(
         "optimizer.lr=1e-3",
     )
     whole = lab.new_run(recipe, "whole")
-    asyncio.run(train(recipe, whole, lab.reporter()))
+    with whole:
+        asyncio.run(train(recipe, whole, lab.reporter()))
     folder = lab.new_run(recipe, "again")
     folder.close()
     with subprocess.Popen([sys.executable, "-c", CODE, str(folder.path)], stderr=subprocess.DEVNULL) as run:
@@ -54,6 +55,6 @@ def test_a_deterministic_run_that_is_killed_and_stopped_is_the_run_that_was_not(
             asyncio.run(train(recipe, again, reporter, resume=True))
             ended_at = [row.step for row in again.read_metrics()][-1]
         assert ended_at == (4 if reporter is stops else 5)
-    with RunFolder.open(folder.path) as again:
+    with RunFolder.open(whole.path) as whole, RunFolder.open(folder.path) as again:
         assert differences(whole, again) == []
-    assert max(row.metrics["loop/staleness_max"] for row in whole.read_metrics()) == 2
+        assert max(row.metrics["loop/staleness_max"] for row in whole.read_metrics()) == 2
