@@ -21,6 +21,7 @@ from pages import ROOT
 from agentgym.cli.catalogue import OWN, load_command
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
+from agentgym.cli.restarts import Restarts
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.config import to_mapping
 from agentgym.evals.play import EvalSetup, summarize
@@ -105,6 +106,9 @@ class NoJobs:
             run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="", stopped=""
         )
 
+    def restart(self, restarts: Restarts) -> int:
+        return 0 if restarts.words and restarts.at_most else 1
+
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
@@ -129,7 +133,7 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
             make_evaluation(folder / evaluation[0], RunStatus.INTERRUPTED if "--resume" in words else RunStatus.DONE)
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)
-    is_server = words[:1] == ["view"] and "--export" not in words  # it would not end
+    is_server = words[:1] == ["host"] or (words[:1] == ["view"] and "--export" not in words)  # it would not end
     if is_server or (words[:1] and words[0] not in OWN and not words[0].startswith("-")):
         command = load_command(words[0])
         parser = Parser(prog=f"agentgym {words[0]}", description="", examples="")

@@ -45,6 +45,10 @@ class ProcessDied(InfraError):
     """A process or its actor died; its request may be made again elsewhere."""
 
 
+class NoAnswer(InfraError):
+    """A call was not answered within its time; its processes may be alive."""
+
+
 @dataclass(slots=True, eq=False)
 class _Part:
     """The processes of a group on one host."""
@@ -176,7 +180,7 @@ class ProcessGroup(Generic[A]):
     async def call(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> list[R]:
         """Call an endpoint, given as `Class.method`, on every process; answers in rank order.
 
-        Raises what the endpoint raised, ProcessDied, InfraError after timeout_s, or UserError for a method
+        Raises what the endpoint raised, ProcessDied, NoAnswer after timeout_s, or UserError for a method
         that is not an endpoint of the actor.
         """
         name = endpoint_name(self._actor_class, method)
@@ -278,7 +282,7 @@ class ProcessGroup(Generic[A]):
                 if len(values) < len(asked) and self.dead.done():
                     raise ProcessDied(f"{self.name} died during {name}: {self.dead.result()}")
                 if not done:
-                    raise InfraError(f"{self.name} did not answer {name} within {timeout_s} s")
+                    raise NoAnswer(f"{self.name} did not answer {name} within {timeout_s} s")
             return [values[answer] for answer in asked]
         finally:
             for answer in asked:
