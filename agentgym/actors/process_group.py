@@ -139,9 +139,10 @@ class ProcessGroup(Generic[A]):
             part = _Part(host, mesh, mesh.spawn(self.name, self._actor_class, *self._args), each, set().union(*gpus))
             self._parts.append(part)
             self._ranks += [part.actor] if each == 1 else [part.actor.slice(procs=rank) for rank in range(each)]
-            host.losing.add(self.give_up)
-            if host.lost:
-                self.give_up(f"host {host.name} is lost: {host.lost}")
+            if self._on is None:  # what is put on a host by name asks whether that is back
+                host.losing.add(self.give_up)
+                if host.lost:
+                    self.give_up(f"host {host.name} is lost: {host.lost}")
 
     def _gpus_of(self, host: Host, procs: int) -> list[tuple[int, ...]]:
         """For each process there; empty where the options or this process's own view decide."""
