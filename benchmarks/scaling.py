@@ -2,7 +2,6 @@
 
 python benchmarks/scaling.py replicas    # a load of three phases: 1 replica, 4 replicas, 1 to 4
 python benchmarks/scaling.py turns       # more conversations than the native engine's cache holds
-.venv-vllm/bin/python benchmarks/scaling.py vllm   # more sequences than vLLM's cache holds; needs vllm
 """
 
 from __future__ import annotations
