@@ -13,6 +13,7 @@ from agentgym.generators.service import GeneratorService
 from agentgym.jobs.credit import make_credit
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.hosts import runtime_of
+from agentgym.jobs.in_flight import opened_with
 from agentgym.jobs.trainer_setup import trainer_setup
 from agentgym.jobs.watchdog import watched
 from agentgym.recipe import Recipe
@@ -72,7 +73,7 @@ class EngineRoom:
         await stack.enter_async_context(watched(self.gym.activity))
         opening = runtime_of(self.recipe, self.folder.path, self.model_path, self.reporter.note)
         runtime = await stack.enter_async_context(opening)
-        store = await self.recipe.weights.open(self.folder.name, runtime=runtime)
+        store = await opened_with(self.recipe).open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
             return await self._start(runtime, store)

@@ -68,7 +68,7 @@ def test_one_process_equals_fsdp_and_tensor_parallel(
         assert len(list((tmp_path / name).glob("bad_batch_step_4_rank_*.pt"))) == tensor_parallel
         for result in ranks:
             assert result["restored"]
-            assert result["followed"] == pytest.approx([0.75] * len(result["followed"]))
+            assert result["followed"] == pytest.approx([0.75] * len(result["followed"]), abs=1e-4)
             assert "without a gradient" in result["fault"]
             for expected, found in zip(alone["steps"], result["steps"], strict=True):
                 assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-6)
