@@ -44,8 +44,7 @@ class Stop(StrEnum):
     ERROR = "error"
 
 
-CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)
-"""An episode reached a limit before its end."""
+CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)  # an episode reached a limit before its end
 
 
 class Outcome(StrEnum):
