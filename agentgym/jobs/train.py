@@ -159,6 +159,7 @@ class TrainJob:
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
             await self._start_services(str(self.model_path), runtime, store)
+        stack.callback(self.gym.activity.begin, "stop")  # called first of all when the run ends
         self.player = self.gym.player(self.generator)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
@@ -346,8 +347,9 @@ class TrainJob:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""
         if self.state.position is None or self.state.position.step != position.step:
             target = self.folder.checkpoint_dir(position.step)
-            await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-            await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+            with self.gym.activity.doing("save"):
+                await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+                await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())

@@ -22,6 +22,9 @@ WAITS = {  # kind of activity -> who waits, for whom
     "reference": ("the loop", "reference"),
     "train": ("the loop", "trainer"),
     "publish": ("the loop", "trainer and generator"),
+    "save": ("the run", "trainer"),
+    "evaluate": ("the run", "its evaluation"),
+    "stop": ("the run", "the end of its processes"),
 }
 
 
