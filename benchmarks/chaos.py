@@ -7,7 +7,7 @@
 
 A phase is hit by its cause: the run says on a pipe what it begins (chaos_run.py), and the fault comes at a moment
 within that call, which the seed chooses. Then the run ends by itself, or is resumed until it does; the auditor reads
-its folder, and every group of every step must have been trained once. Prints a Markdown table; the exit code is 1 when a
+its folder, and every group of every step must have been trained once. Prints a Markdown table; exit code 1 when a
 cell fails. Full disks and cut networks take root: the run gets a small file system, and a network, of its own.
 """
 
