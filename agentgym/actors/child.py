@@ -8,6 +8,10 @@ import runpy
 import signal
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 
@@ -28,7 +32,13 @@ def main() -> None:
     if arguments.host:
         serve_as_host(arguments.host)
     sys.argv = [MONARCH_MAIN]
-    runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
+    with beating(arguments.log, arguments.name.partition("#")[0]):
+        runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
+
+
+def beating(log: str | None, name: str) -> AbstractContextManager[object]:
+    """Beside its log, so that others see where it is when it does not answer."""
+    return Heartbeat(Path(log).with_suffix(".beat"), name) if log else nullcontext()
 
 
 def serve_as_host(address: str) -> None:

@@ -48,6 +48,7 @@ from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
+from agentgym.weights.shared_memory import sweep
 from agentgym.weights.store import WeightStore
 
 
@@ -72,6 +73,7 @@ async def train(
     engine = settle_engine(recipe.generator, str(model_path), reporter.note)
     recipe = settle_places(replace(recipe, generator=engine), architecture, reporter.note)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
+    sweep()  # what a run that was killed left in memory
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)
     async with AsyncExitStack() as stack:
@@ -151,7 +153,7 @@ class TrainJob:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         stack.enter_context(rare_collections())
-        await stack.enter_async_context(watched(self.gym.activity))
+        await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
         logs = self.folder.path / "logs"
         runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
         await stack.enter_async_context(runtime)

@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from agentgym.actors.launchers import CHILD_MODULE
-from agentgym.actors.vitals import Vital, Vitals
-from agentgym.jobs.watchdog import report, watched
+from agentgym.actors.vitals import Vitals
+from agentgym.jobs.watchdog import watched
 from agentgym.rollout.activity import Activity
+from agentgym.runs.liveness import Vital, report
 
 IDLE, BUSY = Vital("generator0", 11, "using no CPU"), Vital("generator1", 12, "")
 STOPPED = Vital("trainer", 13, "stopped by a signal")
