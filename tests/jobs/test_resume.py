@@ -159,5 +159,5 @@ def test_a_run_that_ended_before_it_saved_anything_begins_again(tmp_path: Path) 
         state = resumed_state(young, policy_path(), None, said.append)
         assert (state, said) == (RunState(), ["it ended before it had saved anything, so it begins again"])
         assert list((young.path / "checkpoints").iterdir()) == []
-        with pytest.raises(UserError, match="no checkpoint of step 20|before it saved anything"):
+        with pytest.raises(UserError, match="before it saved anything"):
             resumed_state(young, policy_path(), 20, said.append)

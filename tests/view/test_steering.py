@@ -12,7 +12,7 @@ from view_runs import write_run
 
 from agentgym.errors import UserError
 from agentgym.jobs.steering import EARLIER, THERE, Helm
-from agentgym.runs.folder import RunFolder
+from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.steering import FILE, Steering
 
 STEER = "/api/runs/runs:one/steer"
