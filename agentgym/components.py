@@ -45,10 +45,14 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         "advantage",
         "agentgym.rl.advantages:Advantage",
         {
-            "std_normalized": "agentgym.rl.advantages:StdNormalized",
-            "mean_only": "agentgym.rl.advantages:MeanOnly",
-            "rloo": "agentgym.rl.advantages:Rloo",
-            "per_turn": "agentgym.rl.advantages:PerTurn",
+            "std_normalized": "agentgym.rl.advantages.episodes:StdNormalized",
+            "mean_only": "agentgym.rl.advantages.episodes:MeanOnly",
+            "rloo": "agentgym.rl.advantages.episodes:Rloo",
+            "per_turn": "agentgym.rl.advantages.turns:PerTurn",
+            "gae_turns": "agentgym.rl.advantages.estimation:GaeTurns",
+            "gae_tokens": "agentgym.rl.advantages.estimation:GaeTokens",
+            "reinforce_plus_plus": "agentgym.rl.advantages.batch:ReinforcePlusPlus",
+            "distillation": "agentgym.rl.advantages.distillation:Distillation",
         },
     ),
     "task_samplers": Seam(
@@ -82,7 +86,11 @@ SEAMS: Mapping[ComponentKind, Seam] = {
     "launchers": Seam(
         "launcher",
         "agentgym.actors.launchers:Launcher",
-        {"local": "agentgym.actors.launchers:LocalLauncher", "process": "agentgym.actors.launchers:ProcessLauncher"},
+        {
+            "local": "agentgym.actors.launchers:LocalLauncher",
+            "process": "agentgym.actors.launchers:ProcessLauncher",
+            "attach": "agentgym.actors.launchers:AttachLauncher",
+        },
     ),
     "tool_formats": Seam(
         "tool format",

@@ -138,6 +138,10 @@ class Recipe:
     plugins: PluginsConfig = PluginsConfig()
 
     @property
+    def needs_reference(self) -> bool:
+        return self.loss.needs_reference or self.advantage.needs_reference
+
+    @property
     def patience_s(self) -> float:
         """The longest deadline of a call to one of the run's processes."""
         of_generator = (self.generator.start_timeout_s, self.generator.update_timeout_s)

@@ -290,6 +290,7 @@ class Episode:
     retries: int = 0
     timing_s: dict[str, float] = field(default_factory=dict)
     turn_advantages: list[float] = field(default_factory=list)  # empty: all turns share the episode's
+    token_advantages: list[list[float]] = field(default_factory=list)  # by turn; empty: a turn's tokens share one
     branches: list[tuple[int, ...]] = field(default_factory=list)  # see `all_branches`; empty: all turns are one
     branch_reasons: list[str] = field(default_factory=list)  # why each branch but the first began
 
@@ -328,13 +329,17 @@ class Episode:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """Episodes of one task, compared with each other. advantages: [G], same order; None: left out."""
+    """Episodes of one task, compared with each other. advantages: [G], same order; None: left out.
+
+    always_trained: its advantages come from the step's whole batch, so it teaches something whatever they are now.
+    """
 
     group_id: int
     task: Task
     start_version: int  # the newest weights when the group began
     episodes: list[Episode] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
+    always_trained: bool = False
 
     @property
     def has_signal(self) -> bool:
@@ -343,7 +348,8 @@ class Group:
         turns = [turn for episode in counted for turn in episode.turns]
         if turns and all(turn.masked for turn in turns):
             return False
-        return any(self.advantages) or any(any(episode.turn_advantages) for episode in self.episodes)
+        of_turns = ((e.turn_advantages, *e.token_advantages) for e in self.episodes)
+        return self.always_trained or any(self.advantages) or any(any(row) for rows in of_turns for row in rows)
 
     def trained(self) -> list[tuple[Episode, float]]:
         """The episodes that enter a loss, with their advantages: all that count and have a token to train."""
@@ -357,7 +363,7 @@ class Sample:
 
     All of length L. loss_mask: 1.0 where the policy sampled the token, else 0.0. logprobs: the sampler's,
     0.0 elsewhere. advantages: 0.0 elsewhere. versions: the weights that sampled the token, -1 elsewhere.
-    ref_logprobs: the reference model's, or empty when no reference is used.
+    ref_logprobs: the reference model's, or empty when no reference is used. returns: what a critic learns, or empty.
     Entry t of each refers to token_ids[t]; the first token is never trained.
     """
 
@@ -368,14 +374,16 @@ class Sample:
     advantages: tuple[float, ...]
     versions: tuple[int, ...]
     ref_logprobs: tuple[float, ...] = ()
+    returns: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
         columns = (self.loss_mask, self.logprobs, self.advantages, self.versions)
         if any(len(column) != length for column in columns):
             raise ValueError(f"sample {self.sample_id}: {length} tokens but {[len(c) for c in columns]}")
-        if self.ref_logprobs and len(self.ref_logprobs) != length:
-            raise ValueError(f"sample {self.sample_id}: {length} tokens, {len(self.ref_logprobs)} ref_logprobs")
+        for name, column in (("ref_logprobs", self.ref_logprobs), ("returns", self.returns)):
+            if column and len(column) != length:
+                raise ValueError(f"sample {self.sample_id}: {length} tokens, {len(column)} {name}")
         if length and self.loss_mask[0]:
             raise ValueError(f"sample {self.sample_id}: the first token has no context to be trained on")
 

@@ -22,7 +22,13 @@ FAMILIES: dict[str, dict[str, object]] = {
 
 
 def write_model(
-    folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32, layers: int = 2, family: str = "qwen3"
+    folder: Path,
+    *,
+    tied: bool = True,
+    dtype: torch.dtype = torch.float32,
+    layers: int = 2,
+    family: str = "qwen3",
+    seed: int = 0,
 ) -> str:
     """Write a Hugging Face folder with random weights, large enough to make logits differ."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -40,7 +46,7 @@ def write_model(
         "tie_word_embeddings": tied,
         "initializer_range": 0.2,
     }
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings | FAMILIES[family]))
     for name, weight in model.named_parameters():
         if name.endswith("bias"):  # transformers sets them to 0, which would hide a mistake

@@ -7,10 +7,10 @@ import os
 import runpy
 import signal
 import sys
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from agentgym.actors.host_process import serve_as_host
 from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
@@ -30,7 +30,7 @@ def main() -> None:
         os.dup2(descriptor, 2)
         os.close(descriptor)
     if arguments.host:
-        serve_as_host(arguments.host)
+        serve_as_host(arguments.host, arguments.name)
     sys.argv = [MONARCH_MAIN]
     with beating(arguments.log, arguments.name.partition("#")[0]):
         runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
@@ -39,13 +39,6 @@ def main() -> None:
 def beating(log: str | None, name: str) -> AbstractContextManager[object]:
     """Beside its log, so that others see where it is when it does not answer."""
     return Heartbeat(Path(log).with_suffix(".beat"), name) if log else nullcontext()
-
-
-def serve_as_host(address: str) -> None:
-    from monarch.actor import run_worker_loop_forever
-
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
-    run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
+from agentgym.actors.launchers import CHILD_MODULE, LaunchedHost, Launcher, LocalLauncher
 from agentgym.actors.replies import Answer, Replies
 from agentgym.errors import UserError
 
@@ -90,6 +90,15 @@ def _shutdown_at_exit() -> None:
         log.debug("monarch did not shut down cleanly: %s", error)
 
 
+def _use_transport(transport: str) -> None:
+    """Must precede the client; empty is Monarch's own choice, a socket that only this machine reaches."""
+    if transport:
+        try:
+            monarch.actor.enable_transport(transport)
+        except RuntimeError as error:
+            raise UserError("this process has already used hosts at another address; start a new one") from error
+
+
 @cache
 def _start_client() -> None:
     """The one Monarch client that a process may have; the first call starts it."""
@@ -119,6 +128,7 @@ class Runtime:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        _use_transport(self._launcher.transport())
         _start_client()
         monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))
         if self._log_dir is not None:
@@ -126,7 +136,8 @@ class Runtime:
         port, receiver = Channel.open()
         self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
         hosts = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
-        self._hosts: Iterator[HostMesh] = itertools.cycle(hosts)
+        meshes = [host.mesh if isinstance(host, LaunchedHost) else host for host in hosts]
+        self._hosts: Iterator[HostMesh] = itertools.cycle(meshes)
         _open_runtimes.append(self)
         return self
 

@@ -247,7 +247,7 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         f"advantage {name_of('advantages', recipe.advantage)}, tasks {name_of('task_samplers', recipe.task_sampler)}",
         f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",
     ]
-    if recipe.loss.needs_reference:
+    if recipe.needs_reference:
         lines.append("reference    1 model, the policy as it is at the start")
     return lines
 

@@ -122,7 +122,14 @@ def _can_be_scored(episode: Episode) -> bool:
 def _unscored(episode: Episode) -> Episode:
     outcome = Outcome.INVALID if episode.outcome is Outcome.INVALID else None
     return dataclasses.replace(
-        episode, rewards={}, turn_rewards=[], reward=None, outcome=outcome, error=None, turn_advantages=[]
+        episode,
+        rewards={},
+        turn_rewards=[],
+        reward=None,
+        outcome=outcome,
+        error=None,
+        turn_advantages=[],
+        token_advantages=[],
     )
 
 

@@ -11,7 +11,8 @@ from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
 from agentgym.types import COUNTED_APART, Episode, Group, Outcome, Stop
 
-KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity
+KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity, in every run
+RARE = ("teacher", "critic")  # where there is one
 CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)  # an episode reached a limit before its end
 
 
@@ -51,6 +52,7 @@ class StepMeter:
             **counts_since(sandbox, self.sandbox_before),
             "time/step_s": wall,
             **{f"time/{kind}_s": passed.get(kind, 0.0) for kind in KINDS},
+            **{f"time/{kind}_s": passed[kind] for kind in RARE if kind in passed},
             "time/compute_share": passed.get("any", 0.0) / wall,
         }
         self.tokens_before = tokens

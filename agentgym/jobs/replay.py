@@ -13,6 +13,7 @@ from agentgym.actors.runtime import Runtime
 from agentgym.errors import UserError, nearest
 from agentgym.evals.replay import StepAgain, compare_step, judge_again
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.metrics import loop_metrics, rollout_metrics
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
@@ -190,6 +191,7 @@ async def trainer_processes(
         folder=str(scratch / "trainer"),
         temperature=recipe.rollout.temperature,
         publish_dtype=recipe.generator.dtype,
+        critic=recipe.advantage.needs_critic,
     )
     async with AsyncExitStack() as stack:
         runtime = Runtime(log_dir=scratch / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
@@ -197,12 +199,18 @@ async def trainer_processes(
         trainer, reference = TrainerClient(setup, runtime=runtime), None
         stack.push_async_callback(trainer.close)
         await trainer.start()
-        if recipe.loss.needs_reference:
+        if recipe.needs_reference:
             reference = ReferenceModel(setup, runtime=runtime)
             stack.push_async_callback(reference.close)
             await reference.start()
+        credit = make_credit(recipe, setup, find_teacher(recipe, Path(model_path), scratch), runtime)
+        if credit.teacher is not None:
+            stack.push_async_callback(credit.teacher.close)
+            await credit.teacher.start()
         weights = recipe.rollout.branch_weights
-        learner = TitanLearner(trainer=trainer, reference=reference, activity=Activity(), branch_weights=weights)
+        learner = TitanLearner(
+            trainer=trainer, reference=reference, credit=credit, activity=Activity(), branch_weights=weights
+        )
         yield trainer, learner
 
 

@@ -27,9 +27,14 @@ class Helm:
         self._steering = Steering(self.folder.path)
 
     def begin(self, step: int) -> None:
-        """Refuse what nobody answered before this process began: a resumed run is not stopped by an old request."""
+        """Refuse what nobody answered before this process began: a resumed run is not stopped by an old request.
+
+        What was asked while this one was still starting waits for its first step.
+        """
+        began = self.folder.status().time
         for request in self._steering.waiting():
-            self._answer(request, "refused", step, EARLIER)
+            if request.time < began:
+                self._answer(request, "refused", step, EARLIER)
 
     async def after_step(self, step: int, *, save: Act, evaluate: Act) -> None:
         """Everything that was asked since the last step, in its order.

@@ -16,6 +16,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.measure import measure
@@ -44,6 +45,7 @@ from agentgym.runs.starts import record_start
 from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.credit import Credit
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
@@ -72,6 +74,7 @@ async def train(
     architecture = read_architecture(model_path)  # raises for what can't be trained
     engine = settle_engine(recipe.generator, str(model_path), reporter.note)
     recipe = settle_places(replace(recipe, generator=engine), architecture, reporter.note)
+    teacher = find_teacher(recipe, model_path, folder.path)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     sweep()  # what a run that was killed left in memory
     if state.position is not None and state.position.step >= recipe.loop.steps:
@@ -83,6 +86,7 @@ async def train(
             reporter=reporter,
             registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
             model_path=model_path,
+            teacher=teacher,
             state=state,
             stack=stack,
             change_loop=change_loop,
@@ -99,6 +103,7 @@ class TrainJob:
     reporter: Reporter
     registry: PluginRegistry
     model_path: Path
+    teacher: Path | None
     state: RunState
     stack: AsyncExitStack
     change_loop: Callable[[TrainingLoop], None]
@@ -107,6 +112,7 @@ class TrainJob:
     generator: GeneratorService = field(init=False)
     trainer: TrainerClient = field(init=False)
     reference: ReferenceModel | None = None
+    credit: Credit = field(init=False)
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
@@ -189,17 +195,22 @@ class TrainJob:
             publish_dtype=recipe.generator.dtype,
             chat_template=read_template(recipe.model.chat_template),
             keep_logprobs=self.keeps_logprobs,
+            critic=recipe.advantage.needs_critic,
         )
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
-        if recipe.loss.needs_reference:
+        if recipe.needs_reference:
             self.reference = ReferenceModel(setup, runtime=runtime)
             self.stack.push_async_callback(self.reference.close)
+        self.credit = make_credit(recipe, setup, self.teacher, runtime)
+        asked = [model for model in (self.reference, self.credit.teacher) if model is not None]
+        if self.credit.teacher is not None:
+            self.stack.push_async_callback(self.credit.teacher.close)
         async with asyncio.TaskGroup() as starting:
             starting.create_task(self.generator.start())
             starting.create_task(self.trainer.start())
-            if self.reference is not None:
-                starting.create_task(self.reference.start())
+            for model in asked:
+                starting.create_task(model.start())
         step = 0
         if self.state.position is not None:
             step = self.state.position.step
@@ -218,6 +229,7 @@ class TrainJob:
         self.learner = learner = TitanLearner(
             trainer=self.trainer,
             reference=self.reference,
+            credit=self.credit,
             activity=self.gym.activity,
             keep_logprobs=self.keeps_logprobs,
             branch_weights=recipe.rollout.branch_weights,

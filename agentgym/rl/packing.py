@@ -26,7 +26,7 @@ class TrainBatch:
     Entry t refers to the prediction of the next token: labels[t] is that token, and loss_mask, logprobs,
     advantages and versions are those of that token. A document's last entry predicts nothing.
     positions: 0 at each document's start; every padding token also has position 0, as a document of its own.
-    sample_index: -1 in padding. ref_logprobs: zeros without has_reference.
+    sample_index: -1 in padding. ref_logprobs: zeros without has_reference. returns: zeros without has_returns.
     starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
     num_trained_tokens, num_tokens, num_samples: over all rows, also in a part made by `rows`.
     """
@@ -38,6 +38,7 @@ class TrainBatch:
     sampler_logprobs: Tensor
     ref_logprobs: Tensor
     advantages: Tensor
+    returns: Tensor
     versions: Tensor
     sample_index: Tensor
     starts: Tensor
@@ -46,6 +47,7 @@ class TrainBatch:
     num_tokens: int
     num_samples: int
     has_reference: bool
+    has_returns: bool
 
     @property
     def num_rows(self) -> int:
@@ -145,6 +147,7 @@ def _fill(
     has_next_T = torch.ones_like(target_T, dtype=torch.bool)
     has_next_T[ends_S - 1] = False
     has_reference = all(sample.ref_logprobs for sample in samples)
+    has_returns = all(sample.returns for sample in samples)
 
     def to_rows(values_T: Tensor, padding: int = 0) -> Tensor:
         rows = torch.full((num_rows * row_length,), padding, dtype=values_T.dtype)
@@ -161,6 +164,7 @@ def _fill(
     token_ids_T = column("token_ids", torch.int64)
     trained_T = column("loss_mask", torch.float32) != 0
     reference_T = column("ref_logprobs", torch.float32) if has_reference else torch.zeros(len(target_T))
+    returns_T = column("returns", torch.float32) if has_returns else torch.zeros(len(target_T))
     return TrainBatch(
         token_ids=to_rows(token_ids_T),
         labels=of_next_token(token_ids_T),
@@ -169,6 +173,7 @@ def _fill(
         sampler_logprobs=of_next_token(column("logprobs", torch.float32)),
         ref_logprobs=of_next_token(reference_T),
         advantages=of_next_token(column("advantages", torch.float32)),
+        returns=of_next_token(returns_T),
         versions=of_next_token(column("versions", torch.int64)),
         sample_index=to_rows(torch.arange(len(samples)).repeat_interleave(lengths_S), padding=-1),
         starts=starts_S,
@@ -177,4 +182,5 @@ def _fill(
         num_tokens=len(target_T),
         num_samples=len(samples),
         has_reference=has_reference,
+        has_returns=has_returns,
     )

@@ -22,8 +22,7 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
     """As `episode_samples`, of an episode that never branched; also of one with nothing to train."""
     [branch] = episode.all_branches
     trained = {turn for turn in branch if not episode.turns[turn].masked}
-    of_turns = episode.turn_advantages or [advantage] * len(branch)
-    sample = _branch_sample(episode.episode_id, episode, branch, trained, of_turns)
+    sample = _branch_sample(episode.episode_id, episode, branch, trained, _of_tokens(episode, advantage))
     check_provenance([sample], episode)
     return sample
 
@@ -31,13 +30,14 @@ def episode_sample(episode: Episode, advantage: float) -> Sample:
 def episode_samples(episode: Episode, advantage: float, branch_weights: BranchWeights = "tokens") -> list[Sample]:
     """The tokens of each branch's turns; a turn is trained in the first branch that holds it, later it is context.
 
-    advantage: of all turns, unless the episode has some for each. branch_weights: see RolloutConfig.
+    advantage: of all turns, unless the episode has some for each, or for each token. branch_weights: see RolloutConfig.
     A branch with nothing to train is left out. Raises AssertionError when a turn rewrote its branch's history.
     """
     held = {turn for branch in episode.all_branches for turn in branch}
     assert held == set(range(len(episode.turns))), f"{episode.episode_id}: a turn is in no branch"
-    of_turns = episode.turn_advantages or [advantage] * len(episode.turns)
-    of_turns = [value * weight for value, weight in zip(of_turns, _weights(episode, branch_weights), strict=True)]
+    of_tokens = _of_tokens(episode, advantage)
+    weights = _weights(episode, branch_weights)
+    of_tokens = [[value * weight for value in row] for row, weight in zip(of_tokens, weights, strict=True)]
     samples = []
     known: set[int] = set()
     for number, branch in enumerate(episode.all_branches):
@@ -45,13 +45,13 @@ def episode_samples(episode: Episode, advantage: float, branch_weights: BranchWe
         known.update(branch)
         if any(episode.turns[turn].completion_ids for turn in new):
             name = f"{episode.episode_id}-b{number}" if number else episode.episode_id
-            samples.append(_branch_sample(name, episode, branch, new, of_turns))
+            samples.append(_branch_sample(name, episode, branch, new, of_tokens))
     check_provenance(samples, episode)
     return samples
 
 
 def _branch_sample(
-    name: str, episode: Episode, branch: tuple[int, ...], trained: set[int], of_turns: list[float]
+    name: str, episode: Episode, branch: tuple[int, ...], trained: set[int], of_tokens: list[list[float]]
 ) -> Sample:
     """trained: the turns that are not context alone."""
     advantages: list[float] = []
@@ -79,7 +79,7 @@ def _branch_sample(
             if is_trained
             else [-1] * count
         )
-        advantages += [of_turns[number] if is_trained else 0.0] * count
+        advantages += of_tokens[number] if is_trained else [0.0] * count
     return Sample(
         sample_id=name,
         token_ids=tuple(token_ids),
@@ -88,6 +88,14 @@ def _branch_sample(
         advantages=tuple(advantages),
         versions=tuple(versions),
     )
+
+
+def _of_tokens(episode: Episode, advantage: float) -> list[list[float]]:
+    """For each turn one number for each sampled token; [] where a masked turn has none."""
+    if episode.token_advantages:
+        return episode.token_advantages
+    of_turns = episode.turn_advantages or [advantage] * len(episode.turns)
+    return [[value] * len(turn.completion_ids) for value, turn in zip(of_turns, episode.turns, strict=True)]
 
 
 def _weights(episode: Episode, branch_weights: BranchWeights) -> list[float]:

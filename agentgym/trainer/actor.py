@@ -92,6 +92,11 @@ class TitanTrainer(ServiceActor):
         return await self._run(self._engine.logprobs, samples)
 
     @endpoint
+    async def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """What the critic expects before each trained token, [L] each; 0.0 elsewhere."""
+        return await self._run(self._engine.values, samples)
+
+    @endpoint
     async def push_weights(self, version: int) -> None:
         """Store the weights under a version. Raises ValueError when the store holds that version already."""
         await self._run(self._push, version)

@@ -14,6 +14,7 @@ from agentgym.errors import UserError
 from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.critic import Critic
 from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
@@ -30,6 +31,7 @@ class TrainedModel:
     schedule: Any
     rate: CurrentRate
     flex: bool
+    critic: Critic | None = None
 
 
 def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> TrainedModel:
@@ -67,6 +69,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         schedule=titan.LRSchedulersContainer(optimizers, rate),
         rate=rate,
         flex=flex,
+        critic=Critic(architecture.dim, trainer.critic, ranks) if setup.critic else None,
     )
 
 

@@ -30,6 +30,18 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CriticConfig:
+    """Of the head that an advantage with a critic asks for. epochs: its steps for each of the policy's."""
+
+    lr: float = 1e-2
+    epochs: int = 4
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or self.epochs < 1:
+            raise ValueError(f"critic: lr {self.lr} must be above 0 and epochs {self.epochs} at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
     """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
     holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter. gpus: empty,
@@ -51,6 +63,7 @@ class TrainerConfig:
     threads: int = 1  # of torch, per process
     step_timeout_s: float = 600.0
     check_memory: bool = True
+    critic: CriticConfig = CriticConfig()
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -103,6 +103,8 @@ class TitanEngine:
         norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True))
         if not math.isfinite(norm):
             self.clear_gradients()
+            if self._built.critic is not None:
+                self._built.critic.forget()
             raise RuntimeError(
                 f"the gradient norm of step {self.step + 1} is {norm}; the weights were left as they are. "
                 "Lower optimizer.lr, or look at the rewards and log-probabilities of this batch."
@@ -112,7 +114,8 @@ class TitanEngine:
         self._built.schedule.step()
         self.clear_gradients()
         self.step += 1
-        return {"train/grad_norm": norm, "train/lr": float(rate)}
+        of_critic = {} if self._built.critic is None else self._built.critic.fit()
+        return {"train/grad_norm": norm, "train/lr": float(rate)} | of_critic
 
     def clear_gradients(self) -> None:
         self._built.optimizers.zero_grad()
@@ -128,18 +131,34 @@ class TitanEngine:
         return array("f", [value for pair in pairs for mask, value in pair if mask])
 
     @torch.no_grad()
+    def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """What the critic expects before each trained token, [L] each; 0.0 elsewhere. Raises ValueError without one."""
+        critic = self._built.critic
+        if critic is None:
+            raise ValueError("this trainer has no critic; build it with TrainerSetup(critic=True)")
+
+        batch = self._pack(samples)
+        return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._hidden))
+
+    @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
         batch = self._pack(samples)
         index = batch.sample_index
         follows_RL = torch.zeros_like(batch.loss_mask)
         follows_RL[:, :-1] = (index[:, :-1] == index[:, 1:]) & (index[:, 1:] >= 0)
-        values_RL = torch.zeros(index.shape, device=self._ranks.device)
+        return self._gathered(batch, follows_RL, lambda logprobs_N: logprobs_N)
+
+    def _gathered(
+        self, batch: TrainBatch, wanted_RL: Tensor, of_logprobs: Callable[[Tensor], Tensor]
+    ) -> list[tuple[float, ...]]:
+        """By sample, [L] each, what `of_logprobs` gives for the wanted entries of each part, after its forward pass."""
+        values_RL = torch.zeros(wanted_RL.shape, device=self._ranks.device)
         for part in self._parts(batch):
-            part_follows = follows_RL[part]
-            logprobs_N, _ = self._forward(batch.rows(part), part_follows)
-            mine = torch.zeros(part_follows.shape, device=self._ranks.device)
-            mine[part_follows.to(self._ranks.device)] = logprobs_N
+            wanted = wanted_RL[part]
+            logprobs_N, _ = self._forward(batch.rows(part), wanted)
+            mine = torch.zeros(wanted.shape, device=self._ranks.device)
+            mine[wanted.to(self._ranks.device)] = of_logprobs(logprobs_N)
             values_RL[part] = mine
         return unpack(batch, self._ranks.reduce(values_RL))
 
@@ -188,6 +207,11 @@ class TitanEngine:
     def close(self) -> None:
         """Leave the process group; the engine can't be used afterwards."""
         self._ranks.leave()
+
+    @property
+    def _hidden(self) -> Tensor:
+        """Of the last forward pass, at its wanted entries: [N, D]."""
+        return self._model.lm_head.hidden  # type: ignore[union-attr,return-value]
 
     def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
         return pack(
@@ -238,5 +262,7 @@ class TitanEngine:
         result = self._loss(tokens, self.version)
         loss = (result.loss * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._built.critic is not None and batch.has_returns:
+            self._built.critic.keep(self._hidden, trained(batch.returns))
         totals.add(loss.detach(), result)
         return logprobs_N.detach()

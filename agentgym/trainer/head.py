@@ -118,11 +118,13 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
         self.chunk = config.chunk
         self.temperature = config.temperature
         self.targets: tuple[Tensor, Tensor] | None = None
+        self.hidden: Tensor | None = None
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
         """Log-probabilities and entropies, stacked: [2, N]; logits [B, L, V] while no targets are set.
 
-        targets: entries [N] of the flattened [B * L], and for each the token [N] to score there.
+        targets: entries [N] of the flattened [B * L], and for each the token [N] to score there. Their hidden states
+        [N, D] are in `hidden` until the next call.
         """
         if self.targets is None:
             return super().forward(hidden_BLD)  # type: ignore[no-any-return]
@@ -136,6 +138,7 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
             hidden_BLD = hidden_BLD.to_local(grad_placements=replicated)
         entries_N, labels_N = self.targets
         hidden_ND = hidden_BLD.flatten(0, 1).index_select(0, entries_N)
+        self.hidden = hidden_ND.detach()
         shard = _Shard(group, weight_VD.shape[0])
         settings = (self.chunk, shard, self.temperature)
         scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, *settings)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import BranchWeights
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.credit import Credit
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.types import Group
 
@@ -18,13 +19,14 @@ from agentgym.types import Group
 class TitanLearner:
     """What the loop trains with. reference: None for a loss without a reference model.
 
-    branch_weights: see RolloutConfig.
+    branch_weights: see RolloutConfig. credit: for advantages of whole steps; None leaves those of the groups.
     keep_logprobs: as in the trainer's setup. trainer_logprobs: of the last step, by episode and turn.
     """
 
     trainer: TrainerClient
     reference: ReferenceModel | None
     activity: Activity
+    credit: Credit | None = None
     branch_weights: BranchWeights = "tokens"
     keep_logprobs: bool = False
     trainer_logprobs: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -37,6 +39,10 @@ class TitanLearner:
             samples = [
                 replace(sample, ref_logprobs=logprobs) for sample, logprobs in zip(samples, ref_logprobs, strict=True)
             ]
+        if self.credit is not None:
+            samples = await self.credit.assign(
+                groups, samples, trainer=self.trainer, activity=self.activity, branch_weights=self.branch_weights
+            )
         with self.activity.doing("train"):
             metrics = await self.trainer.call(TitanTrainer.train_step, samples)
             if self.keep_logprobs:

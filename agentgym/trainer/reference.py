@@ -1,4 +1,5 @@
-"""The reference model: the policy as it was at the start, in processes of its own, for its log-probabilities."""
+"""Models that are only asked for log-probabilities, in processes of their own: the policy as it was at the start, and
+teachers."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from agentgym.types import Sample
 class ReferenceModel(TrainerClient):
     """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none."""
 
-    def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None) -> None:
-        """setup: the trainer's, so that both compute log-probabilities in the same way."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="agentgym-reference-")
-        super().__init__(replace(setup, folder=self._scratch.name), runtime=runtime, name="reference")
+    def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None, name: str = "reference") -> None:
+        """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path."""
+        self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
+        super().__init__(replace(setup, folder=self._scratch.name, critic=False), runtime=runtime, name=name)
 
     async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""

@@ -16,6 +16,7 @@ class TrainerSetup:
     publish_dtype: what `push_weights` stores, the generators' own; checkpoints are float32.
     chat_template: the text that is exported with the weights; empty is that of model_path.
     keep_logprobs: whether the log-probabilities of a step's tokens are kept until the next, for `trained_logprobs`.
+    critic: whether there is a head that learns the samples' `returns`.
     """
 
     model_path: str
@@ -28,3 +29,4 @@ class TrainerSetup:
     publish_dtype: DType = "float32"
     chat_template: str = ""
     keep_logprobs: bool = False
+    critic: bool = False

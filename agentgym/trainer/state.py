@@ -65,6 +65,7 @@ def _state(built: TrainedModel, step: int) -> dict[str, Any]:
         "schedule": built.schedule.state_dict(),
         "step": step,
         "random": torch.get_rng_state(),
+        **({} if built.critic is None else {"critic": built.critic.state_dict()}),
     }
 
 

@@ -103,11 +103,17 @@ class NamespaceHost:
         assert first.stdout is not None
         if first.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{self.name} did not come up; see its errors above")
-        _run("ip", "link", "add", self.port, "netns", self.switch, "type", "veth", "peer", "eth0", "netns", self.pid)
+        veth = ("type", "veth", "peer", "eth0", "address", self.hardware_address, "netns", self.pid)
+        _run("ip", "link", "add", self.port, "netns", self.switch, *veth)
         _inside(self.switch, "ip", "link", "set", self.port, "master", "switch", "up")
         _inside(self.pid, "ip", "address", "add", f"{self.address}/24", "dev", "eth0")
         _inside(self.pid, "ip", "link", "set", "eth0", "up")
         _inside(self.pid, "ip", "route", "add", "default", "via", self.gateway)
+
+    @property
+    def hardware_address(self) -> str:
+        """As a real card's, it outlives a reboot: the others remember it."""
+        return "02:00:" + ":".join(f"{int(part):02x}" for part in self.address.split("."))
 
     @property
     def pid(self) -> int:

@@ -36,6 +36,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         publish_dtype: DType = "float32",
         total_steps: int = 20,
         keep_logprobs: bool = False,
+        with_critic: bool = False,
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -48,6 +49,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             folder=str(tmp_path / "titan"),
             publish_dtype=publish_dtype,
             keep_logprobs=keep_logprobs,
+            critic=with_critic,
         )
         engine = TitanEngine(setup)
         engines.append(engine)

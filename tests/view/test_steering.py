@@ -68,10 +68,12 @@ async def test_what_is_there_already_is_not_made_again_and_the_answer_says_so(fo
 async def test_a_resumed_run_is_not_stopped_by_what_was_asked_of_an_earlier_one(folder: RunFolder) -> None:
     asked, helm, deeds = Steering(folder.path), Helm(folder), Deeds()
     asked.ask("stop")
+    folder.set_status(RunStatus.RUNNING)
+    asked.ask("checkpoint")  # of the one that is starting
     helm.begin(4)
     await helm.after_step(5, save=deeds.save, evaluate=deeds.evaluate)
-    assert deeds.done == [] and not helm.stopped
-    assert [(one.state, one.step, one.text) for one in asked.read()] == [("refused", 4, EARLIER)]
+    assert deeds.done == ["save"] and not helm.stopped
+    assert [(one.state, one.step, one.text) for one in asked.read()] == [("refused", 4, EARLIER), ("applied", 5, "")]
 
 
 def test_many_clients_at_once_make_one_request(folder: RunFolder) -> None:

@@ -1,0 +1,80 @@
+"""One number for an episode or a token, normalised over all that a step trains on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agentgym.rl.advantages.advantage import (
+    EPSILON,
+    ROUNDING,
+    Advantage,
+    BatchAdvantages,
+    StepBatch,
+    TurnTokens,
+    centred_rewards,
+    reward_of,
+)
+from agentgym.types import Episode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforcePlusPlus(Advantage):
+    """REINFORCE++ (arXiv:2501.03262, sec. 3): no critic, and one normalisation over the step's whole batch.
+
+    A_t = R - kl_coef * sum_{i>=t} k_i, with k_i = log m_i - log ref_i of the sampler's m and the reference model, over
+    the episode's trained tokens. Then (A - mean) / std over all trained tokens of the step. group_baseline: R minus
+    the group's mean in the place of R (REINFORCE++-baseline); groups of equal rewards are skipped then. Without it a
+    group of equal rewards is compared with the other groups, and trained. kl_coef: 0 uses no reference.
+    """
+
+    kl_coef: float = 0.0
+    group_baseline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kl_coef < 0:
+            raise ValueError(f"kl_coef is {self.kl_coef}; allowed is 0 or more")
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl_coef > 0
+
+    @property
+    def trains_equal_groups(self) -> bool:
+        return not self.group_baseline
+
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        """What is compared with other groups: R, or its deviation from the group's mean."""
+        return centred_rewards(episodes_G)[0] if self.group_baseline else [*map(reward_of, episodes_G)]
+
+    def of_batch(self, batch: StepBatch) -> BatchAdvantages:
+        raw: dict[str, TurnTokens] = {}
+        for group in batch.groups:
+            counted = [e for e, given in zip(group.episodes, group.advantages, strict=True) if given is not None]
+            for episode, earned in zip(counted, self(counted), strict=True):
+                if episode.num_trained_tokens:
+                    raw[episode.episode_id] = self._less_kl(episode, earned, batch.reference)
+        return BatchAdvantages(advantages=whitened(raw))
+
+    def _less_kl(self, episode: Episode, earned: float, reference: Mapping[str, TurnTokens]) -> TurnTokens:
+        if not self.kl_coef:
+            return [[] if turn.masked else [earned] * len(turn.completion_ids) for turn in episode.turns]
+        rows, left = [], earned
+        for turn, ref in reversed([*zip(episode.turns, reference[episode.episode_id], strict=True)]):
+            row = []
+            for sampler, other in [] if turn.masked else reversed([*zip(turn.logprobs, ref, strict=True)]):
+                left -= self.kl_coef * (sampler - other)
+                row.append(left)
+            rows.append(row[::-1])
+        return rows[::-1]
+
+
+def whitened(raw: Mapping[str, TurnTokens]) -> dict[str, TurnTokens]:
+    """(A - mean) / std over all tokens; 0.0 for all where they are equal."""
+    flat = [value for rows in raw.values() for row in rows for value in row]
+    mean = math.fsum(flat) / max(1, len(flat))
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in flat) / max(1, len(flat)))
+    if std <= ROUNDING * max(map(abs, flat), default=0.0):
+        return {name: [[0.0] * len(row) for row in rows] for name, rows in raw.items()}
+    return {name: [[(value - mean) / (std + EPSILON) for value in row] for row in rows] for name, rows in raw.items()}
