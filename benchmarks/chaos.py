@@ -3,7 +3,7 @@
     python benchmarks/chaos.py --list                       # the cells
     python benchmarks/chaos.py --cells 0:8                  # some of them
     python benchmarks/chaos.py --only kill,trainer          # those that have these words
-    python benchmarks/chaos.py --seed 1 --append table.md   # others moments of the same phases
+    python benchmarks/chaos.py --seed 1 --append table.md   # other moments of the same phases
 
 A phase is hit by its cause: the run says on a pipe what it begins (chaos_run.py), and the fault comes at a moment
 within that call, which the seed chooses. Then the run ends by itself, or is resumed until it does; the auditor reads
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +67,13 @@ KINDS = {  # phase -> the call that it is
     "evaluation": "evaluate",
     "shutdown": "stop",
 }
+MOMENTS = {
+    "generate": 12,
+    "train": 3,
+    "publish": 2,
+    "save": 3,
+    "evaluate": 3,
+}  # calls of a kind, from which one is drawn
 DELAY_S = 5.0
 DISK_MIB = 48
 PATIENCE_S = 240.0  # for a run to end
@@ -187,10 +194,10 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """ended: how the run that was hit ended. seconds: from the fault to the end of it all. faults: of the audit."""
+    """ended: how the run that was hit ended. seconds: from its last fault to the end of it all."""
 
-    cell: Cell
-    moment: str = ""
+    cells: Sequence[Cell]
+    moments: list[str] = field(default_factory=list)
     ended: str = ""
     resumes: int = 0
     seconds: float = 0.0
@@ -203,42 +210,40 @@ class Result:
     def row(self) -> str:
         how = {0: "by itself", 1: "by a resume"}.get(self.resumes, f"by {self.resumes} resumes")
         verdict = "whole" if self.is_good else "; ".join(self.faults)
-        cell = self.cell
-        cells = (cell.fault, cell.victim, cell.phase, self.moment, self.ended, how, f"{self.seconds:.0f}", verdict)
-        return f"| {' | '.join(cells)} |"
+        names = [", ".join(getattr(cell, name) for cell in self.cells) for name in ("fault", "victim", "phase")]
+        return f"| {' | '.join([*names, ', '.join(self.moments), self.ended, how, f'{self.seconds:.0f}', verdict])} |"
 
 
 HEADER = "| fault | of | phase | moment | the run that was hit | done | s | audit |\n|---|---|---|---|---|---|--:|---|"
 
 
-def drill(cell: Cell, root: Path, seed: int, settings: Mapping[str, object]) -> Result:
-    """One cell, in a folder of its own under `root`."""
-    draw = random.Random(f"{seed} {cell}")
+def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, object]) -> Result:
+    """One run, hit by the cells one after another, in a folder below `root`. The first says what the run has."""
+    draw = random.Random(f"{seed} {' '.join(map(str, cells))}")
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=root))
-    log, result = folder / "log", Result(cell=cell)
-    places = folder / "runs"
-    places.mkdir()
-    path = places / "drill"
-    words = ["train", "--plain", "--runs-dir", str(places), "--name", "drill"]
-    words += [f"{key}={value}" for key, value in ({**SETTINGS, **VARIANTS.get(cell.victim, {}), **settings}).items()]
+    log, path, result = folder / "log", folder / "runs" / "drill", Result(cells=cells)
+    path.parent.mkdir()
+    variant = VARIANTS.get(cells[0].victim, {})
+    words = ["train", "--plain", "--runs-dir", str(path.parent), "--name", "drill"]
+    words += [f"{key}={value}" for key, value in {**SETTINGS, **variant, **settings}.items()]
     with contextlib.ExitStack() as stack:
-        if cell.victim == "disk":
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", places], check=True)
-            stack.callback(subprocess.run, ["umount", "-l", places], check=False)
-        run = Run.start(words, log, _prefix(cell))
+        if cells[0].victim == "disk":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", path.parent], check=True)
+            stack.callback(subprocess.run, ["umount", "-l", path.parent], check=False)
+        run = Run.start(words, log, _prefix(cells[0]))
         stack.callback(run.end)
-        nth = draw.randint(
-            1, {"generate": 12, "train": 3, "publish": 2, "save": 3, "evaluate": 3}.get(KINDS[cell.phase], 1)
-        )
-        share = draw.random()
-        mend = _hit(cell, run, path, nth, share)
-        result.moment = f"{KINDS[cell.phase]} {nth}, {share:.2f}"
+        undo = contextlib.ExitStack()
+        for cell in cells:
+            kind = KINDS[cell.phase]
+            nth = draw.randint(1, MOMENTS.get(kind, 1)) if len(cells) == 1 else 1
+            share = draw.random()
+            if not _hit(cell, run, path, nth, share, undo):
+                result.faults.append(f"{cell}: it was never reached (exit code {run.finish(1.0)})")
+                break
+            result.moments.append(f"{kind} {nth}, {share:.2f}")
         began = time.monotonic()
-        code = run.finish() if mend is not None else None
-        if mend is None:
-            result.faults.append(f"the phase was never reached (exit code {run.finish(1.0)})")
-            return result
-        mend()
+        code = run.finish()
+        undo.close()
         result.ended = _ended(code)
         while code != 0 and result.resumes < MAX_RESUMES:
             result.resumes += 1
@@ -249,7 +254,7 @@ def drill(cell: Cell, root: Path, seed: int, settings: Mapping[str, object]) -> 
         result.seconds = time.monotonic() - began
         result.faults += judge(path, code)
         if result.faults:
-            sys.stderr.write(f"{cell}: {result.faults}\n" + "".join(_tail(log)))
+            sys.stderr.write(f"{result.row()}\n" + "".join(_tail(log)))
     if result.is_good:
         shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -285,17 +290,17 @@ def _prefix(cell: Cell) -> list[str]:
     return []
 
 
-def _hit(cell: Cell, run: Run, path: Path, nth: int, share: float) -> Callable[[], None] | None:
-    """Wait for the phase, then do it. What undoes it once the run has ended; None where the phase never came."""
+def _hit(cell: Cell, run: Run, path: Path, nth: int, share: float, undo: contextlib.ExitStack) -> bool:
+    """Wait for the phase, then do it. Whether the phase came. undo: gets what makes it good once the run has ended."""
     if not run.until(f"begin {KINDS[cell.phase]}", nth):
-        return None
+        return False
     try:
         if cell.victim in ("trainer", "generator", "reference", "weights"):
             pid = run.actor(cell.victim)
         else:
             pid = run.process.pid
     except (LookupError, psutil.Error):
-        return None
+        return False
     time.sleep(share * {"startup": 4.0, "evaluation": 0.2, "update": 0.1, "save": 0.1}.get(cell.phase, 0.02))
     shared = Path(f"/proc/{run.process.pid}/root/dev/shm")
     match cell.fault:
@@ -308,8 +313,8 @@ def _hit(cell: Cell, run: Run, path: Path, nth: int, share: float) -> Callable[[
             _send(pid, signal.SIGCONT)
         case "fill":
             filler = (path.parent if cell.victim == "disk" else shared) / "filler"
+            undo.callback(filler.unlink, missing_ok=True)
             _fill(filler)
-            return lambda: filler.unlink(missing_ok=True)
         case "remove":
             for stored in shared.glob("agentgym-*/*.safetensors"):
                 stored.unlink(missing_ok=True)
@@ -318,7 +323,7 @@ def _hit(cell: Cell, run: Run, path: Path, nth: int, share: float) -> Callable[[
             subprocess.run([*inside, "down"], check=True)
             time.sleep(DELAY_S)
             subprocess.run([*inside, "up"], check=False)
-    return lambda: None
+    return True
 
 
 def _send(pid: int, number: int) -> None:
@@ -348,6 +353,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD,WORD", help="cells that have all of these words")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--append", type=Path, metavar="FILE", help="write the rows there, too")
+    parser.add_argument("--together", action="store_true", help="all of them in one run, one after another")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the runs")
     arguments = parser.parse_args()
     begin, _, end = arguments.cells.partition(":")
@@ -362,8 +368,9 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="agentgym-chaos-"))
     print(HEADER, flush=True)
     good = True
-    for _, cell in chosen:
-        result = drill(cell, root, arguments.seed, settings)
+    each = [cell for _, cell in chosen]
+    for one in [each] if arguments.together else [[cell] for cell in each]:
+        result = drill(one, root, arguments.seed, settings)
         good &= result.is_good
         print(result.row(), flush=True)
         if arguments.append:
