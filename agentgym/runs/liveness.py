@@ -19,7 +19,7 @@ from agentgym.runs.heartbeat import BEAT_BYTES, place
 from agentgym.runs.report import duration
 
 QUIET_S = 60.0  # that nothing has ended for so long is worth a word
-MISSED_S = 10.0  # without a heartbeat
+MISSED_S = 20.0  # without a heartbeat: a busy machine delays some
 STUCK_S = 10.0  # in one place
 BUSY_PERCENT = 5.0  # of one core
 CONTROLLER = "controller"
