@@ -244,7 +244,7 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
         began = time.monotonic()
         code = run.finish()
         undo.close()
-        result.ended = _ended(code)
+        result.ended = ended(code)
         while code != 0 and result.resumes < MAX_RESUMES:
             result.resumes += 1
             again = words if not (path / "status.json").is_file() else ["train", "--plain", "--resume", str(path)]
@@ -254,7 +254,7 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
         result.seconds = time.monotonic() - began
         result.faults += judge(path, code)
         if result.faults:
-            sys.stderr.write(f"{result.row()}\n" + "".join(_tail(log)))
+            sys.stderr.write(f"{result.row()}\n" + "".join(tail(log)))
     if result.is_good:
         shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -262,7 +262,7 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
 
 def judge(path: Path, code: int | None) -> list[str]:
     """What is wrong at the end of it all."""
-    faults = [] if code == 0 else [f"it is not done: {_ended(code)}"]
+    faults = [] if code == 0 else [f"it is not done: {ended(code)}"]
     if not (path / "status.json").is_file():
         return [*faults, "there is no run"]
     found = audit(path)
@@ -272,7 +272,7 @@ def judge(path: Path, code: int | None) -> list[str]:
     return faults
 
 
-def _ended(code: int | None) -> str:
+def ended(code: int | None) -> str:
     if code is None:
         return "hung"
     if code < 0:
@@ -341,7 +341,7 @@ def _fill(path: Path) -> None:
             pass
 
 
-def _tail(log: Path) -> Iterator[str]:
+def tail(log: Path) -> Iterator[str]:
     for line in log.read_text(errors="replace").splitlines()[-25:]:
         yield f"    {line[:300]}\n"
 

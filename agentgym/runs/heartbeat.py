@@ -9,15 +9,20 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import logging
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeAlias
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Self
+
+log = logging.getLogger(__name__)
 
 BEAT_S = 2.0
 HELD_S = 15.0  # without a beat, then the stacks are written
@@ -26,8 +31,18 @@ MAX_FRAMES = 8
 MACHINERY = ("asyncio", "concurrent", "monarch", "torch/utils", "torch/_", "importlib")
 """Folders of code that runs other code: where a thread stands is said by what it runs."""
 _FILES = ("threading.py", "selectors.py", "queue.py", "runpy.py", "contextlib.py", "child.py", "heartbeat.py")
-_IDLE = {("select", "selectors.py"), ("_worker", "thread.py")}
-_Frame: TypeAlias = tuple[object, str]  # what tells it from others, and what is said of it
+IDLE = {("select", "selectors.py"), ("_worker", "thread.py")}
+
+
+@dataclass(slots=True)
+class _Frame:
+    """words: empty for machinery. since, line_since: when the call began, and when it came to its line, as seen."""
+
+    code: CodeType
+    line: int
+    words: str
+    since: float = 0.0
+    line_since: float = 0.0
 
 
 class Heartbeat:
@@ -45,14 +60,22 @@ class Heartbeat:
         """status: what else the process says of itself. held_s: 0 writes no stacks."""
         self.path, self._name, self._status = path, name, status
         self._every_s, self._held_s = every_s, held_s
-        self._ended = threading.Event()
-        self._stacks: dict[int, list[tuple[_Frame, float]]] = {}  # thread -> its frames, each with since when
+        self._ended, self._files = threading.Event(), contextlib.ExitStack()
+        self._beats: FileIO
+        self._dump: FileIO
+        self._stacks: dict[int, list[_Frame]] = {}  # thread -> its frames
         self._cpu = (time.monotonic(), time.process_time())
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(OSError):
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._beats = self._files.enter_context(self.path.open("wb", buffering=0))
+            self._dump = self._files.enter_context(self.path.with_suffix(".stack").open("wb", buffering=0))
+        except OSError as error:  # a full disk: a run does not end for its heartbeats
+            log.warning("no heartbeats in %s: %s", self.path, error)
+            return self
+        self._arm()
         self._thread.start()
         return self
 
@@ -60,28 +83,29 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._held_s:
+            faulthandler.cancel_dump_traceback_later()
+        self._files.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
             self.path.with_suffix(".stack").unlink(missing_ok=True)
 
     def _run(self) -> None:
-        with contextlib.ExitStack() as stack:
-            try:
-                beats = stack.enter_context(self.path.open("wb", buffering=0))
-                file = stack.enter_context(self.path.with_suffix(".stack").open("wb", buffering=0))
-            except OSError:  # nobody reads it then
-                return
-            stack.callback(faulthandler.cancel_dump_traceback_later)
-            while not self._ended.is_set():
-                with contextlib.suppress(OSError, RuntimeError):  # a full disk; what another thread changes meanwhile
-                    beats.seek(0)
-                    beats.write(_as_block(self.beat()))
-                if self._held_s:
-                    file.seek(0)
-                    file.truncate()
-                    faulthandler.dump_traceback_later(self._held_s, file=file)
-                self._ended.wait(self._every_s)
+        while not self._ended.is_set():
+            with contextlib.suppress(OSError, RuntimeError):  # a full disk; what another thread changes meanwhile
+                self._beats.seek(0)
+                self._beats.write(_as_block(self.beat()))
+            self._arm()
+            self._ended.wait(self._every_s)
+
+    def _arm(self) -> None:
+        """Have the stacks written unless this is called again in time."""
+        if self._held_s:
+            self._dump.seek(0)
+            self._dump.truncate()
+            faulthandler.dump_traceback_later(self._held_s, file=self._dump)
 
     def beat(self) -> dict[str, Any]:
         """What is written. busy: of each thread that does something, its frames from the outermost, with seconds."""
@@ -93,12 +117,10 @@ class Heartbeat:
         self._stacks = {ident: stack for ident, stack in self._stacks.items() if ident in found}
         for ident, frame in found.items():
             frames = [] if ident == self._thread.ident else _frames(frame)
-            before = self._stacks.get(ident, [])
-            known = 0
-            while known < min(len(before), len(frames)) and before[known][0] == frames[known]:
-                known += 1
-            stack = self._stacks[ident] = before[:known] + [(one, now) for one in frames[known:]]
-            shown = [[one[1], round(now - since, 1)] for one, since in stack if one[1]][-MAX_FRAMES:]
+            stack = self._stacks[ident] = _aged(frames, self._stacks.get(ident, []), now)
+            shown = [
+                [one.words, round(now - one.since, 1), round(now - one.line_since, 1)] for one in stack if one.words
+            ][-MAX_FRAMES:]
             if shown:
                 busy.append({"thread": names.get(ident, "main"), "frames": shown})
         return {
@@ -133,18 +155,27 @@ def place() -> str:
 
 
 def _frames(frame: FrameType) -> list[_Frame]:
-    """From the outermost, each with what is said of it, empty for machinery. None of a thread that waits for work."""
+    """From the outermost. None of a thread that waits for work."""
     found: list[_Frame] = []
     at: FrameType | None = frame
     while at is not None:
-        code = at.f_code
-        file = Path(code.co_filename)
-        where = f"{file.parent.name}/{file.name}"
-        machinery = (
-            file.name in _FILES or file.name.startswith("<frozen") or any(f"/{m}" in str(file) for m in MACHINERY)
-        )
-        words = "" if machinery else f"{code.co_name} ({where}:{at.f_lineno})"
-        found.append(((code, at.f_lineno), words))
+        code, file = at.f_code, Path(at.f_code.co_filename)
+        machinery = file.name in _FILES or file.name.startswith("<frozen")
+        machinery = machinery or any(f"/{folder}" in str(file) for folder in MACHINERY)
+        words = "" if machinery else f"{code.co_name} ({file.parent.name}/{file.name}:{at.f_lineno})"
+        found.append(_Frame(code, at.f_lineno, words))
         at = at.f_back
     innermost = (frame.f_code.co_name, Path(frame.f_code.co_filename).name)
-    return [] if innermost in _IDLE else found[::-1]
+    return [] if innermost in IDLE else found[::-1]
+
+
+def _aged(frames: list[_Frame], before: list[_Frame], now: float) -> list[_Frame]:
+    """With since when each is there: a call is the same one as long as all outer ones stand in the same line."""
+    same = True
+    for number, one in enumerate(frames):
+        old = before[number] if number < len(before) else None
+        same = same and old is not None and old.code is one.code
+        one.since = old.since if same and old is not None else now
+        same = same and old is not None and old.line == one.line
+        one.line_since = old.line_since if same and old is not None else now
+    return frames

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-from agentgym.runs.heartbeat import BEAT_BYTES, place
+from agentgym.runs.heartbeat import BEAT_BYTES, IDLE, place
 from agentgym.runs.report import duration
 
 QUIET_S = 60.0  # that nothing has ended for so long is worth a word
@@ -47,6 +47,14 @@ class Vital:
     silent: str
 
 
+class Frame(NamedTuple):
+    """words: what is called, and its line. since_s: for how long, line_since_s: for how long in that line, as seen."""
+
+    words: str
+    since_s: float
+    line_since_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """A process's last heartbeat. stack: of the thread that held the interpreter when they ended, innermost first."""
@@ -56,7 +64,7 @@ class Pulse:
     place: str
     age_s: float
     cpu_percent: float
-    threads: Sequence[Sequence[tuple[str, float]]] = ()  # the frames of each, outermost first, with seconds
+    threads: Sequence[Sequence[Frame]] = ()  # the frames of each, outermost first
     in_flight: Mapping[str, Sequence[float]] = field(default_factory=dict)
     silence_s: float = 0.0
     stack: Sequence[str] = ()
@@ -88,7 +96,9 @@ def _pulse(record: Any, stack: list[str]) -> Pulse:
         place=str(record["place"]),
         age_s=max(0.0, time.time() - float(record["time"])),
         cpu_percent=float(record["cpu_percent"]),
-        threads=[[(str(words), float(since_s)) for words, since_s in one["frames"]] for one in record["busy"]],
+        threads=[
+            [Frame(str(words), float(s), float(line)) for words, s, line in one["frames"]] for one in record["busy"]
+        ],
         in_flight={str(kind): [float(age_s) for age_s in ages_s] for kind, ages_s in in_flight.items()},
         silence_s=float(record.get("silence_s", 0.0)),
         stack=stack,
@@ -96,20 +106,17 @@ def _pulse(record: Any, stack: list[str]) -> Pulse:
 
 
 def _stack(path: Path) -> list[str]:
-    """Of the thread that was running; empty while heartbeats come."""
+    """Of the first thread that does not wait, innermost first; empty while heartbeats come."""
     if not path.is_file():
         return []
     with path.open("rb") as file:
-        lines = file.read(MAX_STACK).decode(errors="replace").splitlines()
-    current = [n for n, line in enumerate(lines) if line.startswith("Current thread")]
-    chosen = lines[current[-1] + 1 :] if current else []
-    found = []
-    for line in chosen:
-        if not (match := _STACK_LINE.search(line)):
-            break
-        source = Path(match["file"])
-        found.append(f"{match['name']} ({source.parent.name}/{source.name}:{match['line']})")
-    return found
+        text = file.read(MAX_STACK).decode(errors="replace")
+    for thread in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
+        found = [(match["name"], Path(match["file"]), match["line"]) for match in _STACK_LINE.finditer(thread)]
+        own = any(file.name == "heartbeat.py" for _, file, _ in found)
+        if found and not own and (found[0][0], found[0][1].name) not in IDLE:
+            return [f"{name} ({file.parent.name}/{file.name}:{line})" for name, file, line in found]
+    return []
 
 
 def why_silent(pulse: Pulse) -> str:
@@ -132,16 +139,16 @@ def why_silent(pulse: Pulse) -> str:
 def _stuck(pulse: Pulse) -> Iterator[tuple[float, str]]:
     """Threads that have long been in one place: in one line, or in one function that goes round."""
     for frames in pulse.threads:
-        held = [one for one in frames if one[1] >= STUCK_S]
+        held = [one for one in frames if one.since_s >= STUCK_S]
         if not held:
             continue
-        words, since_s = held[-1]
-        collective = any("distributed" in name for name, _ in held)
-        if held[-1] is frames[-1]:
+        last = held[-1]
+        if last is frames[-1] and last.line_since_s >= STUCK_S:
+            collective = any("distributed" in one.words for one in held)
             how = "waiting for other ranks" if collective else "waiting" if _idle(pulse) else "computing"
-            yield since_s, f"{how} in {words}"
+            yield last.line_since_s, f"{how} in {last.words}"
         else:
-            yield since_s, f"going round in {words}"
+            yield last.since_s, f"going round in {last.words}"
 
 
 def _idle(pulse: Pulse) -> bool:

@@ -53,7 +53,7 @@ EXPECTED = {
     "held": r"stuck in native code that holds the interpreter, for \S+, called at hold \(.*:7\)",
     "waiting": r"waiting in wait \(.*:10\) for \S+",
     "blocked": r"waiting in wait \(.*:10\) for \S+",
-    "round": r"going round in go_round \(.*:17\) for \S+",
+    "round": r"going round in go_round \(.*:1[67]\) for \S+",
     "stopped": r"stopped by a signal",
     "idle": r"using no CPU",
 }
@@ -121,7 +121,7 @@ def test_the_run_in_one_sentence(tmp_path: Path) -> None:
     found = liveness(tmp_path)
     assert (found.text, found.is_stuck) == ("3 processes answer; in flight: 1 x train, 2 x generate", False)
     _beat(logs, "controller", in_flight={"train": [72.0]}, silence_s=70.0)
-    stuck = [["step (t.py:3)", 71.0], ["all_reduce (distributed/distributed_c10d.py:9)", 71.0]]
+    stuck = [["step (t.py:3)", 71.0, 71.0], ["all_reduce (distributed/distributed_c10d.py:9)", 71.0, 71.0]]
     _beat(logs, "trainer", cpu_percent=0.0, busy=[{"thread": "trainer", "frames": stuck}])
     found = liveness(tmp_path)
     assert found.is_stuck
@@ -129,7 +129,9 @@ def test_the_run_in_one_sentence(tmp_path: Path) -> None:
         "nothing has ended for 1m10s: the loop waits for trainer (1 x 1m12s). Silent: trainer, "
         f"process {os.getpid()}, is waiting for other ranks in all_reduce (distributed/distributed_c10d.py:9) for 1m11s"
     )
-    _beat(logs, "controller", busy=[{"thread": "main", "frames": [["reply (my_env.py:7)", 31.0]]}], cpu_percent=0.0)
+    _beat(
+        logs, "controller", busy=[{"thread": "main", "frames": [["reply (my_env.py:7)", 31.0, 31.0]]}], cpu_percent=0.0
+    )
     assert "the controller" in liveness(tmp_path).text and "waiting in reply (my_env.py:7)" in liveness(tmp_path).text
     _beat(logs, "controller", place="another host", time=time.time() - 40)
     assert liveness(tmp_path).text.startswith(f"the controller, process {os.getpid()}, is stuck in native code")
