@@ -28,6 +28,7 @@ from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResu
 from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
 
 if TYPE_CHECKING:
+    from agentgym.cli.loops import run_loop, services
     from agentgym.cli.script import evaluate, sft, train
 
 __version__ = "0.1.0"
@@ -74,6 +75,8 @@ __all__ = [
     "hookimpl",
     "metric",
     "reward",
+    "run_loop",
+    "services",
     "sft",
     "tool",
     "train",
@@ -86,4 +89,8 @@ def __getattr__(name: str) -> object:
         from agentgym.cli import script
 
         return getattr(script, name)
+    if name in ("run_loop", "services"):
+        from agentgym.cli import loops
+
+        return getattr(loops, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

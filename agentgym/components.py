@@ -146,8 +146,14 @@ def find(kind: ComponentKind, name: str) -> type:
 
 def name_of(kind: ComponentKind, value: object) -> str:
     """By which name a recipe chooses this component: ours by name, all others by import path."""
-    path = f"{type(value).__module__}:{type(value).__qualname__}"
-    return next((name for name, own in SEAMS[kind].builtin.items() if own == path), path)
+    module, name = type(value).__module__, type(value).__qualname__
+
+    def is_its(path: str) -> bool:
+        """Also where a package offers what one of its modules defines."""
+        place, _, inner = path.partition(":")
+        return inner == name and f"{module}.".startswith(f"{place}.")
+
+    return next((own for own, path in SEAMS[kind].builtin.items() if is_its(path)), f"{module}:{name}")
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from agentgym.actors.hosts import HostsConfig
 from agentgym.actors.launchers import Launcher
 from agentgym.agents import Agent
 from agentgym.components import SEAMS, ComponentKind, component, find
@@ -133,6 +134,7 @@ class Recipe:
     generator: GeneratorConfig = GeneratorConfig()
     weights: WeightsConfig = WeightsConfig()
     launcher: Launcher = component("launchers", "local")
+    hosts: HostsConfig = HostsConfig()
     eval: EvalConfig = EvalConfig()
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()

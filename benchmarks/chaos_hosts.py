@@ -25,11 +25,10 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from hosts.namespaces import NamespaceHost, namespaces  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from benchmarks.chaos import HEADER, KINDS, MAX_RESUMES, MOMENTS, SETTINGS, Cell, Result, Run, ended, judge, tail  # noqa: E402
+from tests.hosts.namespaces import NamespaceHost, namespaces  # noqa: E402
 
 PORT = 26600
 AWAY_S = 5.0  # of a host that was killed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentgym import yaml
-from agentgym.components import SEAMS, find
+from agentgym.components import SEAMS, find, name_of
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry, PluginStatus, hookimpl
@@ -189,7 +189,8 @@ def test_checking_components_finds_those_that_can_not_be_used(their_module: str)
 @pytest.mark.parametrize("kind", SEAMS)
 def test_our_own_components_pass_the_checks_of_a_third_partys(kind: str) -> None:
     for name in SEAMS[kind].builtin:  # type: ignore[index]
-        assert find(kind, name)() is not None  # type: ignore[arg-type]
+        made = find(kind, name)()  # type: ignore[arg-type]
+        assert name_of(kind, made) == name  # type: ignore[arg-type]
 
 
 def test_a_class_is_a_loss_only_by_inheriting() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import runpy
 import signal
@@ -20,10 +21,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True, help="identifies the process in a list of processes")
     parser.add_argument("--log")
+    parser.add_argument("--folder", help="to work in, where there is one of that name")
     parser.add_argument("--host", metavar="ADDRESS", help="serve it as a host, until the standard input ends")
     arguments = parser.parse_args()
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if arguments.folder:
+        with contextlib.suppress(OSError):
+            os.chdir(arguments.folder)
     if arguments.log:  # everything that this process prints, Python or not
         descriptor = os.open(arguments.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, 1)

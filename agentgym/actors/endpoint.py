@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple, cast
 
+from agentgym.actors.network import free_port, meet_at
 from agentgym.actors.process_id import ProcessId
 from agentgym.actors.replies import Answer
 from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
@@ -99,6 +100,16 @@ class LifecycleActor(Actor):
     async def agentgym_lasts(self) -> None:
         """Waits as long as the actor lives: its caller is told of a death."""
         await asyncio.Event().wait()
+
+    @endpoint
+    async def agentgym_port(self, address: str) -> int:
+        """A free one at an address of this process's host, for a rank 0 at which the others meet."""
+        return free_port(address)
+
+    @endpoint
+    async def agentgym_meet(self, address: str, port: int) -> None:
+        """Set the variables by which torch.distributed finds rank 0."""
+        os.environ.update(meet_at(address, port))
 
     @endpoint
     async def start(self) -> None:

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+ROLES = ("trainer", "reference", "generator", "")
+"""By which a recipe's `hosts` place processes."""
 
 
 class OptionValues(TypedDict, total=False):
     """What `ServiceActor.options` takes; see ActorOptions."""
 
     procs: int
-    hosts: int | None
+    hosts: str
     with_gpus: bool
     gpus: tuple[int, ...]
     num_replicas: int
@@ -27,14 +30,16 @@ class OptionValues(TypedDict, total=False):
 class ActorOptions:
     """Where an actor runs.
 
-    procs: processes of one replica. hosts: None or 1, one of the launcher's. mesh_name: names the processes.
+    procs: processes of one replica. hosts: of what they are a part, by which `Hosts` places them: trainer, reference,
+    generator; empty is any. mesh_name: names the processes. torchrun: they get the variables that torchrun would set.
+    gpus_per_process: where the GPUs are those of another host, which gives them out itself. logged: to files.
     with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
     with share_gpus; empty leaves what this process sees. peer_gpus: visible after its own, to copy from.
     environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
     """
 
     procs: int = 1
-    hosts: int | None = None
+    hosts: str = ""
     with_gpus: bool = False
     gpus: tuple[int, ...] = ()
     share_gpus: bool = False
@@ -43,6 +48,9 @@ class ActorOptions:
     mesh_name: str | None = None
     threads: int = 1
     environment_by_rank: tuple[Mapping[str, str], ...] = ()
+    torchrun: bool = False
+    gpus_per_process: int = 1
+    logged: bool = True
     imports: tuple[str, ...] = ()
     start_timeout_s: float = 300.0
 
@@ -51,8 +59,10 @@ class ActorOptions:
             raise UserError(
                 f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
             )
-        if self.hosts not in (None, 1):
-            raise UserError(f"hosts is {self.hosts}; an actor runs on one host so far, give None or 1")
+        if self.hosts not in ROLES:
+            raise UserError(
+                f"hosts is {self.hosts!r}; give of what the actor is a part.{nearest(str(self.hosts), ROLES)}"
+            )
         if self.gpus and len(self.gpus) < self.procs * self.num_replicas:
             raise UserError(
                 f"gpus {self.gpus} are too few for {self.num_replicas} replicas of {self.procs} processes; "
@@ -61,15 +71,23 @@ class ActorOptions:
         if self.environment_by_rank and len(self.environment_by_rank) != self.procs:
             raise UserError(f"{len(self.environment_by_rank)} environments for {self.procs} processes")
 
-    def environment(self, rank: int) -> dict[str, str]:
-        """The environment variables of the process with this rank."""
+    def environment(self, rank: int, local_rank: int | None = None, gpus: tuple[int, ...] = ()) -> dict[str, str]:
+        """The environment variables of the process with this rank.
+
+        local_rank: on its host; None where all are on one. gpus: of its host, for this process; empty: the options'.
+        """
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads))
         variables["TOKENIZERS_PARALLELISM"] = "false"
         if not self.with_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
+        elif gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         elif self.gpus:
             own = self.gpus if self.share_gpus or self.procs == 1 else self.gpus[rank : rank + 1]
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, dict.fromkeys((*own, *self.peer_gpus))))
+        if self.torchrun:
+            local = rank if local_rank is None else local_rank
+            variables |= {"RANK": str(rank), "WORLD_SIZE": str(self.procs), "LOCAL_RANK": str(local)}
         if self.environment_by_rank:
             variables.update(self.environment_by_rank[rank])
         return variables

@@ -13,22 +13,26 @@ import re
 import select
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import psutil
 
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
+from agentgym.actors.hosts import Host, HostKeeper
+from agentgym.actors.network import LOOPBACK
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_id import ProcessId
 from agentgym.actors.replies import Answer
-from agentgym.actors.runtime import ActorError, Runtime
+from agentgym.actors.runtime import ActorError, ProcMesh, Runtime
 from agentgym.errors import InfraError
 
 log = logging.getLogger(__name__)
 
 LOG_TAIL_BYTES = 2000
 KILL_WAIT_S = 5.0
+LOST_STOP_S = 1.0  # for processes of a lost host, which will not answer
 _ENDED = re.compile(r"Terminal\(\w+ \{ (signal|exit_code): (\d+)")  # of a process, in Monarch's words
 A = TypeVar("A", bound=LifecycleActor)
 R = TypeVar("R")
@@ -41,42 +45,123 @@ class ProcessDied(InfraError):
     """A process or its actor died; its request may be made again elsewhere."""
 
 
-class ProcessGroup(Generic[A]):
-    """One actor on `options.procs` processes of one of the launcher's hosts.
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The processes of a group on one host."""
 
-    The kernel reports a death on this host at once (through a pidfd), so no call waits for a dead process; a process
-    elsewhere is neither watched nor killed by its number, and Monarch reports its death. An error that the
-    actor's own code raises goes to the caller and never counts as a death.
+    host: Host
+    mesh: ProcMesh
+    actor: Any
+    procs: int
+    gpus: set[int]
+
+    def leave(self, losing: Callable[[str], None]) -> None:
+        self.host.processes -= self.procs
+        self.host.taken -= self.gpus
+        self.host.losing.discard(losing)
+
+
+class ProcessGroup(Generic[A]):
+    """One actor on `options.procs` processes of one or several of the launcher's hosts.
+
+    The kernel reports a death on this host at once (through a pidfd), so no call waits for a dead process. Elsewhere
+    its host's keeper does the same there, Monarch reports deaths too, and a host that is lost takes its processes
+    with it. An error that the actor's own code raises goes to the caller and never counts as a death.
     """
 
     def __init__(
-        self, runtime: Runtime, name: str, actor_class: type[A], args: tuple[object, ...], options: ActorOptions
+        self,
+        runtime: Runtime,
+        name: str,
+        actor_class: type[A],
+        args: tuple[object, ...],
+        options: ActorOptions,
+        on: Host | None = None,
     ) -> None:
+        """on: the host; None: options.hosts say it."""
         self.name = name
         self.processes: list[ProcessId] = []  # by rank
         self._actor_class = actor_class
+        self._args = args
+        self._options = options
+        self._on = on
         self._runtime = runtime
+        self._parts: list[_Part] = []
+        self._ranks: list[Any] = []  # the actor of each
+        self._far: set[asyncio.Task[None]] = set()  # one for each process elsewhere, until it has ended
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with the reason once any of the processes is dead or given up."""
         self._exited = asyncio.Event()  # every process
         self._stopping = False
         self._title = f"{name}#{next(_titles)}"
-        self._mesh = runtime.spawn(
-            name, title=self._title, procs=options.procs, environment=options.environment, imports=options.imports
-        )
-        self._actor = self._mesh.spawn(name, actor_class, *args)
-        alone = options.procs == 1
-        self._ranks = [self._actor] if alone else [self._actor.slice(procs=rank) for rank in range(options.procs)]
 
     async def start(self, *, timeout_s: float) -> None:
-        """Wait for the processes, then for the actor's own `start` on each of them.
+        """Start the processes, then wait for the actor's own `start` on each of them.
 
-        Raises what `start` raised, or ProcessDied.
+        Raises what `start` raised, or ProcessDied, or InfraError where all hosts are lost.
         """
+        options = self._options
+        if self._on is not None:
+            self._spawn([self._on])
+        else:
+            self._spawn(await self._runtime.hosts.place(options.hosts, options.procs, timeout_s=timeout_s))
         self._watch(await self._probe(timeout_s))
-        self._actor.agentgym_lasts.call().as_asyncio().add_done_callback(self._on_fault)
+        for part in self._parts:
+            part.actor.agentgym_lasts.call().as_asyncio().add_done_callback(self._on_fault)
+        if options.torchrun:
+            await self._meet(timeout_s)
         await self.call(LifecycleActor.start, timeout_s=timeout_s)
+
+    def _spawn(self, hosts: Sequence[Host]) -> None:
+        options, each = self._options, self._options.procs // len(hosts)
+        for index, host in enumerate(hosts):
+            first = index * each
+            gpus = self._gpus_of(host, each)
+
+            def environment(rank: int, first: int = first, gpus: Sequence[tuple[int, ...]] = gpus) -> dict[str, str]:
+                return options.environment(rank, rank - first, gpus[rank - first])
+
+            mesh = self._runtime.spawn(
+                self.name,
+                hosts=host,
+                title=self._title,
+                procs=each,
+                first_rank=first,
+                environment=environment,
+                imports=options.imports,
+                logged=options.logged,
+            )
+            part = _Part(host, mesh, mesh.spawn(self.name, self._actor_class, *self._args), each, set().union(*gpus))
+            self._parts.append(part)
+            self._ranks += [part.actor] if each == 1 else [part.actor.slice(procs=rank) for rank in range(each)]
+            host.losing.add(self.give_up)
+            if host.lost:
+                self.give_up(f"host {host.name} is lost: {host.lost}")
+
+    def _gpus_of(self, host: Host, procs: int) -> list[tuple[int, ...]]:
+        """For each process there; empty where the options or this process's own view decide."""
+        options = self._options
+        if not options.with_gpus or options.gpus or host.keeper is None or not host.gpus:
+            return [()] * procs
+        taken = host.take_gpus(procs * options.gpus_per_process)
+        each = options.gpus_per_process
+        own = [taken[rank * each : (rank + 1) * each] for rank in range(procs)]
+        return [taken] * procs if options.share_gpus else own
+
+    async def _meet(self, timeout_s: float) -> None:
+        """Rank 0 says where the others find it."""
+        first = self._parts[0].host
+        address = LOOPBACK if len(self._parts) == 1 else first.address or LOOPBACK
+        body = pickle.dumps((address,), pickle.HIGHEST_PROTOCOL)
+        asked = self._runtime.ask(self._ranks[0], "agentgym_port", body)
+        (port,) = await self._until("agentgym_port", [asked], Answer.value, timeout_s)
+        await self.call(LifecycleActor.agentgym_meet, address, port, timeout_s=timeout_s)
+
+    @property
+    def hosts(self) -> list[Host]:
+        """Where its processes are; empty before `start`."""
+        return [part.host for part in self._parts]
 
     @property
     def pids(self) -> list[int]:
@@ -113,8 +198,9 @@ class ProcessGroup(Generic[A]):
         """Call an endpoint that never raises, without waiting for an answer."""
         name = endpoint_name(self._actor_class, method)
         if not self.dead.done():
-            with contextlib.suppress(RuntimeError):
-                getattr(self._actor, name).broadcast(*args)
+            for part in self._parts:
+                with contextlib.suppress(RuntimeError):
+                    getattr(part.actor, name).broadcast(*args)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
         """End every process: through Monarch, then by SIGKILL if it hangs or takes too long."""
@@ -125,7 +211,8 @@ class ProcessGroup(Generic[A]):
             with contextlib.suppress(Exception):
                 await self.call(LifecycleActor.finish, timeout_s=timeout_s)
         self.give_up("stopped")
-        await self._runtime.stop(self._mesh, timeout_s=timeout_s)
+        stops = ((part, LOST_STOP_S if part.host.lost else timeout_s) for part in self._parts)
+        await asyncio.gather(*(self._runtime.stop(part.mesh, timeout_s=limit_s) for part, limit_s in stops))
         if not self.processes:  # stopped before its first answer
             self._watch(_children(self._title))
         if self._pidfds and not await self._all_exited(KILL_WAIT_S):
@@ -134,14 +221,37 @@ class ProcessGroup(Generic[A]):
             await self._all_exited(KILL_WAIT_S)
         for rank in list(self._pidfds):
             self._unwatch(rank)
+        await self._end_elsewhere()
+        for part in self._parts:
+            part.leave(self.give_up)
+        self._parts.clear()
+
+    async def _end_elsewhere(self) -> None:
+        """Of the processes on other hosts, kill what is left; on a lost host once that is back."""
+        if self._far:
+            await asyncio.wait(self._far, timeout=KILL_WAIT_S if not any(p.host.lost for p in self._parts) else 0)
+        left = [task for task in self._far if not task.done()]
+        for task in left:
+            task.cancel()
+        for rank, process in enumerate(self.processes if left else ()):
+            host = self._host_of(rank)
+            if host.lost:
+                host.leftovers.append(process)
+            elif host.keeper is not None:
+                with contextlib.suppress(InfraError):
+                    await host.keeper.kill(process)
+
+    def _host_of(self, rank: int) -> Host:
+        return self._parts[rank // self._parts[0].procs].host
 
     async def _probe(self, timeout_s: float) -> list[ProcessId]:
         """Asks in Monarch's own way, which says when a process does not start."""
         try:
-            asked = self._actor.probe.call().as_asyncio()
-            asked.add_done_callback(lambda late: late.cancelled() or late.exception())  # else asyncio logs a late one
-            (infos,) = await self._until("probe", [asked], list, timeout_s)
-            return [info.process for _, info in infos]
+            asked = [part.actor.probe.call().as_asyncio() for part in self._parts]
+            for one in asked:
+                one.add_done_callback(lambda late: late.cancelled() or late.exception())  # else asyncio logs a late one
+            parts = await self._until("probe", asked, list, timeout_s)
+            return [info.process for infos in parts for _, info in infos]
         except InfraError:
             raise
         except ActorError as error:
@@ -205,6 +315,10 @@ class ProcessGroup(Generic[A]):
         self.processes = processes
         for rank, process in enumerate(processes):
             if not process.is_here:
+                if (keeper := self._host_of(rank).keeper) is not None:
+                    task = asyncio.create_task(self._watch_elsewhere(rank, keeper), name=f"{self._title} {rank}")
+                    self._far.add(task)
+                    task.add_done_callback(self._far.discard)
                 continue
             try:
                 self._pidfds[rank] = descriptor = process.open()
@@ -212,6 +326,14 @@ class ProcessGroup(Generic[A]):
                 self._on_exit(rank)
             else:
                 asyncio.get_running_loop().add_reader(descriptor, self._on_exit, rank)
+
+    async def _watch_elsewhere(self, rank: int, keeper: HostKeeper) -> None:
+        with contextlib.suppress(InfraError):  # the host is lost, or its agent: Monarch's reports are left
+            how = await keeper.ended(self.processes[rank])
+            if not self._stopping:
+                where = f"of {self.name} on host {self._host_of(rank).name}"
+                reason = f"process {self.processes[rank].pid} (rank {rank}) {where} died: {how}"
+                self.give_up(_with_tail(reason, self._runtime.log_path(self.name, rank)))
 
     def _unwatch(self, rank: int) -> None:
         descriptor = self._pidfds.pop(rank)

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import importlib
-import itertools
 import logging
 import os
 import sys
@@ -17,9 +16,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from agentgym.actors.launchers import CHILD_MODULE, LaunchedHost, Launcher, LocalLauncher
+from agentgym.actors.hosts import Host, Hosts, HostsConfig
+from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
 from agentgym.actors.replies import Answer, Replies
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand
 from monarch._src.actor.endpoint import EndpointProperty as EndpointProperty  # noqa: E402
 from monarch.actor import Actor as Actor  # noqa: E402
 from monarch.actor import ActorError as ActorError  # noqa: E402
-from monarch.actor import Channel, HostMesh, MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
+from monarch.actor import Channel, MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
 from monarch.actor import ProcMesh as ProcMesh  # noqa: E402
 from monarch.actor import concurrent_endpoint as concurrent_endpoint  # noqa: E402
 
@@ -113,16 +113,23 @@ class Runtime:
     """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
 
     log_dir: where each process appends what it prints; None leaves it on this process's terminal.
-    launcher: gives the hosts on which they are spawned, group by group in turn. patience_s: for how long one that is
-    silent counts as alive, as long as the kernel reports no death: the longest deadline of its calls.
+    launcher: gives the hosts on which they are spawned. places: who is on which of them; by default each group is
+    where the fewest are. patience_s: for how long one that is silent counts as alive, as long as the kernel reports
+    no death: the longest deadline of its calls. See `open_runtime` for hosts elsewhere.
     Several may follow one another in one process; Monarch itself ends with the interpreter.
     """
 
     def __init__(
-        self, *, log_dir: Path | None = None, launcher: Launcher | None = None, patience_s: float = 600.0
+        self,
+        *,
+        log_dir: Path | None = None,
+        launcher: Launcher | None = None,
+        places: HostsConfig | None = None,
+        patience_s: float = 600.0,
     ) -> None:
         self._log_dir = log_dir
         self._launcher = launcher or LocalLauncher()
+        self._places = places or HostsConfig()
         self._patience_s = patience_s
         self._meshes: dict[int, ProcMesh] = {}  # by id()
         self._stack = AsyncExitStack()
@@ -135,9 +142,8 @@ class Runtime:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         port, receiver = Channel.open()
         self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
-        hosts = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
-        meshes = [host.mesh if isinstance(host, LaunchedHost) else host for host in hosts]
-        self._hosts: Iterator[HostMesh] = itertools.cycle(meshes)
+        launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
+        self.hosts = Hosts(launched, self._places)
         _open_runtimes.append(self)
         return self
 
@@ -153,31 +159,43 @@ class Runtime:
         self,
         name: str,
         *,
+        hosts: str | Host = "",
         title: str | None = None,
         procs: int = 1,
+        first_rank: int = 0,
         environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
         imports: Sequence[str] = (),
+        logged: bool = True,
     ) -> ProcMesh:
-        """Start processes on the next host; returns at once.
+        """Start processes on one host; returns at once. Raises InfraError when all that they may be on are lost.
 
-        title: appears in the processes' command line; None uses the name.
+        hosts: the host, or of what they are a part (trainer, generator, …), which chooses it; empty is any.
+        title: appears in the processes' command line; None uses the name. first_rank: of those on this host.
         environment: by rank; set before the interpreter starts, which CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS need.
-        imports: modules that every process imports before its first actor (patches).
+        imports: modules that every process imports before its first actor (patches). logged: to a file of their own.
         """
+        if isinstance(hosts, str):
+            found = self.hosts.choose(hosts, procs)
+            if not found:
+                raise InfraError(f"every host that {name} may be on is lost")
+            hosts = found[0]
 
         def command(point: Point) -> BootstrapCommand:
-            rank = point["procs"]
-            path = self.log_path(name, rank)
+            rank = first_rank + point["procs"]
+            path = self.log_path(name, rank) if logged else None
             started = default_bootstrap_cmd().with_env(dict(environment(rank)))
-            started.args = ["-m", CHILD_MODULE, "--name", title or name, *(["--log", str(path)] if path else [])]
+            # Elsewhere a path means the same file only from the same folder.
+            where = ("--folder", str(Path.cwd()), *(("--log", str(path)) if path else ()))
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *where]
             return started
 
-        mesh = next(self._hosts).spawn_procs(
+        mesh = hosts.mesh.spawn_procs(
             per_host={"procs": procs},
             name=name,
             bootstrap=partial(import_modules, imports) if imports else None,
             bootstrap_command=command,
         )
+        hosts.processes += procs
         self._meshes[id(mesh)] = mesh
         return mesh
 

@@ -18,6 +18,7 @@ from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.import_path import import_path_of
+from agentgym.recipe import Recipe
 from agentgym.rewards import RewardFunction
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter, Reporter
@@ -100,6 +101,13 @@ def evaluate(
     made = RunFolder.create(settings.logging.evals_dir, name or new_name(policy, settings), numbered=not name)
     with made as folder, contextlib.closing(shown):
         return run_evaluation(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
+
+
+def recipe_of(given: Mapping[str, object] | str) -> Recipe:
+    """From a file, or from sections as `train` takes them. Raises UserError."""
+    base, where = read_recipe(given if isinstance(given, str) else None)
+    sections = {} if isinstance(given, str) else given
+    return _settings(base, where, sections, ())[0]
 
 
 def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:

@@ -49,6 +49,8 @@ class GeneratorService:
         self._settings = settings or service_settings(config)
         self._options = ActorOptions(
             num_replicas=config.replicas,
+            hosts="generator",
+            gpus_per_process=config.engine.gpus_per_replica,
             with_gpus=config.device != "cpu",
             gpus=config.gpus,
             peer_gpus=peer_gpus,

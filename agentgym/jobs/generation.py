@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym.actors.runtime import Runtime
 from agentgym.generators.select import settle_engine, why_not_native
 from agentgym.generators.service import GeneratorService
+from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.places import settle_generators
 from agentgym.models.architecture import read_architecture
 from agentgym.recipe import Recipe
@@ -23,8 +23,7 @@ async def started_generators(
 ) -> AsyncIterator[GeneratorService]:
     """They answer inside; afterwards all that was started is gone. name: of the run, for its weights' place."""
     async with AsyncExitStack() as stack:
-        runtime = Runtime(log_dir=log_dir, launcher=recipe.launcher, patience_s=recipe.patience_s)
-        await stack.enter_async_context(runtime)
+        runtime = await stack.enter_async_context(runtime_of(recipe, log_dir.parent, model_path, reporter.note))
         store = await recipe.weights.open(name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")

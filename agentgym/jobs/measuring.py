@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from agentgym.actors.runtime import Runtime
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.places import settle_places
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
@@ -55,8 +55,7 @@ async def measure_rates(recipe: Recipe, scratch: Path, reporter: Reporter, regis
     async with AsyncExitStack() as stack:
         gym = await Gym.open(alone, model_path, registry, reporter, training=True)
         stack.push_async_callback(gym.close)
-        runtime = Runtime(log_dir=scratch / "logs", launcher=alone.launcher, patience_s=alone.patience_s)
-        await stack.enter_async_context(runtime)
+        runtime = await stack.enter_async_context(runtime_of(alone, scratch, model_path, reporter.note))
         store = await alone.weights.open("measure", runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase("starting one generator replica and one trainer")

@@ -46,6 +46,8 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
 
     Raises UserError where it does not fit, with the numbers and what would.
     """
+    if machine is None and recipe.launcher.transport():
+        return recipe  # each host gives out its own GPUs
     wanted = wanted_of(recipe, model)
     placement = place(wanted, machine or this_machine())
     if recipe.trainer.check_memory or not placement.seats:
@@ -65,7 +67,7 @@ def on_gpus(recipe: R, placement: Placement) -> R:
 
 def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
     """As `settle_places`, for generators alone. model: None is one whose memory cannot be estimated."""
-    if model is None:
+    if model is None or recipe.launcher.transport():
         return recipe
     wanted = Wanted(model=model, trainer=None, generator=recipe.generator)
     placement = place(wanted, this_machine())

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from agentgym.actors.runtime import Runtime
 from agentgym.errors import UserError, nearest
 from agentgym.evals.replay import StepAgain, compare_step, judge_again
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.credit import find_teacher, make_credit
+from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.metrics import loop_metrics, rollout_metrics
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
@@ -194,8 +194,7 @@ async def trainer_processes(
         critic=recipe.advantage.needs_critic,
     )
     async with AsyncExitStack() as stack:
-        runtime = Runtime(log_dir=scratch / "logs", launcher=recipe.launcher, patience_s=recipe.patience_s)
-        await stack.enter_async_context(runtime)
+        runtime = await stack.enter_async_context(runtime_of(recipe, scratch, Path(model_path), reporter.note))
         trainer, reference = TrainerClient(setup, runtime=runtime), None
         stack.push_async_callback(trainer.close)
         await trainer.start()

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
@@ -17,6 +16,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.collecting import Lessons, collect, load_lessons
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends
 from agentgym.jobs.evaluate import evaluate
+from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.places import settle_places
 from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.sft_config import SftRecipe
@@ -133,10 +133,8 @@ class SftJob:
         async with AsyncExitStack() as stack:
             self._open_sinks(stack)
             await stack.enter_async_context(watched(self.activity))
-            runtime = Runtime(
-                log_dir=self.folder.path / "logs", launcher=recipe.launcher, patience_s=recipe.trainer.step_timeout_s
-            )
-            await stack.enter_async_context(runtime)
+            opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
+            runtime = await stack.enter_async_context(opening)
             self.reporter.phase(f"starting {recipe.trainer.procs} trainer process(es)")
             self.trainer = TrainerClient(self._setup(), runtime=runtime)
             stack.push_async_callback(self.trainer.close)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from agentgym.actors.hosts import HostsConfig
 from agentgym.actors.launchers import Launcher
 from agentgym.agents import Agent
 from agentgym.components import component
@@ -88,6 +89,7 @@ class SftRecipe:
     generator: GeneratorConfig = GeneratorConfig()
     weights: WeightsConfig = WeightsConfig()
     launcher: Launcher = component("launchers", "local")
+    hosts: HostsConfig = HostsConfig()
     eval: EvalConfig = EvalConfig()
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()
@@ -102,6 +104,11 @@ class SftRecipe:
             raise ValueError("sft.oracle_tasks needs an environment that solves them: set env.name")
         if self.loss.needs_reference:
             raise ValueError("loss needs a reference model, which runs beside reinforcement learning only")
+
+    @property
+    def patience_s(self) -> float:
+        """The longest deadline of a call to a process of the training."""
+        return self.trainer.step_timeout_s
 
     def playing(self, model: ModelConfig) -> Recipe:
         """The recipe by which another model of this run plays."""

@@ -19,6 +19,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
@@ -160,9 +161,8 @@ class TrainJob:
         self._open_sinks()
         stack.enter_context(rare_collections())
         await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
-        logs = self.folder.path / "logs"
-        runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
-        await stack.enter_async_context(runtime)
+        opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
+        runtime = await stack.enter_async_context(opening)
         store = await recipe.weights.open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TypeVar, TypeVarTuple
 
 from agentgym.actors.endpoint import Endpoint
@@ -15,7 +14,6 @@ from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.store import WeightStore
 
-HOST = "127.0.0.1"
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
@@ -45,7 +43,7 @@ class TrainerClient:
 
     async def start(self) -> None:
         """Start the processes and build the engine. Raises UserError for a model that can't be trained."""
-        options = trainer_options(self._setup.trainer, self._store)
+        options = trainer_options(self._setup.trainer, self._store, self._name)
         self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
         try:
             await self._group.start(timeout_s=self._timeout_s)
@@ -77,26 +75,15 @@ class TrainerClient:
         return self._group
 
 
-def trainer_options(config: TrainerConfig, store: WeightStore | None) -> ActorOptions:
-    """Where the trainer's processes run, with the variables that torchrun would set."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = str(probe.getsockname()[1])  # it was free a moment ago
-    shared = {
-        "WORLD_SIZE": str(config.procs),
-        "LOCAL_WORLD_SIZE": str(config.procs),
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": port,
-        "GLOO_SOCKET_IFNAME": "lo",  # otherwise gloo resolves the host name, which fails on many laptops
-    }
+def trainer_options(config: TrainerConfig, store: WeightStore | None, hosts: str = "trainer") -> ActorOptions:
+    """Where the trainer's processes run. hosts: trainer or reference."""
     return ActorOptions(
         procs=config.procs,
+        hosts=hosts,
         with_gpus=config.device != "cpu",
         gpus=config.gpus,
         share_gpus=True,
         threads=config.threads,
-        environment_by_rank=tuple(
-            shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(config.procs)
-        ),
+        torchrun=True,
         imports=() if store is None else store.process_imports,
     )

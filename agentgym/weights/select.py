@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentgym.errors import UserError
 from agentgym.weights.config import StoreConfig
 from agentgym.weights.store import WeightStore
 
@@ -14,10 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemoryConfig(StoreConfig):
-    """Files in this host's shared memory, which readers map."""
+    """Files in a host's shared memory, which readers map; every further host fetches each version once."""
 
     async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
         from agentgym.weights.shared_memory import SharedMemoryStore
+
+        if runtime is not None and runtime.hosts.elsewhere:
+            from agentgym.weights.host_cache import HostCacheStore
+
+            return await HostCacheStore.open(run, keep=keep, runtime=runtime)
 
         return SharedMemoryStore(run, keep=keep)
 
@@ -29,6 +35,11 @@ class CudaIpcConfig(StoreConfig):
     gpu_memory = True
 
     async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
+        if runtime is not None and runtime.hosts.elsewhere:
+            raise UserError(
+                "weights.store is cuda_ipc, which works within one host; with several take shared_memory, which "
+                "each host fills once, or torchstore"
+            )
         from agentgym.weights.cuda_ipc import CudaIpcStore
 
         return CudaIpcStore(run, keep=keep)

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import errno
-import json
-import logging
 import os
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.actors.process_id import ProcessId
+from agentgym.actors import owned_folder
+from agentgym.actors.owned_folder import PREFIX
 from agentgym.errors import InfraError
 from agentgym.models.safetensors import WeightFile, write_tensors
-from agentgym.weights.store import delete_old
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-log = logging.getLogger(__name__)
-
 ROOT = Path("/dev/shm")
-PREFIX = "agentgym-"
-OWNER_FILE = "owner.json"
 HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
 
 
 def sweep(root: Path = ROOT) -> list[Path]:
-    """Remove the folders of runs whose owner is dead, which only SIGKILL leaves; returns them."""
-    removed = []
-    for folder in root.glob(f"{PREFIX}*"):
-        try:
-            owner = ProcessId(**json.loads((folder / OWNER_FILE).read_text()))
-        except (OSError, ValueError, TypeError):
-            continue  # not ours, or just being made
-        if owner.is_gone:
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
-            log.info("removed %s, left by process %d", folder, owner.pid)
-    return removed
+    """Remove the folders of runs whose owner is dead; returns them."""
+    return owned_folder.sweep(root)
 
 
 class SharedMemoryStore:
@@ -63,8 +46,7 @@ class SharedMemoryStore:
         self._keep = keep
         self._owns = True
         self._header_bytes = HEADER_BYTES
-        self.folder.mkdir(mode=0o700)
-        (self.folder / OWNER_FILE).write_text(json.dumps(asdict(ProcessId.of(os.getpid()))))
+        owned_folder.claim(self.folder)
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_owns": False}
@@ -78,7 +60,7 @@ class SharedMemoryStore:
             with temporary.open("w+b") as file:
                 self._header_bytes = write_tensors(file, weights, header_bytes=self._header_bytes)
             temporary.rename(path)
-            await delete_old(self, self._keep)
+            self._delete_old()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise InfraError(self._full(version, temporary)) from error
@@ -98,7 +80,15 @@ class SharedMemoryStore:
         self._path(version).unlink(missing_ok=True)
 
     async def versions(self) -> list[int]:
+        return self._here()
+
+    def _here(self) -> list[int]:
         return sorted(int(path.stem) for path in self.folder.glob(f"*{self.suffix}"))
+
+    def _delete_old(self) -> None:
+        if self._keep is not None:
+            for version in self._here()[: -self._keep]:
+                self._path(version).unlink(missing_ok=True)
 
     async def close(self) -> None:
         if self._owns:

@@ -45,8 +45,8 @@ def test_each_replica_gets_its_own_gpus() -> None:
 def test_invalid_options_are_refused() -> None:
     with pytest.raises(UserError, match=r"gpus \(0,\) are too few for 2 replicas"):
         ActorOptions(num_replicas=2, with_gpus=True, gpus=(0,))
-    with pytest.raises(UserError, match="hosts is 2; an actor runs on one host"):
-        ActorOptions(hosts=2)
+    with pytest.raises(UserError, match=r"hosts is 'trainr'; give of what .* Did you mean 'trainer'"):
+        ActorOptions(hosts="trainr")
     with pytest.raises(UserError, match="procs 0"):
         ActorOptions(procs=0)
 

@@ -14,6 +14,7 @@ from counting import Counting
 from waiting import LONG_S
 
 from agentgym.actors.endpoint import ProcessInfo
+from agentgym.actors.hosts import Hosts, HostsConfig
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.process_id import ProcessId
@@ -39,6 +40,7 @@ class FakeRuntime:
     def __init__(self, process: ProcessId, log: Path) -> None:
         self.probe, self.agentgym_lasts = FakeEndpoint(), FakeEndpoint()
         self.probe.answer.set_result([("rank 0", ProcessInfo(process=process))])
+        self.hosts = Hosts([self], HostsConfig())  # type: ignore[list-item]
         self.refuses = False
         self._log = log
 

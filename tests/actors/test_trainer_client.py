@@ -49,7 +49,6 @@ def test_the_processes_get_what_torchrun_would_give_them() -> None:
     options = trainer_options(TrainerConfig(procs=2, gpus=(3, 5)), None)
     first, second = (options.environment(rank) for rank in range(2))
     assert (first["RANK"], second["RANK"], first["WORLD_SIZE"]) == ("0", "1", "2")
-    assert first["MASTER_PORT"] == second["MASTER_PORT"]
     assert first["CUDA_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "3,5"
 
 

@@ -74,6 +74,7 @@ class Lab:
 
     root: Path
 
+    small = SMALL
     recipe = staticmethod(small_recipe)
     processes = staticmethod(run_processes)
     reporter = RecordingReporter

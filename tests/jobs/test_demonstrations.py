@@ -103,7 +103,11 @@ def test_arguments_that_are_too_deep_to_write_are_a_fault(renderer: ChatRenderer
     row = {"messages": [TALK[0], {**CALL, "tool_calls": calls}]}
     collection = Collection(max_skipped_share=1.0)
     collection.found.append(Found(demonstration=read_row(json.dumps(row), "here")))
-    assert write_all(collection, renderer, 4096) == [] and collection.faults[0].startswith("here: ")
+    written = write_all(collection, renderer, 4096)
+    if written:  # newer Pythons write what Python 3.11 does not
+        assert renderer.tokenizer.decode(written[0][0].token_ids).count("[" * 900) == 1 and not collection.faults
+        return
+    assert written == [] and collection.faults[0].startswith("here: ")
 
 
 def test_a_row_may_contain_separators_that_end_no_line(tmp_path: Path) -> None:

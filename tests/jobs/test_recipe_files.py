@@ -115,10 +115,12 @@ def test_mistakes_in_torchforges_names_are_explained(tmp_path: Path, text: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "command"), [("apps.grpo.main", "train"), ("apps.sft.main", "sft")])
-def test_torchforges_way_to_start_is_a_command_of_ours(module: str, command: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "command"), [("apps.grpo.main", "apps.grpo.main"), ("apps.sft.main", "agentgym sft")]
+)
+def test_torchforges_way_to_start_is_a_program_of_ours(module: str, command: str) -> None:
     words = [sys.executable, "-m", module, "--config", "gone.yaml", "services.trainer.procs=2"]
     done = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 2 and "no config file 'gone.yaml'" in done.stderr
     helped = subprocess.run([*words[:3], "--help"], cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert f"agentgym {command}" in helped.stdout
+    assert command in helped.stdout

@@ -1,0 +1,140 @@
+"""The hosts of a run: which parts of it are on which, and which hosts are lost at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from agentgym.actors.launchers import LaunchedHost
+from agentgym.actors.process_id import ProcessId
+from agentgym.errors import InfraError, UserError, nearest
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsConfig:
+    """Who is on which of the launcher's hosts, by name; empty is any of them.
+
+    trainer: its processes are divided among these, in equal parts; with fewer processes than hosts the rest stand by.
+    The reference model is there too. generator: replicas are divided among these. lost_after_s: a host that says
+    nothing for so long counts as lost, and what ran there is started elsewhere, or there once it is back.
+    """
+
+    trainer: tuple[str, ...] = ()
+    generator: tuple[str, ...] = ()
+    start_timeout_s: float = 120.0
+    lost_after_s: float = 30.0
+    max_clock_skew_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if min(self.start_timeout_s, self.lost_after_s, self.max_clock_skew_s) <= 0:
+            raise ValueError("hosts.start_timeout_s, lost_after_s and max_clock_skew_s must be above 0")
+
+
+class HostKeeper(Protocol):
+    """Acts on a host that is elsewhere."""
+
+    async def ended(self, process: ProcessId) -> str:
+        """Returns once the process has ended, and says how. Raises InfraError when that can't be known."""
+
+    async def kill(self, process: ProcessId) -> None: ...
+
+    async def serve(self, folder: str, token: str) -> int:
+        """Make the folder, have its files be fetched by who knows the token, and return the port."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Host:
+    """address: where the other hosts reach it; empty for one of this machine. gpus: those it has.
+
+    keeper: None for a host of this machine, whose processes the kernel reports. lost: why, while it is.
+    """
+
+    name: str
+    mesh: HostMesh
+    again: Callable[[], Awaitable[HostMesh]] | None = None
+    address: str = ""
+    gpus: tuple[int, ...] = ()
+    keeper: HostKeeper | None = None
+    lost: str = ""
+    processes: int = 0  # that are meant to run there
+    taken: set[int] = field(default_factory=set)  # GPUs
+    leftovers: list[ProcessId] = field(default_factory=list)  # to be killed when it is back
+    losing: set[Callable[[str], None]] = field(default_factory=set)
+    """Called with the reason when it is lost."""
+
+    def take_gpus(self, number: int) -> tuple[int, ...]:
+        """The lowest that nobody has. Raises UserError when there are too few."""
+        free = [gpu for gpu in self.gpus if gpu not in self.taken][:number]
+        if len(free) < number:
+            raise UserError(
+                f"host {self.name} has {len(self.gpus)} GPUs, of which {len(free)} are free, and {number} are asked "
+                "for; name more hosts in `hosts`, or start fewer processes"
+            )
+        self.taken.update(free)
+        return tuple(free)
+
+
+class Hosts:
+    """All hosts of a run."""
+
+    def __init__(self, launched: Sequence[HostMesh | LaunchedHost], config: HostsConfig) -> None:
+        """Raises UserError for a name in the config that no host has."""
+        named = [
+            one if isinstance(one, LaunchedHost) else LaunchedHost(name=f"host{index}", mesh=one)
+            for index, one in enumerate(launched)
+        ]
+        self.all = [Host(name=one.name, mesh=one.mesh, again=one.again) for one in named]
+        self.config = config
+        self._back = asyncio.Event()
+        known = [host.name for host in self.all]
+        for role, names in (("trainer", config.trainer), ("generator", config.generator)):
+            for name in names:
+                if name not in known:
+                    raise UserError(f"hosts.{role} has {name!r}; the launcher has no such host.{nearest(name, known)}")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether any is on another machine."""
+        return any(host.keeper is not None for host in self.all)
+
+    def of(self, role: str) -> list[Host]:
+        """Those that a part of the run may be on."""
+        names = {"trainer": self.config.trainer, "reference": self.config.trainer, "generator": self.config.generator}
+        wanted = names.get(role) or ()
+        return [host for name in wanted for host in self.all if host.name == name] or list(self.all)
+
+    async def place(self, role: str, procs: int, *, timeout_s: float) -> list[Host]:
+        """The hosts for a group of processes, an equal number on each; waits while all that it may be on are lost.
+
+        Raises InfraError when none came back in time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (found := self.choose(role, procs)):
+                    self._back.clear()
+                    await self._back.wait()
+        except TimeoutError:
+            lost = "; ".join(f"{host.name}: {host.lost}" for host in self.of(role))
+            raise InfraError(f"no host for the {role or 'process'} came back within {timeout_s:g} s ({lost})") from None
+        return found
+
+    def choose(self, role: str, procs: int) -> list[Host]:
+        """As `place`, now; empty where all are lost."""
+        alive = [host for host in self.of(role) if not host.lost]
+        if role in ("trainer", "reference") and self.config.trainer:
+            return alive[: max((n for n in range(1, len(alive) + 1) if procs % n == 0), default=0)]
+        return sorted(alive, key=lambda host: host.processes)[:1]
+
+    def lose(self, host: Host, reason: str) -> None:
+        host.lost = reason
+        for losing in list(host.losing):
+            losing(f"host {host.name} is lost: {reason}")
+
+    def found(self, host: Host) -> None:
+        host.lost = ""
+        self._back.set()

@@ -1,0 +1,264 @@
+"""The services of a run, for a loop of one's own: what samples, plays, scores, trains, and moves weights.
+
+Each is called by its methods: `await services.trainer.train_step(groups)`. `Call` has the other ways of asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentgym.evals.play import EvalResult
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import settle_engine
+from agentgym.generators.service import GeneratorService
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.calls import Call
+from agentgym.jobs.credit import find_teacher
+from agentgym.jobs.ending import checkpoint_name
+from agentgym.jobs.engines import EngineRoom, Engines
+from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.measure import measure
+from agentgym.jobs.metrics import rollout_metrics
+from agentgym.jobs.places import settle_places
+from agentgym.models.architecture import read_architecture
+from agentgym.models.resolve import resolve_model
+from agentgym.recipe import Recipe
+from agentgym.rl.advantages import assign_advantages
+from agentgym.rollout.chat import ChatRenderer
+from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import TaskStream
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import Reporter
+from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.learner import TitanLearner
+from agentgym.trainer.reference import ReferenceModel
+from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was sampled for one prompt. completion: its tokens, their log-probabilities, and the weights' versions."""
+
+    text: str
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+
+
+class GeneratorCalls:
+    """The generators: all replicas at one version of the weights."""
+
+    def __init__(self, service: GeneratorService, renderer: ChatRenderer, recipe: Recipe) -> None:
+        self._service, self._renderer, self._recipe = service, renderer, recipe
+        self.generate = Call(self._generate)
+        self.update_weights = Call(service.update_weights)
+        self.get_version = Call(self._version)
+        self.get_metrics = Call(service.metrics)
+
+    @property
+    def config(self) -> GeneratorConfig:
+        return self._recipe.generator
+
+    async def _generate(
+        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
+    ) -> list[Said]:
+        """n completions of a prompt, which is a user's words or token ids.
+
+        sampling: by default as in the recipe; with a seed, completion i gets the seed + i.
+        """
+        rollout = self._recipe.rollout
+        ids = self._renderer.prompt([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else tuple(prompt)
+        how = sampling or SamplingParams(
+            max_tokens=rollout.max_turn_tokens,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+        )
+        each = [how if how.seed is None else replace(how, seed=how.seed + i) for i in range(n)]
+        return list(await asyncio.gather(*(self._say(ids, one) for one in each)))
+
+    async def _say(self, ids: tuple[int, ...], sampling: SamplingParams) -> Said:
+        completion = await self._service.generate(GenerateRequest(prompt_ids=ids, sampling=sampling))
+        return Said(text=self._renderer.text(completion.completion_ids), prompt_ids=ids, completion=completion)
+
+    async def _version(self) -> int:
+        return self._service.version
+
+
+class EnvironmentCalls:
+    """Plays the environment's tasks with the generators, and scores what was played."""
+
+    def __init__(self, gym: Gym, player: EpisodePlayer, recipe: Recipe) -> None:
+        self._player, self._recipe = player, recipe
+        self._monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
+        self.environment = gym.environment
+        self.play_episode = Call(self._play_episode)
+        self.play_group = Call(self._play_group)
+
+    async def _play_episode(self, task: Task, *, seed: int = 0, episode_id: str = "episode") -> Episode:
+        """Raises nothing for what breaks: the episode's outcome and error say it."""
+        episode = await self._player.play(task, episode_id=episode_id, seed=seed)
+        self._monitor.add(episode)
+        return episode
+
+    async def _play_group(self, task: Task, group_id: int, *, size: int | None = None) -> Group:
+        """`size` episodes of one task, with their advantages; by default loop.group_size of them.
+
+        Raises InfraError when too large a share of the last episodes was lost to broken infrastructure.
+        """
+        loop = self._recipe.loop
+        group = await play_group(
+            self._player, task, group_id=group_id, size=size or loop.group_size, run_seed=loop.seed
+        )
+        for episode in group.episodes:
+            self._monitor.add(episode)
+        assign_advantages(group, self._recipe.advantage)
+        return group
+
+
+class DatasetCalls:
+    """The training tasks, endless. observe: tells a sampler that learns which tasks have signal."""
+
+    def __init__(self, stream: TaskStream) -> None:
+        self.stream = stream
+        self.sample = Call(stream.draw)
+
+    def observe(self, group: Group) -> None:
+        self.stream.observe(group)
+
+
+class RewardCalls:
+    """The recipe's rewards, for episodes that were not played here; `environment` scores its own."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.score = Call(scorer.score)
+        self.score_group = Call(scorer.score_group)
+
+
+class ReferenceCalls:
+    """The policy as it was at the start: forward(samples) gives each token's log-probability, [L] a sample."""
+
+    def __init__(self, model: ReferenceModel) -> None:
+        self.forward = Call(model.forward)
+
+
+class TrainerCalls:
+    """The trainer. train_step takes groups, and asks reference, teacher and critic where loss or advantage need them.
+
+    Those who do that themselves give samples to forward_backward, which adds their gradient, and call optimizer_step.
+    """
+
+    def __init__(self, learner: TitanLearner, client: TrainerClient, recipe: Recipe) -> None:
+        self._learner, self._client, self._recipe = learner, client, recipe
+        self.train_step = Call(learner.step)
+        self.push_weights = Call(learner.publish)
+        self.forward_backward = Call(self._forward_backward)
+        self.optimizer_step = Call(self._optimizer_step)
+        self.clear_gradients = Call(self._clear_gradients)
+        self.logprobs = Call(self._logprobs)
+        self.get_status = Call(self._status)
+
+    async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
+        return await self._client.call(TitanTrainer.forward_backward, samples)
+
+    async def _optimizer_step(self) -> dict[str, float]:
+        return await self._client.call(TitanTrainer.optimizer_step)
+
+    async def _clear_gradients(self) -> None:
+        await self._client.call(TitanTrainer.clear_gradients)
+
+    async def _logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return await self._client.call(TitanTrainer.logprobs, samples)
+
+    async def _status(self) -> TrainerStatus:
+        return await self._client.call(TitanTrainer.get_status)
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """What a loop is made of. All of them hold version 0 of the weights; reference: None where the loss needs none."""
+
+    recipe: Recipe
+    folder: RunFolder
+    reporter: Reporter
+    engines: Engines
+    dataset: DatasetCalls
+    environment: EnvironmentCalls
+    rewards: RewardCalls
+    generator: GeneratorCalls
+    trainer: TrainerCalls
+    reference: ReferenceCalls | None
+
+    @classmethod
+    def of(cls, engines: Engines, recipe: Recipe, folder: RunFolder, reporter: Reporter) -> Services:
+        gym = engines.gym
+        stream = recipe.task_sampler.stream(gym.environment, recipe.loop.seed, 0, in_flight=recipe.loop.num_slots)
+        return cls(
+            recipe=recipe,
+            folder=folder,
+            reporter=reporter,
+            engines=engines,
+            dataset=DatasetCalls(stream),
+            environment=EnvironmentCalls(gym, engines.player, recipe),
+            rewards=RewardCalls(gym.scorer),
+            generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
+            trainer=TrainerCalls(engines.learner, engines.trainer, recipe),
+            reference=None if engines.reference is None else ReferenceCalls(engines.reference),
+        )
+
+    def record(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+        """Into the run's folder, and shown: metrics, and the episodes that were trained."""
+        episodes = [episode for group in groups for episode in group.episodes]
+        found = {**rollout_metrics(episodes), **metrics}
+        self.folder.append_metrics(step, found)
+        if self.recipe.logging.save_episodes:
+            self.folder.save_groups(step, list(groups))
+        self.reporter.step(step, self.recipe.loop.steps, found)
+
+    async def evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
+        """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder."""
+        engines, name = self.engines, checkpoint_name(step)
+        return await measure(
+            engines.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
+        )
+
+    async def save(self, step: int) -> Path:
+        """A checkpoint that `agentgym eval` reads. Returns its folder."""
+        target = self.folder.checkpoint_dir(step)
+        await self.engines.trainer.call(TitanTrainer.save, str(target / "trainer"))
+        await self.engines.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        return target
+
+
+@asynccontextmanager
+async def opened(
+    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry
+) -> AsyncIterator[Services]:
+    """Start them all; on any end they are gone when this returns. folder: of the run, open for writing.
+
+    Raises UserError before anything is started for what the user must fix; InfraError for what broke.
+    """
+    model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
+    engine = settle_engine(recipe.generator, str(model_path), reporter.note)
+    recipe = settle_places(replace(recipe, generator=engine), read_architecture(model_path), reporter.note)
+    teacher = find_teacher(recipe, model_path, folder.path)
+    check_sampling(recipe)
+    async with AsyncExitStack() as stack:
+        gym = await Gym.open(recipe, model_path, registry, reporter, training=True)
+        stack.push_async_callback(gym.close)
+        room = EngineRoom(
+            recipe=recipe,
+            folder=folder,
+            reporter=reporter,
+            gym=gym,
+            stack=stack,
+            model_path=model_path,
+            teacher=teacher,
+        )
+        yield Services.of(await room.start(), recipe, folder, reporter)

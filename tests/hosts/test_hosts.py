@@ -1,0 +1,110 @@
+"""Who is on which host, what is refused before anything starts, and weights that each host fetches once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentgym.actors.file_server import fetch, serve_files
+from agentgym.actors.host_agent import HostInfo
+from agentgym.actors.host_care import check_host
+from agentgym.actors.hosts import Host, Hosts, HostsConfig
+from agentgym.actors.launchers import LaunchedHost
+from agentgym.actors.network import LOOPBACK, meet_at
+from agentgym.errors import InfraError, UserError
+from agentgym.weights.host_cache import HostCacheStore, Source
+from agentgym.weights.shared_memory import SharedMemoryStore
+
+
+def three(**places: tuple[str, ...]) -> Hosts:
+    meshes = [LaunchedHost(name=name, mesh=object()) for name in ("a", "b", "c")]
+    return Hosts(meshes, HostsConfig(**places))  # type: ignore[arg-type]
+
+
+def names(hosts: list[Host]) -> str:
+    return "".join(host.name for host in hosts)
+
+
+def test_a_trainer_is_divided_among_its_hosts_in_equal_parts() -> None:
+    hosts = three(trainer=("b", "c"))
+    assert [names(hosts.choose("trainer", procs)) for procs in (1, 2, 3, 4)] == ["b", "bc", "b", "bc"]
+    hosts.lose(hosts.all[1], "gone")
+    assert names(hosts.choose("trainer", 4)) == "c" == names(hosts.choose("reference", 1))
+
+
+def test_replicas_go_where_the_fewest_are_and_never_to_a_lost_host() -> None:
+    hosts = three(generator=("a", "c"))
+    chosen = ""
+    for _ in range(3):
+        [host] = hosts.choose("generator", 1)
+        host.processes += 1
+        chosen += host.name
+    assert chosen == "aca"
+    hosts.lose(hosts.all[2], "gone")
+    assert names(hosts.choose("generator", 1)) == "a"
+
+
+async def test_a_group_waits_for_a_host_to_come_back() -> None:
+    hosts = three(generator=("a",))
+    told: list[str] = []
+    hosts.all[0].losing.add(told.append)
+    hosts.lose(hosts.all[0], "it has said nothing for 9 s")
+    assert told == ["host a is lost: it has said nothing for 9 s"]
+    with pytest.raises(InfraError, match=r"no host for the generator .* \(a: it has said nothing for 9 s\)"):
+        await hosts.place("generator", 1, timeout_s=0.01)
+    placing = asyncio.create_task(hosts.place("generator", 1, timeout_s=60))
+    await asyncio.sleep(0)
+    hosts.found(hosts.all[0])
+    assert names(await placing) == "a"
+
+
+def test_gpus_are_given_out_by_their_host_and_come_back() -> None:
+    host = replace(three().all[0], gpus=(0, 1, 2))
+    assert host.take_gpus(2) == (0, 1)
+    with pytest.raises(UserError, match="host a has 3 GPUs, of which 1 are free, and 2 are asked for"):
+        host.take_gpus(2)
+    host.taken -= {0}
+    assert host.take_gpus(2) == (0, 2)
+
+
+def test_what_does_not_fit_is_refused_with_the_hosts_name() -> None:
+    with pytest.raises(UserError, match=r"hosts.trainer has 'd'; the launcher has no such host. .*a, b, c"):
+        three(trainer=("d",))
+    info = HostInfo.of_this(LOOPBACK)
+    check_host("a", info, 29.0, 30.0)
+    with pytest.raises(UserError, match="the clock of host a is 31 s behind this machine's"):
+        check_host("a", info, -31.0, 30.0)
+    other = replace(info, versions=info.versions | {"torch": "2.9.0"})
+    with pytest.raises(UserError, match=r"host a has torch 2\.9\.0 and this machine 2"):
+        check_host("a", other, 0.0, 30.0)
+
+
+def test_ranks_of_one_host_meet_on_its_loopback_interface() -> None:
+    found = meet_at(LOOPBACK, 1234)
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["GLOO_SOCKET_IFNAME"]) == (LOOPBACK, "1234", "lo")
+
+
+async def test_a_host_fetches_a_version_once_and_only_with_the_token(tmp_path: Path) -> None:
+    publisher = SharedMemoryStore("run", root=tmp_path)
+    here = tmp_path / "other host"
+    here.mkdir()
+    server = await serve_files(publisher.folder, "secret")
+    async with server:
+        source = Source("a", LOOPBACK, server.sockets[0].getsockname()[1])
+        store = HostCacheStore(here, keep=2, sources=[source], token="secret")
+        for version in range(3):
+            await publisher.put(version, [("w", torch.full((1000,), float(version)))])
+            assert torch.equal(dict(await store.get(version))["w"], torch.full((1000,), float(version)))
+        assert await store.versions() == [0, 1, 2] and sorted(path.stem for path in here.glob("*.safet*")) == ["1", "2"]
+        with pytest.raises(KeyError, match=r"no weights of version 7; the hosts hold \[0, 1, 2\]"):
+            await store.get(7)
+        with pytest.raises(FileNotFoundError):
+            await asyncio.to_thread(
+                fetch, LOOPBACK, source.port, "guessed", "2.safetensors", tmp_path / "got", timeout_s=9
+            )
+    await publisher.close()
+    assert torch.equal(dict(await store.get(2))["w"], torch.full((1000,), 2.0))  # its own copy

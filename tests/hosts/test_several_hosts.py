@@ -1,0 +1,68 @@
+"""Whole programs on hosts with their own network, processes and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.namespaces import NamespaceHost, namespaces, why_unavailable
+
+pytestmark = [pytest.mark.hostile, pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "none")]
+TESTS = Path(__file__).parents[1]
+
+
+async def lend(hosts: list[NamespaceHost], folder: Path) -> None:
+    for host in hosts:
+        (folder / f"{host.name}.log").touch()
+        await host.start("agentgym", "host", output=folder / f"{host.name}.log")
+    while not all("waiting" in (folder / f"{host.name}.log").read_text() for host in hosts):
+        await asyncio.sleep(0.05)
+
+
+async def test_ranks_on_two_hosts_compute_what_they_do_on_one(tmp_path: Path) -> None:
+    async with namespaces(2) as hosts:
+        await lend(hosts, tmp_path)
+        path = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+        program = (TESTS / "hosts" / "ranks_program.py", tmp_path, "host0", "host1")
+        done = await hosts[0].run("python", *program, environment=path)
+        assert done.code == 0, done.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["host0,host1"] == found["host0"] and len(set(found["host0"])) > 3
+
+
+async def test_a_run_on_three_hosts_trains_and_leaves_nothing(tmp_path: Path) -> None:
+    async with namespaces(3) as hosts:
+        await lend(hosts, tmp_path)
+        given = (
+            "launcher={name: attach, machines: [host0, host1, host2]}",
+            "hosts={trainer: [host1], generator: [host0, host2]}",
+            *("env.options.levels=[1]", "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4"),
+            *("eval.at_end=false", "logging.sinks=[]", f"logging.runs_dir={tmp_path / 'runs'}"),
+        )
+        words = [word for setting in given for word in ("--set", setting)]
+        done = await hosts[0].run("agentgym", "train", "--env", "math", *words)
+        assert done.code == 0, done.output
+        assert "not encrypted" in done.output and "step 2/2" in done.output
+        assert [(await host.run("ls", "/dev/shm")).output for host in hosts] == ["", "", ""]
+
+
+async def test_hosts_that_can_not_take_part_are_named_before_anything_starts(tmp_path: Path) -> None:
+    async with namespaces(2, private=("/srv",)) as hosts:
+        await lend(hosts, tmp_path)
+
+        async def refused(*given: str) -> str:
+            words = [word for setting in given for word in ("--set", setting)]
+            done = await hosts[0].run("agentgym", "train", "--env", "math", *words)
+            assert done.code == 2, done.output
+            return done.output
+
+        two = "launcher={name: attach, machines: [host0, host1]}"
+        assert "host host1 does not see what this machine writes to /srv" in await refused(
+            two, "logging.runs_dir=/srv/runs"
+        )
+        closed = "launcher={name: attach, machines: ['host1:99'], wait_s: 0.1}"
+        assert "host host1 does not answer on port 99" in await refused(closed, f"logging.runs_dir={tmp_path}")

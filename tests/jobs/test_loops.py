@@ -1,0 +1,84 @@
+"""A loop of one's own over the services trains as the built-in one does."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import agentgym
+from agentgym.cli.loops import run_loop
+from agentgym.jobs.calls import Call
+from agentgym.jobs.train import train
+from agentgym.runs.folder import RunFolder, RunStatus
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ["--env.name=math", "--env.options.levels=[1]", "--loop.max_staleness=0", "--generator.replicas=1"]
+COMPARED = ("train/loss", "train/grad_norm", "train/tokens", "train/entropy")
+
+
+async def test_a_call_asks_one_or_all() -> None:
+    async def one(word: str, times: int = 1) -> str:
+        return word * times
+
+    async def every(word: str, times: int = 1) -> list[str]:
+        return [word * times, word]
+
+    alone, replicated = Call(one), Call(one, every)
+    for call in (alone, replicated):
+        assert [await call("a", times=2), await call.route("a"), await call.call_one("b")] == ["aa", "a", "b"]
+    assert await alone.fanout("a") == await alone.call_all("a") == ["a"]
+    assert await replicated.fanout("a", 2) == await replicated.call_all("a", 2) == ["aa", "a"]
+
+
+def test_a_program_of_ones_own_explains_itself_and_mistakes(capsys, tmp_path: Path) -> None:
+    main = runpy.run_path(str(ROOT / "tests" / "data" / "smallest_loop.py"))["main"]
+    assert run_loop(main, ["--help"]) == 0
+    assert "give the generators the new weights" in capsys.readouterr().out
+    assert run_loop(main, ["--loop.stepz=3"]) == 2
+    assert "Did you mean 'loop.steps'" in capsys.readouterr().err
+    assert run_loop(main, [*SETTINGS, "--dry-run", f"--logging.runs_dir={tmp_path}"]) == 0
+    assert "Nothing was started" in capsys.readouterr().out and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.hostile
+def test_the_loop_of_apps_grpo_trains_as_the_built_in_one(lab, tmp_path: Path) -> None:
+    grpo = runpy.run_module("apps.grpo.main")["grpo"]
+    recipe = lab.recipe(*[word.removeprefix("--") for word in SETTINGS], "loop.steps=2")
+    with closing(lab.new_run(recipe)) as built_in:
+        asyncio.run(train(recipe, built_in, lab.reporter()))
+        wanted = [[row.metrics[key] for key in COMPARED] for row in built_in.read_metrics()]
+    small = [f"--{word}" for word in lab.small]
+    assert run_loop(grpo, [*small, *SETTINGS, "--loop.steps=2", f"--logging.runs_dir={tmp_path / 'own'}"]) == 0
+    [path] = (tmp_path / "own").iterdir()
+    own = RunFolder.open(path)
+    assert own.status().status is RunStatus.DONE and own.checkpoint_steps() == [2]
+    found = [[row.metrics[key] for key in COMPARED] for row in own.read_metrics()]
+    assert found == [pytest.approx(row, rel=1e-4) for row in wanted]
+    assert own.episode_steps() == [1, 2] and own.episode_steps(evaluation=True) == [0, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.hostile
+async def test_every_service_answers_under_each_of_its_names_and_what_the_loop_raises_ends_them(lab, tmp_path) -> None:
+    given = [word.removeprefix("--") for word in SETTINGS]
+    recipe = lab.recipe(*given, "loss.kl_coef=0.1", f"logging.runs_dir={tmp_path}")
+    with pytest.raises(RuntimeError, match="mine"):
+        async with agentgym.services(recipe, name="all") as services:
+            task = await services.dataset.sample()
+            group = await services.environment.play_group(task, 0, size=4)
+            services.dataset.observe(group)
+            assert len(group.episodes) == 4 and all(len(episode.turns) == 1 for episode in group.episodes)
+            [said] = await services.generator.generate.route("1 + 1 =")
+            assert said.text == services.engines.gym.renderer.text(said.completion.completion_ids)
+            assert len(await services.generator.generate("1 + 1 =", n=2)) == 2
+            assert await services.generator.get_version.fanout() == [0]
+            assert services.reference is not None and (await services.trainer.get_status()).step == 0
+            raise RuntimeError("mine")
+    status = RunFolder.open(tmp_path / "all").status()
+    assert status.status is RunStatus.FAILED and "mine" in status.reason
+    assert lab.processes(tmp_path / "all") == []
