@@ -346,21 +346,25 @@ def tail(log: Path) -> Iterator[str]:
         yield f"    {line[:300]}\n"
 
 
+def _part(every: list[tuple[int, Cell]], part: str) -> list[tuple[int, Cell]]:
+    begin, colon, end = part.partition(":")
+    return every[int(begin or 0) : int(end) if end else None] if colon else [every[int(part)]]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--cells", default=":", metavar="FROM:TO")
+    parser.add_argument("--cells", default=":", metavar="FROM:TO,...", help="or single numbers, in the order given")
     parser.add_argument("--only", default="", metavar="WORD,WORD", help="cells that have all of these words")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--append", type=Path, metavar="FILE", help="write the rows there, too")
     parser.add_argument("--together", action="store_true", help="all of them in one run, one after another")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the runs")
     arguments = parser.parse_args()
-    begin, _, end = arguments.cells.partition(":")
-    every = list(enumerate(cells()))[int(begin or 0) : int(end) if end else None]
-    chosen = [
-        (n, cell) for n, cell in every if all(word in str(cell).split() for word in arguments.only.split(",") if word)
-    ]
+    every = list(enumerate(cells()))
+    picked = [one for part in arguments.cells.split(",") for one in _part(every, part)]
+    words = [word for word in arguments.only.split(",") if word]
+    chosen = [(n, cell) for n, cell in picked if all(word in str(cell).split() for word in words)]
     if arguments.list:
         print("\n".join(f"{number:3}  {cell}" for number, cell in chosen))
         return 0
