@@ -35,7 +35,8 @@ async def watched(
     task = asyncio.create_task(_watch(activity, read or Vitals(logs).read, quiet_s), name="watchdog")
 
     def status() -> dict[str, Any]:
-        return {"in_flight": activity.in_flight(), "silence_s": activity.silence_s()}
+        calls = {kind: (len(ages_s), max(ages_s)) for kind, ages_s in activity.in_flight().items()}
+        return {"in_flight": calls, "silence_s": activity.silence_s()}
 
     beating = Heartbeat(logs / f"{CONTROLLER}.beat", CONTROLLER, status=status, held_s=0) if logs else None
     with beating or contextlib.nullcontext():

@@ -24,6 +24,7 @@ STUCK_S = 10.0  # in one place
 BUSY_PERCENT = 5.0  # of one core
 CONTROLLER = "controller"
 MAX_STACK = 2**18  # bytes
+MAX_CALLS = 10**5
 WAITS = {  # kind of activity -> who waits, for whom
     "start": ("the run", "generator and trainer"),
     "generate": ("episodes", "generator"),
@@ -99,7 +100,7 @@ def _pulse(record: Any, stack: list[str]) -> Pulse:
         threads=[
             [Frame(str(words), float(s), float(line)) for words, s, line in one["frames"]] for one in record["busy"]
         ],
-        in_flight={str(kind): [float(age_s) for age_s in ages_s] for kind, ages_s in in_flight.items()},
+        in_flight={str(kind): [float(oldest_s)] * min(int(n), MAX_CALLS) for kind, (n, oldest_s) in in_flight.items()},
         silence_s=float(record.get("silence_s", 0.0)),
         stack=stack,
     )

@@ -115,12 +115,12 @@ def test_the_run_in_one_sentence(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     assert liveness(tmp_path).text == ""
-    _beat(logs, "controller", in_flight={"train": [3.0], "generate": [1.0, 2.0]}, silence_s=3.0)
+    _beat(logs, "controller", in_flight={"train": [1, 3.0], "generate": [2, 2.0]}, silence_s=3.0)
     _beat(logs, "trainer")
     _beat(logs, "generator0")
     found = liveness(tmp_path)
     assert (found.text, found.is_stuck) == ("3 processes answer; in flight: 1 x train, 2 x generate", False)
-    _beat(logs, "controller", in_flight={"train": [72.0]}, silence_s=70.0)
+    _beat(logs, "controller", in_flight={"train": [1, 72.0]}, silence_s=70.0)
     stuck = [["step (t.py:3)", 71.0, 71.0], ["all_reduce (distributed/distributed_c10d.py:9)", 71.0, 71.0]]
     _beat(logs, "trainer", cpu_percent=0.0, busy=[{"thread": "trainer", "frames": stuck}])
     found = liveness(tmp_path)
