@@ -30,9 +30,9 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.chaos import HEADER, KINDS, MAX_RESUMES, MOMENTS, SETTINGS, Cell, Result, Run, ended, judge, tail  # noqa: E402
 from tests.hosts.namespaces import NamespaceHost, namespaces  # noqa: E402
 
-PORT = 26600
 AWAY_S = 5.0  # of a host that was killed
 CUT_S = 20.0
+LOST_S = 30.0
 
 
 def cells() -> list[Cell]:
@@ -50,7 +50,7 @@ def cells() -> list[Cell]:
 
 
 async def lend(host: NamespaceHost, log: Path) -> None:
-    await host.start(sys.executable, "-m", "agentgym.cli.main", "host", "--port", str(PORT), output=log)
+    await host.start(sys.executable, "-m", "agentgym.cli.main", "host", output=log)
 
 
 def process_of(name: str, logs: Path) -> psutil.Process:
@@ -103,8 +103,8 @@ async def drill(cell: Cell, root: Path, seed: int) -> Result:
     async with namespaces(3) as hosts:
         for host in hosts:
             await lend(host, log)
-        machines = ",".join(f"{host.address}:{PORT}" for host in hosts)
-        mine = {"launcher.name": "attach", "launcher.machines": f"[{machines}]", "weights.store": "torchstore"}
+        machines = ",".join(host.address for host in hosts)
+        mine = {"launcher.name": "attach", "launcher.machines": f"[{machines}]", "hosts.lost_after_s": LOST_S}
         words = ["train", "--plain", "--runs-dir", str(path.parent), "--name", "drill"]
         words += [f"{key}={value}" for key, value in {**SETTINGS, **mine}.items()]
         run = Run.start(words, log)
