@@ -151,7 +151,11 @@ class Run:
         self.lines.put(None)
 
     def until(self, line: str, nth: int, timeout_s: float = PATIENCE_S) -> bool:
-        """Whether it said this so often before it ended."""
+        """Whether it says this so often from now on, before it ends."""
+        with contextlib.suppress(queue.Empty):
+            while self.lines.get_nowait() is not None:
+                pass
+            return False
         until_s = time.monotonic() + timeout_s
         while nth:
             try:
@@ -164,12 +168,13 @@ class Run:
         return True
 
     def actor(self, name: str) -> int:
-        """The process of an actor: waits until there is one. Raises LookupError when the run ends first."""
+        """A process of an actor that runs: waits until there is one. Raises LookupError when the run ends first."""
         while self.process.poll() is None:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     words = child.cmdline()
-                    if "--name" in words and words[words.index("--name") + 1].startswith(name):
+                    named = "--name" in words and words[words.index("--name") + 1].startswith(name)
+                    if named and child.status() != psutil.STATUS_STOPPED:
                         return child.pid
             time.sleep(0.005)
         raise LookupError(f"the run ended without a {name}")
@@ -225,7 +230,9 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
     path.parent.mkdir()
     variant = VARIANTS.get(cells[0].victim, {})
     words = ["train", "--plain", "--runs-dir", str(path.parent), "--name", "drill"]
-    words += [f"{key}={value}" for key, value in {**SETTINGS, **variant, **settings}.items()]
+    steps = int(str(settings.get("loop.steps", STEPS if len(cells) == 1 else STEPS * len(cells))))
+    longer = {"loop.steps": steps, "loop.checkpoint_every": steps // 2, "loop.eval_every": steps // 2}
+    words += [f"{key}={value}" for key, value in {**SETTINGS, **longer, **variant, **settings}.items()]
     with contextlib.ExitStack() as stack:
         if cells[0].victim == "disk":
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", path.parent], check=True)
@@ -252,7 +259,7 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
             stack.callback(resumed.end)
             code = resumed.finish()
         result.seconds = time.monotonic() - began
-        result.faults += judge(path, code)
+        result.faults += judge(path, code, steps)
         if result.faults:
             sys.stderr.write(f"{result.row()}\n" + "".join(tail(log)))
     if result.is_good:
@@ -260,14 +267,14 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
     return result
 
 
-def judge(path: Path, code: int | None) -> list[str]:
+def judge(path: Path, code: int | None, steps: int = STEPS) -> list[str]:
     """What is wrong at the end of it all."""
     faults = [] if code == 0 else [f"it is not done: {ended(code)}"]
     if not (path / "status.json").is_file():
         return [*faults, "there is no run"]
     found = audit(path)
     faults += [f"{one.kind}: {one.where}: {one.text}" for one in found.faults]
-    if code == 0 and (found.steps, found.trained) != (STEPS, STEPS * GROUPS * SIZE):
+    if code == 0 and (found.steps, found.trained) != (steps, steps * GROUPS * SIZE):
         faults.append(f"{found.steps} steps trained {found.trained} episodes")
     return faults
 
