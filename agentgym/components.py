@@ -38,6 +38,17 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         {
             "grpo": "agentgym.rl.losses.grpo:Grpo",
             "reinforce": "agentgym.rl.losses.reinforce:Reinforce",
+            "ppo_clip": "agentgym.rl.losses.ppo_clip:PpoClip",
+            "dr_grpo": "agentgym.rl.losses.ppo_clip:DrGrpo",
+            "dapo": "agentgym.rl.losses.ppo_clip:Dapo",
+            "cispo": "agentgym.rl.losses.cispo:Cispo",
+            "gspo": "agentgym.rl.losses.gspo:Gspo",
+            "sapo": "agentgym.rl.losses.sapo:Sapo",
+            "dppo": "agentgym.rl.losses.dppo:Dppo",
+            "tis": "agentgym.rl.losses.corrected:Tis",
+            "mis": "agentgym.rl.losses.corrected:Mis",
+            "decoupled": "agentgym.rl.losses.corrected:Decoupled",
+            "module": "agentgym.rl.losses.module:ModuleLoss",
             "cross_entropy": "agentgym.rl.losses.cross_entropy:CrossEntropy",
         },
     ),
@@ -48,6 +59,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "std_normalized": "agentgym.rl.advantages.episodes:StdNormalized",
             "mean_only": "agentgym.rl.advantages.episodes:MeanOnly",
             "rloo": "agentgym.rl.advantages.episodes:Rloo",
+            "soft_overlong": "agentgym.rl.advantages.overlong:SoftOverlong",
             "per_turn": "agentgym.rl.advantages.turns:PerTurn",
             "gae_turns": "agentgym.rl.advantages.estimation:GaeTurns",
             "gae_tokens": "agentgym.rl.advantages.estimation:GaeTokens",
@@ -131,6 +143,8 @@ def find(kind: ComponentKind, name: str) -> type:
         raise UserError(f"no {seam.noun} {name!r}.{nearest(name, seam.builtin)}")
     base = import_object(seam.base)
     assert isinstance(base, type)
+    if kind == "losses" and ":" in name and _of_torch(path):
+        return find(kind, "module")  # torchforge's form; see `ModuleLoss`
     wanted = f"a {seam.noun}: a frozen dataclass that inherits {seam.base.replace(':', '.')}"
     found = import_class(path, wanted, base)
     parameters = vars(found).get("__dataclass_params__")
@@ -142,6 +156,15 @@ def find(kind: ComponentKind, name: str) -> type:
     if "name" in field_types(found):
         raise UserError(f"{path!r} has a field `name`, by which recipes choose a {seam.noun}; rename it")
     return found
+
+
+def _of_torch(path: str) -> bool:
+    """Whether the path leads to a module of torch; torch is not imported to find out."""
+    try:
+        found = import_object(path)
+    except UserError:
+        return False  # `import_class` says what is wrong
+    return any(base.__module__ == "torch.nn.modules.module" for base in getattr(found, "__mro__", ()))
 
 
 def name_of(kind: ComponentKind, value: object) -> str:

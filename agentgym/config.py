@@ -174,6 +174,8 @@ class _Builder:
             cls = self.find_component(kind, name)
         except UserError as error:
             raise UserError(f"{origin(self.where, path)}: {path}.name: {error}") from error
+        if hasattr(cls, "settings_of") and name not in SEAMS[kind].builtin:  # it stands for what the path names
+            settings = cls.settings_of(name, settings)
         return self.build(cls, settings, path, chosen=name)
 
     def convert(self, hint: object, value: object, path: str) -> object:

@@ -44,6 +44,10 @@ class Stop(StrEnum):
     ERROR = "error"
 
 
+CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)
+"""An episode reached a limit before its end."""
+
+
 class Outcome(StrEnum):
     """What an episode counts as. Only what is scored or invalid enters an advantage."""
 
@@ -363,7 +367,8 @@ class Sample:
 
     All of length L. loss_mask: 1.0 where the policy sampled the token, else 0.0. logprobs: the sampler's,
     0.0 elsewhere. advantages: 0.0 elsewhere. versions: the weights that sampled the token, -1 elsewhere.
-    ref_logprobs: the reference model's, or empty when no reference is used. returns: what a critic learns, or empty.
+    ref_logprobs: the reference model's, or empty when no reference is used. old_logprobs: the trainer's before the
+    first update by the batch, or empty where it makes one only. returns: what a critic learns, or empty.
     Entry t of each refers to token_ids[t]; the first token is never trained.
     """
 
@@ -374,6 +379,7 @@ class Sample:
     advantages: tuple[float, ...]
     versions: tuple[int, ...]
     ref_logprobs: tuple[float, ...] = ()
+    old_logprobs: tuple[float, ...] = ()
     returns: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -381,9 +387,10 @@ class Sample:
         columns = (self.loss_mask, self.logprobs, self.advantages, self.versions)
         if any(len(column) != length for column in columns):
             raise ValueError(f"sample {self.sample_id}: {length} tokens but {[len(c) for c in columns]}")
-        for name, column in (("ref_logprobs", self.ref_logprobs), ("returns", self.returns)):
-            if column and len(column) != length:
-                raise ValueError(f"sample {self.sample_id}: {length} tokens, {len(column)} {name}")
+        for name in ("ref_logprobs", "old_logprobs", "returns"):
+            count = len(getattr(self, name))
+            if count not in (0, length):
+                raise ValueError(f"sample {self.sample_id}: {length} tokens, {count} {name}")
         if length and self.loss_mask[0]:
             raise ValueError(f"sample {self.sample_id}: the first token has no context to be trained on")
 

@@ -89,7 +89,7 @@ def test_a_name_alone_takes_the_defaults_and_becomes_a_section_when_a_setting_is
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("grop", ["no loss 'grop'", "Did you mean 'grpo'?", "cross_entropy, grpo, reinforce"]),
+        ("grop", ["no loss 'grop'", "Did you mean 'grpo'?", "cispo, cross_entropy, dapo"]),
         ("M:Scald", ["does not exist in their_package.losses", "Did you mean 'Scaled'?"]),
         ("M:a.b", ["not an import path", "package.module:Name"]),
         ("their_package.loses:Scaled", ["no module 'their_package.loses'", "Did you mean 'losses'?"]),
@@ -148,7 +148,7 @@ class Plugin:
 def test_a_plugins_loss_is_imported_only_when_a_recipe_chooses_it(their_module: str) -> None:
     registry = PluginRegistry([])
     registry.register(Plugin(scaled=f"{their_module}:Scaled"), "theirs")
-    assert registry.names("losses") == ["cross_entropy", "grpo", "reinforce", "scaled"]
+    assert registry.names("losses") == sorted([*SEAMS["losses"].builtin, "scaled"])
     assert registry.provider("losses", "scaled").name == "theirs"
     assert their_module not in sys.modules
     recipe = build_recipe({"loss": {"name": "scaled", "scale": 2}}, plugins=lambda disabled: registry)
@@ -189,6 +189,8 @@ def test_checking_components_finds_those_that_can_not_be_used(their_module: str)
 @pytest.mark.parametrize("kind", SEAMS)
 def test_our_own_components_pass_the_checks_of_a_third_partys(kind: str) -> None:
     for name in SEAMS[kind].builtin:  # type: ignore[index]
+        if name == "module":  # it needs a path
+            continue
         made = find(kind, name)()  # type: ignore[arg-type]
         assert name_of(kind, made) == name  # type: ignore[arg-type]
 

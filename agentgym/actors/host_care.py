@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 LISTEN_EVERY_S = 2.0
 CALL_S = 30.0
 PROBE_S = 5.0
-AGAIN_S = 20.0  # for a lost host to take a new connection
+AGAIN_S = 60.0  # for a host that is back to start a process
 _numbers = itertools.count()
 
 
@@ -144,16 +144,16 @@ class Keeper:
 
     async def reconnect(self) -> bool:
         """Another agent, on a new connection where the launcher makes one."""
-        before, old = self.host.mesh, self._agent
+        old = self._agent
         try:
             if self.host.lost and self.host.again is not None:
-                self.host.mesh = await asyncio.wait_for(self.host.again(), AGAIN_S)
+                self.host.mesh = await self.host.again()
             self._agent = agent = await self._start(AGAIN_S)
             for folder, (token, port) in self._served.items():
                 await agent.call_one(HostAgent.serve, folder, token, port, timeout_s=CALL_S)
         except Exception as error:
             log.debug("host %s is still away: %s", self.host.name, error)
-            self.host.mesh, self._agent = before, old
+            self._agent = old
             return False
         if old is not None:
             await old.stop(timeout_s=1.0)
@@ -162,7 +162,8 @@ class Keeper:
     async def clean_up(self) -> None:
         """Kill what was left there when the host was lost."""
         while self.host.leftovers:
-            await self.kill(self.host.leftovers.pop())
+            with suppress(InfraError):  # it is gone again
+                await self.kill(self.host.leftovers.pop())
 
     async def ended(self, process: ProcessId) -> str:
         return await self._known().call_one(HostAgent.ended, process, timeout_s=None)

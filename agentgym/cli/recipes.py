@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from agentgym.actors.hosts import HostsConfig
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import FindPlugins, Shell
 from agentgym.commands.text import table_lines
@@ -242,7 +243,7 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
         f"engine {name_of('generator_engines', generator.engine)}",
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
-        f"processes    by the launcher {name_of('launchers', recipe.launcher)}",
+        f"processes    by the launcher {name_of('launchers', recipe.launcher)}{_hosts(recipe.hosts)}",
         f"algorithm    loss {name_of('losses', recipe.loss)}, "
         f"advantage {name_of('advantages', recipe.advantage)}, tasks {name_of('task_samplers', recipe.task_sampler)}",
         f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",
@@ -264,6 +265,11 @@ def _sft_plan(recipe: SftRecipe, of_trainer: str) -> list[str]:
         f"algorithm    loss {name_of('losses', recipe.loss)}, learning rate {recipe.optimizer.lr:g}",
         f"length       {length} of {config.batch_size} conversations",
     ]
+
+
+def _hosts(hosts: HostsConfig) -> str:
+    chosen = (("trainer", hosts.trainer), ("generator", hosts.generator))
+    return "".join(f", {part} on {', '.join(names)}" for part, names in chosen if names)
 
 
 def _place(device: str, gpus: tuple[int, ...]) -> str:

@@ -75,9 +75,9 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "entropy_collapse": Remedy(
         meaning="It says nearly the same in every episode of a group, so there is nothing left to compare.",
-        advice="Lower optimizer.lr, raise loss.clip_high or rollout.temperature, or set loss.kl_coef; continue from "
-        "an earlier checkpoint.",
-        fields=("optimizer.lr", "loss.clip_high", "loss.kl_coef", "rollout.temperature"),
+        advice="Lower optimizer.lr, raise loss.clip_high or rollout.temperature, or set loss.entropy_coef or "
+        "loss.kl_coef; continue from an earlier checkpoint.",
+        fields=("optimizer.lr", "loss.clip_high", "loss.entropy_coef", "loss.kl_coef", "rollout.temperature"),
         metrics=("train/entropy",),
     ),
     "entropy_explosion": Remedy(
@@ -96,8 +96,8 @@ REMEDIES: Mapping[str, Remedy] = {
     "length_explosion": Remedy(
         meaning="Longer is fine where it succeeds more often; where it does not, the loss or a reward pays for length.",
         advice="Compare reward with length in the table of episodes; use loss.aggregation: token_mean or "
-        "fixed_horizon, or a small negative weight for length.",
-        fields=("loss.aggregation", "rewards", "rollout.max_turn_tokens"),
+        "fixed_horizon, advantage.name: soft_overlong, or a small negative weight for length.",
+        fields=("loss.aggregation", "advantage.name", "rewards", "rollout.max_turn_tokens"),
         metrics=("rollout/completion_tokens_mean", "rollout/truncated_share"),
     ),
     "length_collapse": Remedy(
@@ -132,9 +132,17 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "clipped": Remedy(
         meaning="Their gradient is 0: the steps are larger than the clip allows, or the data is too old.",
-        advice="Lower optimizer.lr or loop.max_staleness.",
-        fields=("optimizer.lr", "loop.max_staleness", "loss.clip_high"),
+        advice="Lower optimizer.lr, trainer.epochs or loop.max_staleness. Where staleness is the cause, loss.name: "
+        "decoupled bounds the update alone, and cispo stops no gradient.",
+        fields=("optimizer.lr", "trainer.epochs", "loop.max_staleness", "loss.clip_high", "loss.name"),
         metrics=("train/clip_share",),
+    ),
+    "correction_cut": Remedy(
+        meaning="These samples hardly count, or count wrongly: much of what is played is lost.",
+        advice="Lower loop.max_staleness; give generator.dtype and trainer.dtype the same type; weights of tokens "
+        "(loss.correction: token) are bounded later than those of whole sequences; or raise loss.correction_cap.",
+        fields=("loop.max_staleness", "generator.dtype", "trainer.dtype", "loss.correction", "loss.correction_cap"),
+        metrics=("train/correction_cut_share", "train/correction_mean", "train/mismatch_kl"),
     ),
     "staleness": Remedy(
         meaning="Old samples are another policy's: with a correction learning slows down, without one it reverses.",
@@ -144,8 +152,9 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "kl_growth": Remedy(
         meaning="The policy leaves what the model knew before; language and formats suffer first.",
-        advice="Raise loss.kl_coef or lower optimizer.lr.",
-        fields=("loss.kl_coef", "optimizer.lr"),
+        advice="Raise loss.kl_coef or lower optimizer.lr. Where the policy is better for it, let the reference follow: "
+        "trainer.reference_every.",
+        fields=("loss.kl_coef", "optimizer.lr", "trainer.reference_every"),
         metrics=("train/kl_ref",),
     ),
     "infra_errors": Remedy(

@@ -27,6 +27,7 @@ INVALID = 0.2  # share of episodes that broke the rules, without those that were
 SYNC = 0.2, 1.0  # nats, the largest right after an update: bfloat16 alone gives 0.03 (docs/results.md)
 DRIFT = 0.05, 0.5  # nats a token, k3 of trainer against sampler: one version old it is 0.001 to 0.02
 CLIPPED = 0.3  # share of tokens whose gradient the clip stopped
+UNTRUSTED = 0.3  # share of tokens whose weight against the sampler is beyond the loss's bounds
 KL = 0.5, 2.0  # nats a token, k3 of policy against reference
 STALE = 4.0  # versions in the mean; up to 3 cost nothing that was measured (docs/results.md)
 INFRA = 0.01, 0.1  # share of episodes that infrastructure broke
@@ -193,6 +194,15 @@ def _mismatch(facts: Facts) -> Iterator[Seen]:
     clipped = facts.recent("train/clip_share")
     if clipped is not None and clipped >= CLIPPED:
         yield "clipped", "warning", f"{clipped:.0%} of tokens are clipped"
+    cut = facts.recent("train/correction_cut_share")
+    if cut is not None and cut >= UNTRUSTED:
+        masked = str(facts.config.get("loss.correction", "")).endswith("mask")
+        how = "left out" if masked else "weighed by a bound instead of their ratio"
+        yield (
+            "correction_cut",
+            "warning",
+            f"{cut:.0%} of tokens are {how}: the sampler's policy is too far from the trainer's",
+        )
 
 
 def _no_signal(facts: Facts) -> Iterator[Seen]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from agentgym.rl.ending import unanimous
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
-from agentgym.types import COUNTED_APART, Episode, Group, Outcome, Stop
+from agentgym.types import COUNTED_APART, CUT, Episode, Group, Outcome, Stop
 
 KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity, in every run
 RARE = ("teacher", "critic")  # where there is one
-CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)  # an episode reached a limit before its end
 
 
 @dataclass(slots=True, kw_only=True)

@@ -200,7 +200,7 @@ class TrainJob:
         self.trainer = TrainerClient(setup, store=store, runtime=runtime)
         self.stack.push_async_callback(self.trainer.close)
         if recipe.needs_reference:
-            self.reference = ReferenceModel(setup, runtime=runtime)
+            self.reference = ReferenceModel(self._reference_setup(setup), store=store, runtime=runtime)
             self.stack.push_async_callback(self.reference.close)
         self.credit = make_credit(recipe, setup, self.teacher, runtime)
         asked = [model for model in (self.reference, self.credit.teacher) if model is not None]
@@ -220,6 +220,12 @@ class TrainJob:
         record_start(self.folder, step=step, config=config, machine=machine)
         await self.trainer.call(TitanTrainer.push_weights, step)
         await self.generator.update_weights(step)
+
+    def _reference_setup(self, setup: TrainerSetup) -> TrainerSetup:
+        """A resumed run goes on with the reference model of its checkpoint, where that followed the policy."""
+        position = self.state.position
+        saved = self.folder.checkpoint_dir(position.step if position else 0) / "reference"
+        return replace(setup, model_path=str(saved)) if position and saved.is_dir() else setup
 
     async def _train(self) -> list[Group]:
         """The groups without signal that ended the run before its last step, if some did."""
@@ -364,6 +370,8 @@ class TrainJob:
             with self.gym.activity.doing("save"):
                 await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
                 await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+                if self.reference is not None and self.reference.moves:
+                    await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())

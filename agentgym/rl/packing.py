@@ -26,7 +26,7 @@ class TrainBatch:
     Entry t refers to the prediction of the next token: labels[t] is that token, and loss_mask, logprobs,
     advantages and versions are those of that token. A document's last entry predicts nothing.
     positions: 0 at each document's start; every padding token also has position 0, as a document of its own.
-    sample_index: -1 in padding. ref_logprobs: zeros without has_reference. returns: zeros without has_returns.
+    sample_index: -1 in padding. ref_logprobs, old_logprobs, returns: zeros without has_reference, has_old, has_returns.
     starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
     num_trained_tokens, num_tokens, num_samples: over all rows, also in a part made by `rows`.
     """
@@ -37,6 +37,7 @@ class TrainBatch:
     loss_mask: Tensor
     sampler_logprobs: Tensor
     ref_logprobs: Tensor
+    old_logprobs: Tensor
     advantages: Tensor
     returns: Tensor
     versions: Tensor
@@ -47,6 +48,7 @@ class TrainBatch:
     num_tokens: int
     num_samples: int
     has_reference: bool
+    has_old: bool
     has_returns: bool
 
     @property
@@ -146,8 +148,7 @@ def _fill(
     target_T = starts_S.repeat_interleave(lengths_S) + positions_T
     has_next_T = torch.ones_like(target_T, dtype=torch.bool)
     has_next_T[ends_S - 1] = False
-    has_reference = all(sample.ref_logprobs for sample in samples)
-    has_returns = all(sample.returns for sample in samples)
+    given = {name: all(getattr(s, name) for s in samples) for name in ("ref_logprobs", "old_logprobs", "returns")}
 
     def to_rows(values_T: Tensor, padding: int = 0) -> Tensor:
         rows = torch.full((num_rows * row_length,), padding, dtype=values_T.dtype)
@@ -161,19 +162,21 @@ def _fill(
         values = chain.from_iterable(getattr(sample, name) for sample in samples)
         return torch.tensor(list(values), dtype=dtype)
 
+    def optional(name: str) -> Tensor:
+        return column(name, torch.float32) if given[name] else torch.zeros(len(target_T))
+
     token_ids_T = column("token_ids", torch.int64)
     trained_T = column("loss_mask", torch.float32) != 0
-    reference_T = column("ref_logprobs", torch.float32) if has_reference else torch.zeros(len(target_T))
-    returns_T = column("returns", torch.float32) if has_returns else torch.zeros(len(target_T))
     return TrainBatch(
         token_ids=to_rows(token_ids_T),
         labels=of_next_token(token_ids_T),
         positions=to_rows(positions_T),
         loss_mask=of_next_token(trained_T),
         sampler_logprobs=of_next_token(column("logprobs", torch.float32)),
-        ref_logprobs=of_next_token(reference_T),
+        ref_logprobs=of_next_token(optional("ref_logprobs")),
+        old_logprobs=of_next_token(optional("old_logprobs")),
         advantages=of_next_token(column("advantages", torch.float32)),
-        returns=of_next_token(returns_T),
+        returns=of_next_token(optional("returns")),
         versions=of_next_token(column("versions", torch.int64)),
         sample_index=to_rows(torch.arange(len(samples)).repeat_interleave(lengths_S), padding=-1),
         starts=starts_S,
@@ -181,6 +184,7 @@ def _fill(
         num_trained_tokens=int(trained_T.sum()),
         num_tokens=len(target_T),
         num_samples=len(samples),
-        has_reference=has_reference,
-        has_returns=has_returns,
+        has_reference=given["ref_logprobs"],
+        has_old=given["old_logprobs"],
+        has_returns=given["returns"],
     )

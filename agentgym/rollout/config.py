@@ -13,7 +13,8 @@ class RolloutConfig:
     """max_turns: None leaves it to the environment.
 
     cut_turns: what a turn earns that reached its limit of tokens or time before its end. floor: the least that the
-    rewards can give. score: the environment answers it like any other turn, and the episode ends.
+    rewards can give. score: the environment answers it like any other turn, and the episode ends. mask: as score, and
+    none of the episode's turns is trained on (the overlong filtering of DAPO, arXiv:2503.14476, sec. 3.4).
     episode_time_s: without waits for a session or in the engine's queue. When it is over, an episode counts like a cut
     turn where the policy's tokens took at least half of it, and is left out where the environment took more; where it
     is over in a wait for a sandbox, that one failed.
@@ -30,7 +31,7 @@ class RolloutConfig:
     max_turns: int | None = None
     max_turn_tokens: int = 256
     max_episode_tokens: int = 1024
-    cut_turns: Literal["floor", "score"] = "floor"
+    cut_turns: Literal["floor", "score", "mask"] = "floor"
     episode_time_s: float = 120.0
     generate_timeout_s: float = 60.0
     queue_timeout_s: float = 600.0

@@ -6,7 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentgym.env import Environment
@@ -16,7 +16,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver, end_for_time
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
-from agentgym.types import Episode, Outcome, Stop, Task
+from agentgym.types import CUT, Episode, Outcome, Stop, Task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +61,8 @@ class Player(ABC):
                     else:
                         await self._play(runner)
                 await runner.score()
+                if self.config.cut_turns == "mask" and episode.stop in CUT:
+                    episode.turns = [replace(turn, masked=True) for turn in episode.turns]
                 return episode
             except EpisodeBroken as broken:
                 episode.stop = episode.stop or Stop.ERROR

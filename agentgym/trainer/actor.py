@@ -102,6 +102,11 @@ class TitanTrainer(ServiceActor):
         await self._run(self._push, version)
 
     @endpoint
+    async def follow(self, version: int, share: float) -> None:
+        """Move the weights by `share` of the way to those that the store has under the version."""
+        await self._run(self._follow, version, share)
+
+    @endpoint
     async def save(self, folder: str) -> None:
         """Write everything that is needed to continue."""
         await self._run(self._engine.save, folder)
@@ -160,6 +165,11 @@ class TitanTrainer(ServiceActor):
             asyncio.run(self._store.put(version, weights))
 
         self._engine.publish(version, store)
+
+    def _follow(self, version: int, share: float) -> None:
+        if self._store is None:
+            raise InfraError("this trainer has no weight store to read from")
+        self._engine.follow(asyncio.run(self._store.get(version)), share)
 
     async def _close(self) -> None:
         if self._built is not None:

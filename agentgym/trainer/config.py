@@ -46,6 +46,12 @@ class TrainerConfig:
     """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
     holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter. gpus: empty,
     they are planned. check_memory: refuse to start where the estimate of what everybody takes does not fit.
+
+    minibatches, epochs: a step's samples are split into so many parts with an update for each, so many times over; the
+    learning rate changes once a step. Take a loss with `old: trainer` (decoupled, tis, mis) for more than one.
+    reference_every: steps after which the reference model follows the policy; 0 is never. reference_mix: the share of
+    the policy it then takes: 1 is a reset (ProRL, arXiv:2505.24864), less at every step a moving average (TR-DPO,
+    arXiv:2404.09656: ref = mix * policy + (1 - mix) * ref).
     """
 
     procs: int = 1
@@ -63,6 +69,10 @@ class TrainerConfig:
     threads: int = 1  # of torch, per process
     step_timeout_s: float = 600.0
     check_memory: bool = True
+    minibatches: int = 1
+    epochs: int = 1
+    reference_every: int = 0
+    reference_mix: float = 1.0
     critic: CriticConfig = CriticConfig()
     seed: int = 0
 
@@ -73,3 +83,14 @@ class TrainerConfig:
             )
         if min(self.seq_len, self.rows_per_microbatch, self.logprob_chunk, self.threads) < 1:
             raise ValueError("trainer.seq_len, rows_per_microbatch, logprob_chunk and threads must be at least 1")
+        if min(self.minibatches, self.epochs) < 1:
+            raise ValueError(f"trainer.minibatches {self.minibatches} and epochs {self.epochs} must be at least 1")
+        if self.reference_every < 0 or not 0 < self.reference_mix <= 1:
+            raise ValueError(
+                f"trainer.reference_every {self.reference_every} must be at least 0, reference_mix "
+                f"{self.reference_mix} above 0 and at most 1"
+            )
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.minibatches * self.epochs

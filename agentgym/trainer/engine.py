@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
-from agentgym.trainer.export import export_folder, full_hf_weights, load_hf
+from agentgym.trainer.export import export_folder, full_hf_weights, load_hf, mix_weights
+from agentgym.trainer.faults import Faults
 from agentgym.trainer.machine import describe_machine
+from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.setup import TrainerSetup
@@ -56,7 +59,10 @@ class TitanEngine:
             raise
 
     def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Add the gradient of the samples' loss to the current one; no step. Returns the loss's metrics."""
+        """Add the gradient of the samples' loss to the current one; no step. Returns the loss's metrics.
+
+        Raises UserError for a loss that can't be trained on, with the weights as they are; see trainer/faults.py.
+        """
         begin_s = time.perf_counter()
         batch = self._pack(samples)
         if not batch.num_trained_tokens:
@@ -65,16 +71,21 @@ class TitanEngine:
             raise ValueError(f"{self._loss} needs ref_logprobs and the samples have none; run a reference model")
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
-        totals = Totals(self._loss.metrics, self._ranks.device)
+        totals, faults = Totals(self._loss.metrics, self._ranks.device), Faults(self._loss)
         kept_RL = torch.zeros(batch.labels.shape, device=self._ranks.device)
         for part in self._parts(batch):
-            logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals)
+            logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals, faults)
             if self._setup.keep_logprobs:
                 kept_RL[part] = torch.zeros_like(kept_RL[part]).masked_scatter_(
                     batch.loss_mask[part].to(self._ranks.device), logprobs_N
                 )
         if self._setup.keep_logprobs:
             self._kept = [*zip(samples, unpack(batch, self._ranks.reduce(kept_RL)), strict=True)]
+        try:
+            faults.report(self._ranks, self._setup.folder, self.step + 1)
+        except Exception:
+            self._drop_update()
+            raise
         metrics = totals.finish(self._ranks, batch.num_trained_tokens)
         end_s = time.perf_counter()
         return metrics | {
@@ -86,36 +97,62 @@ class TitanEngine:
         }
 
     def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """One optimizer step: every rank gets all samples and takes its share of the rows.
+        """One step: every rank gets all samples and takes its share of the rows.
 
-        The loss is normalised over the whole batch, so microbatches and ranks change nothing but rounding.
+        It is one update, or trainer.minibatches * trainer.epochs of them, before which the old log-probabilities of all
+        samples are computed if the loss reads them. The loss is normalised over the samples of an update, so
+        microbatches and ranks change nothing but rounding.
         Raises ValueError for a batch without a trained token, RuntimeError when the gradient is not finite.
         """
-        metrics = self.forward_backward(samples)
+        if self._trainer.updates_per_step == 1:
+            return self._update(samples) | self._end_step()
         begin_s = time.perf_counter()
-        metrics |= self.optimizer_step()
-        metrics["train/time/train_compute_s"] += time.perf_counter() - begin_s
-        return metrics
+        if self._loss.needs_old or self._setup.keep_logprobs:
+            old = self.logprobs(samples)
+            samples = [replace(sample, old_logprobs=values) for sample, values in zip(samples, old, strict=True)]
+        old_s = time.perf_counter() - begin_s
+        parts = minibatches(samples, self._trainer, self.step)
+        metrics = combined([self._update(part) for part in parts], self._loss.metrics)
+        metrics["train/time/train_compute_s"] += old_s
+        if self._setup.keep_logprobs:
+            self._kept = [(sample, sample.old_logprobs) for sample in samples]
+        return metrics | self._end_step()
 
     def optimizer_step(self) -> dict[str, float]:
         """Clip the gradient, step, clear it. Raises RuntimeError when it is not finite, and leaves the weights."""
+        return self._step_weights() | self._end_step()
+
+    def _update(self, samples: Sequence[Sample]) -> dict[str, float]:
+        metrics = self.forward_backward(samples)
+        begin_s = time.perf_counter()
+        metrics |= self._step_weights()
+        metrics["train/time/train_compute_s"] += time.perf_counter() - begin_s
+        return metrics
+
+    def _step_weights(self) -> dict[str, float]:
         parameters, limit = list(self._model.parameters()), self._setup.optimizer.max_grad_norm
         norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True))
         if not math.isfinite(norm):
-            self.clear_gradients()
-            if self._built.critic is not None:
-                self._built.critic.forget()
+            self._drop_update()
             raise RuntimeError(
                 f"the gradient norm of step {self.step + 1} is {norm}; the weights were left as they are. "
                 "Lower optimizer.lr, or look at the rewards and log-probabilities of this batch."
             )
-        rate = self._built.schedule.schedulers[0].get_last_lr()[0]
         self._built.optimizers.step()
-        self._built.schedule.step()
         self.clear_gradients()
+        return {"train/grad_norm": norm}
+
+    def _end_step(self) -> dict[str, float]:
+        rate = self._built.schedule.schedulers[0].get_last_lr()[0]
+        self._built.schedule.step()
         self.step += 1
         of_critic = {} if self._built.critic is None else self._built.critic.fit()
-        return {"train/grad_norm": norm, "train/lr": float(rate)} | of_critic
+        return {"train/lr": float(rate)} | of_critic
+
+    def _drop_update(self) -> None:
+        self.clear_gradients()
+        if self._built.critic is not None:
+            self._built.critic.forget()
 
     def clear_gradients(self) -> None:
         self._built.optimizers.zero_grad()
@@ -129,6 +166,14 @@ class TitanEngine:
             raise ValueError("set keep_logprobs: they were not kept")
         pairs = (zip(sample.loss_mask, values, strict=True) for sample, values in self._kept)
         return array("f", [value for pair in pairs for mask, value in pair if mask])
+
+    @torch.no_grad()
+    def follow(self, weights: Iterable[tuple[str, Tensor]], share: float) -> None:
+        """Move to own + share * (given - own); a share of 1.0 takes the given. Collective.
+
+        weights: all of them, under Hugging Face names.
+        """
+        mix_weights(self._model, self._built.adapter, weights, share)
 
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
@@ -242,7 +287,7 @@ class TitanEngine:
         scored_2N = self._model(batch.token_ids.to(device), positions=positions_RL, attention_masks=mask)
         return scored_2N[0], scored_2N[1]
 
-    def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals) -> Tensor:
+    def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals, faults: Faults) -> Tensor:
         """Returns the log-probabilities of the trained tokens, [N], in row order."""
         mask_RL = batch.loss_mask
         logprobs_N, entropy_N = self._forward(batch, mask_RL)
@@ -255,12 +300,13 @@ class TitanEngine:
             entropy=entropy_N,
             sampler_logprobs=trained(batch.sampler_logprobs),
             ref_logprobs=trained(batch.ref_logprobs),
+            old_logprobs=trained(batch.old_logprobs) if batch.has_old else logprobs_N.detach(),
             advantages=trained(batch.advantages),
             versions=trained(batch.versions),
             sample_index=trained(batch.sample_index),
         )
         result = self._loss(tokens, self.version)
-        loss = (result.loss * trained(weights_RL)).sum()
+        loss = (faults.checked(tokens, result) * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._built.critic is not None and batch.has_returns:
             self._built.critic.keep(self._hidden, trained(batch.returns))

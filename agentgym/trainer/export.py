@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentgym.errors import UserError
 from agentgym.models.safetensors import write_folder
@@ -34,6 +34,18 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     except Exception as error:  # the reader raises errors of many kinds
         raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
     model.load_state_dict(adapter.from_hf(weights), strict=True)
+
+
+def mix_weights(model: nn.Module, adapter: Any, weights: Iterable[tuple[str, Tensor]], share: float) -> None:
+    """Move each weight by `share` of the way to the given one of its Hugging Face name. Collective."""
+    own = adapter.to_hf(model.state_dict())
+    for name, given in weights:
+        weight = own[name]
+        value = given.to(weight.device, weight.dtype)
+        if isinstance(weight, DTensor):
+            value = distribute_tensor(value, weight.device_mesh, weight.placements)
+        own[name] = torch.lerp(weight, value, share)
+    model.load_state_dict(adapter.from_hf(own), strict=True)
 
 
 def full_hf_weights(model: nn.Module, adapter: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

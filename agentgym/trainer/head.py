@@ -54,8 +54,9 @@ class ChunkedLogProb(torch.autograd.Function):
         chunk: int,
         shard: _Shard,
         temperature: float = 1.0,
+        entropy_gradient: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Returns log-probabilities [N] and entropies [N], float32; entropies carry no gradient."""
+        """Returns log-probabilities [N] and entropies [N], float32; entropies carry a gradient if asked to."""
         count = hidden_ND.shape[0]
         logprobs_N = hidden_ND.new_empty(count, dtype=torch.float32)
         entropy_N, normalizer_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
@@ -75,16 +76,19 @@ class ChunkedLogProb(torch.autograd.Function):
             entropy_N[part] = normalizer_N[part] - sums_3N[1] / sums_3N[0]
             if count <= chunk:
                 kept_NV = exps_NV.div_(sums_3N[0][:, None])
-        ctx.save_for_backward(hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV)  # type: ignore[arg-type]
+        of_entropy_N = entropy_N if entropy_gradient else None
+        ctx.save_for_backward(hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV, of_entropy_N)  # type: ignore[arg-type]
         ctx.chunk, ctx.shard, ctx.temperature = chunk, shard, temperature  # type: ignore[attr-defined]
-        ctx.mark_non_differentiable(entropy_N)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
 
     @staticmethod
     def backward(
-        ctx: FunctionCtx, grad_N: Tensor, _entropy_grad_N: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None, None]:
-        hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV = ctx.saved_tensors  # type: ignore[attr-defined]
+        ctx: FunctionCtx, grad_N: Tensor, entropy_grad_N: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None, None, None]:
+        """With p = softmax(z): d log p_label / dz = onehot - p, and d H / dz = -p (log p + H)."""
+        hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV, entropy_N = ctx.saved_tensors  # type: ignore[attr-defined]
         chunk, shard, temperature = ctx.chunk, ctx.shard, ctx.temperature  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
@@ -98,11 +102,14 @@ class ChunkedLogProb(torch.autograd.Function):
             column_N1, here_N = shard.locate(labels_N[part])
             scaled_NV = probabilities_NV * -grad_N[part, None]
             scaled_NV.scatter_add_(1, column_N1, torch.where(here_N, grad_N[part], 0.0)[:, None])
+            if entropy_N is not None:
+                falls_NV = torch.special.entr(probabilities_NV).sub_(probabilities_NV * entropy_N[part, None])
+                scaled_NV.addcmul_(falls_NV, entropy_grad_N[part, None])
             scaled_NV = scaled_NV.div_(temperature).to(hidden_ND.dtype)
             grad_hidden_ND[part] = scaled_NV @ weight_VD
             grad_weight_VD += scaled_NV.t() @ hidden_ND[part]
         shard.reduce(grad_hidden_ND)  # every rank has all hidden states, and a part of their gradient
-        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), None, None, None, None
+        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), None, None, None, None, None
 
 
 class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
@@ -112,11 +119,13 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
     class Config(Linear.Config):  # type: ignore[misc]
         chunk: int = 1024
         temperature: float = 1.0
+        entropy_gradient: bool = False
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.chunk = config.chunk
         self.temperature = config.temperature
+        self.entropy_gradient = config.entropy_gradient
         self.targets: tuple[Tensor, Tensor] | None = None
         self.hidden: Tensor | None = None
 
@@ -140,6 +149,6 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
         hidden_ND = hidden_BLD.flatten(0, 1).index_select(0, entries_N)
         self.hidden = hidden_ND.detach()
         shard = _Shard(group, weight_VD.shape[0])
-        settings = (self.chunk, shard, self.temperature)
+        settings = (self.chunk, shard, self.temperature, self.entropy_gradient)
         scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, *settings)  # type: ignore[no-untyped-call]
         return torch.stack(scored)

@@ -52,3 +52,5 @@ class TitanLearner:
     async def publish(self, version: int) -> None:
         with self.activity.doing("publish"):
             await self.trainer.call(TitanTrainer.push_weights, version)
+            if self.reference is not None:
+                await self.reference.follow(version)

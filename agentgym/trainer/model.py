@@ -45,6 +45,7 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
             param_init=titan.qwen3._LINEAR_INIT,
             chunk=setup.trainer.logprob_chunk,
             temperature=setup.temperature,
+            entropy_gradient=setup.loss.needs_entropy,
         ),
         layers=layers,
     )

@@ -1,5 +1,5 @@
-"""Models that are only asked for log-probabilities, in processes of their own: the policy as it was at the start, and
-teachers."""
+"""Models that are only asked for log-probabilities, in processes of their own: teachers, and a reference, which is the
+policy as it was at the start or follows it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,38 @@ from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
+from agentgym.weights.store import WeightStore
 
 
 class ReferenceModel(TrainerClient):
     """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none."""
 
-    def __init__(self, setup: TrainerSetup, *, runtime: Runtime | None = None, name: str = "reference") -> None:
-        """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path."""
+    def __init__(
+        self,
+        setup: TrainerSetup,
+        *,
+        store: WeightStore | None = None,
+        runtime: Runtime | None = None,
+        name: str = "reference",
+    ) -> None:
+        """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path.
+
+        store: where it finds the weights that it follows; see trainer.reference_every.
+        """
         self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
-        super().__init__(replace(setup, folder=self._scratch.name, critic=False), runtime=runtime, name=name)
+        self._every, self._mix = setup.trainer.reference_every, setup.trainer.reference_mix
+        setup = replace(setup, folder=self._scratch.name, critic=False)
+        super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it follows the policy; a run then saves it with each checkpoint."""
+        return self._every > 0
+
+    async def follow(self, step: int) -> None:
+        """Take trainer.reference_mix of the weights that were published for a step, where this is one to follow."""
+        if self.moves and step % self._every == 0:
+            await self.call(TitanTrainer.follow, step, self._mix)
 
     async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""

@@ -118,6 +118,7 @@ AT_FAULT: dict[str, Sequence[Callable[[MetricsRow], dict[str, float]]]] = {
     "mismatch": [fixed(sync__mismatch_max=0.4)],
     "drift": [fixed(train__mismatch_kl=0.1)],
     "clipped": [fixed(train__clip_share=0.4)],
+    "correction_cut": [fixed(train__correction_cut_share=0.5)],
     "kl_growth": [fixed(train__kl_ref=0.8)],
     "staleness": [fixed(loop__staleness_mean=5.0)],
     "gradient_spike": [fixed(train__grad_norm=50.0)],

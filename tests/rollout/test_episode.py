@@ -214,6 +214,14 @@ def test_a_cut_turn_is_scored_where_the_recipe_says_so(play):
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.TURN_TOKENS, Outcome.SCORED, 1.0)
 
 
+def test_what_was_cut_is_scored_and_not_trained_on_where_the_recipe_masks_it(play):
+    config = RolloutConfig(max_turn_tokens=3, cut_turns="mask")
+    episode, _ = play("yes", config=config)
+    assert (episode.outcome, episode.reward, episode.num_trained_tokens) == (Outcome.SCORED, 1.0, 0)
+    whole, _ = play("yes", config=RolloutConfig(cut_turns="mask"))
+    assert whole.num_trained_tokens == 4
+
+
 def test_the_episode_limit_counts_prompt_and_replies(play):
     config = RolloutConfig(max_turn_tokens=60, max_episode_tokens=100)
     episode, _ = play("n" * 40, config=config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch.nn import Module
 
 from agentgym.errors import UserError
 from agentgym.rl.advantages import MeanOnly, assign_advantages
+from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
@@ -284,13 +285,23 @@ def test_the_learning_rate_warms_up_and_decays(make_engine: MakeEngine, samples:
     assert 0 < rates[-1] < rates[-2] < 1e-3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steep(Loss):
+    """Finite, unlike its gradient."""
+
+    def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
+        return TokenLoss(loss=(tokens.logprobs - tokens.logprobs.detach()).abs().sqrt())
+
+
 def test_a_gradient_that_is_not_finite_is_refused_and_weights_stay(
     make_engine: MakeEngine, samples: list[Sample]
 ) -> None:
-    engine = make_engine()
+    engine = make_engine(loss=Steep())
     before = weights_of(engine)
-    broken = [replace(s, advantages=tuple(float("inf") * m if m else 0.0 for m in s.loss_mask)) for s in samples]
     with pytest.raises(RuntimeError, match="gradient norm of step 1 is"):
+        engine.train_step(samples)
+    broken = [replace(s, advantages=tuple(float("inf") * m if m else 0.0 for m in s.loss_mask)) for s in samples]
+    with pytest.raises(RuntimeError, match=r"step 1: .* not finite: log-probabilities or advantages"):
         engine.train_step(broken)
     assert all(torch.equal(weight, before[name]) for name, weight in engine.hf_weights())
     assert engine.step == 0

@@ -110,3 +110,17 @@ def test_packed_attention_equals_attention_of_each_document_alone() -> None:
     for part in (slice(0, 4), slice(4, 9)):
         alone = attention(query[:, part], key[:, part], value[:, part], enable_gqa=True)
         torch.testing.assert_close(packed[:, part], alone)
+
+
+@pytest.mark.parametrize("chunk", [5, 1000])
+def test_the_gradient_of_the_entropy_is_that_of_log_softmax_where_a_loss_asks_for_it(chunk: int) -> None:
+    hidden, weight, labels, upstream = make_inputs()
+    of_entropy = torch.randn(COUNT)
+    logprobs, entropy = ChunkedLogProb.apply(hidden, weight, labels, chunk, _Shard(None, VOCAB), 0.7, True)
+    (logprobs * upstream + entropy * of_entropy).sum().backward()
+    plain_hidden, plain_weight, _, _ = make_inputs()
+    plain = torch.log_softmax(plain_hidden @ plain_weight.t() / 0.7, 1)
+    plain_entropy = -(plain.exp() * plain).sum(1)
+    (plain.gather(1, labels[:, None])[:, 0] * upstream + plain_entropy * of_entropy).sum().backward()
+    torch.testing.assert_close(hidden.grad, plain_hidden.grad, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(weight.grad, plain_weight.grad, atol=1e-5, rtol=1e-5)

@@ -7,7 +7,6 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 RETRY_S = 1.0
 AGAIN_WAIT_S = 5.0
+HELLO_S = 60.0  # for a machine that accepted to start its host process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,13 @@ class AttachLauncher(Launcher):
             yield await asyncio.gather(*(self._launched(machine, stack) for machine in self.machines))
 
     async def _launched(self, machine: str, stack: AsyncExitStack) -> LaunchedHost:
-        again = partial(attach, machine, AGAIN_WAIT_S, stack)
-        return LaunchedHost(name=machine, mesh=await attach(machine, self.wait_s, stack), again=again)
+        own = await stack.enter_async_context(AsyncExitStack())
+
+        async def again() -> HostMesh:
+            await own.aclose()  # else the machine would still be lent to the connection before
+            return await attach(machine, AGAIN_WAIT_S, own)
+
+        return LaunchedHost(name=machine, mesh=await attach(machine, self.wait_s, own), again=again)
 
 
 async def attach(machine: str, wait_s: float, stack: AsyncExitStack) -> HostMesh:
@@ -63,7 +68,7 @@ async def attach(machine: str, wait_s: float, stack: AsyncExitStack) -> HostMesh
     stack.callback(writer.close)
     keep_alive(writer.get_extra_info("socket"))
     try:
-        line = (await asyncio.wait_for(reader.readline(), wait_s)).decode(errors="replace")
+        line = (await asyncio.wait_for(reader.readline(), max(wait_s, HELLO_S))).decode(errors="replace")
     except TimeoutError:
         line = "nothing"
     address = read_hello(line)

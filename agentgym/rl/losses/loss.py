@@ -21,12 +21,16 @@ Reduction: TypeAlias = Literal["mean", "max", "sum"]
 class TrainedTokens:
     """All [N], those of a sample in order and together. logprobs carries the gradient.
 
+    entropy: of the policy's distribution before each token; it carries a gradient where the loss `needs_entropy`.
+    sampler_logprobs: of the engine that sampled the token. old_logprobs: of the trainer's weights before the first
+    update by this batch; where a batch makes one update only, those of logprobs without their gradient.
     sample_index: which sample of the batch a token belongs to.
     """
 
     logprobs: Tensor
     entropy: Tensor
     sampler_logprobs: Tensor
+    old_logprobs: Tensor
     ref_logprobs: Tensor
     advantages: Tensor
     versions: Tensor
@@ -62,6 +66,16 @@ class Loss(ABC):
     @property
     def needs_reference(self) -> bool:
         """Whether ref_logprobs are read; a reference model then runs beside the trainer."""
+        return False
+
+    @property
+    def needs_old(self) -> bool:
+        """Whether old_logprobs are read; they cost a forward pass where a batch makes several updates."""
+        return False
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the gradient of the entropy is used."""
         return False
 
     @abstractmethod

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from agentgym.rl.losses.kl import k3
 from agentgym.rl.losses.loss import Reduction, TrainedTokens
+from agentgym.rl.losses.ratio import log_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a float32 sum would be lost
 METRICS: Mapping[str, Reduction] = {
     "train/ratio_mean": "mean",
     "train/mismatch_kl": "mean",
@@ -20,19 +21,6 @@ METRICS: Mapping[str, Reduction] = {
     "train/entropy": "mean",
     "train/kl_ref": "mean",
 }
-
-
-def log_ratio(new_N: Tensor, old_N: Tensor) -> Tensor:
-    """log(new / old), kept in [-20, 20] so that one broken token can't make a batch infinite."""
-    return (new_N - old_N).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-
-def k3(log_ratio_N: Tensor) -> Tensor:
-    """KL(p || q) estimated on tokens of p: q/p - 1 - log(q/p), never negative, unbiased.
-
-    log_ratio_N: log(q / p). Source: J. Schulman, "Approximating KL divergence", 2020.
-    """
-    return log_ratio_N.exp() - 1.0 - log_ratio_N
 
 
 def mismatch(tokens: TrainedTokens, version: int) -> dict[str, Tensor]:
@@ -52,12 +40,3 @@ def mismatch(tokens: TrainedTokens, version: int) -> dict[str, Tensor]:
         "train/mismatch_fresh_max": distance_N[tokens.versions == version],
         "train/entropy": tokens.entropy.detach(),
     }
-
-
-def kl_penalty(tokens: TrainedTokens, kl_coef: float, metrics: dict[str, Tensor]) -> Tensor | float:
-    """kl_coef * k3(KL(policy || reference)) for each token, with its metric; 0.0 for a kl_coef of 0."""
-    if kl_coef <= 0:
-        return 0.0
-    kl_N = k3(log_ratio(tokens.ref_logprobs, tokens.logprobs))
-    metrics["train/kl_ref"] = kl_N.detach()
-    return kl_coef * kl_N
