@@ -13,6 +13,7 @@ from typing import Final
 from agentgym.hooks import hookimpl
 from agentgym.rewards import Reward, Score
 from agentgym.types import Episode, Json
+from agentgym_plugins.responses import math_reward, thinking_reward
 
 MAX_NUMBER_CHARS: Final = 80
 LONG_REPLY_CHARS: Final = 2000
@@ -90,6 +91,8 @@ def rewards() -> Mapping[str, Reward]:
         "numeric_match": numeric_match,
         "format": format_ok,
         "length_penalty": length_penalty,
+        "math": math_reward,
+        "thinking": thinking_reward,
     }
     return {name: Reward(name=name, function=f, inline=True) for name, f in functions.items()}
 
