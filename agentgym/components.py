@@ -99,9 +99,13 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         "launcher",
         "agentgym.actors.launchers:Launcher",
         {
-            "local": "agentgym.actors.launchers:LocalLauncher",
-            "process": "agentgym.actors.launchers:ProcessLauncher",
-            "attach": "agentgym.actors.launchers:AttachLauncher",
+            "local": "agentgym.actors.launchers.local:LocalLauncher",
+            "process": "agentgym.actors.launchers.process:ProcessLauncher",
+            "attach": "agentgym.actors.launchers.attach:AttachLauncher",
+            "ssh": "agentgym.actors.launchers.ssh:SshLauncher",
+            "slurm": "agentgym.actors.launchers.slurm:SlurmLauncher",
+            "kubernetes": "agentgym.actors.launchers.cluster:KubernetesLauncher",
+            "skypilot": "agentgym.actors.launchers.cluster:SkyPilotLauncher",
         },
     ),
     "tool_formats": Seam(

@@ -53,9 +53,9 @@ def parse_yaml(text: str, *, where: str) -> object:
     return value
 
 
-def dump_yaml(value: object) -> str:
-    """YAML of plain values; `parse_yaml` reads it back as the same values."""
-    return _dump(value, flow=False)
+def dump_yaml(value: object, *, blocks: bool = False) -> str:
+    """YAML of plain values; `parse_yaml` reads it back as the same values. blocks: texts of several lines keep them."""
+    return _dump(value, flow=False, blocks=blocks)
 
 
 def dump_inline(value: object) -> str:
@@ -63,10 +63,12 @@ def dump_inline(value: object) -> str:
     return _dump([value], flow=True).strip()[1:-1]
 
 
-def _dump(value: object, *, flow: bool) -> str:
+def _dump(value: object, *, flow: bool, blocks: bool = False) -> str:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
+    if blocks:
+        yaml.Representer = _with_blocks()
     yaml.default_flow_style = flow
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
     yaml.width = 1 << 30  # a folded key would not be read back
@@ -78,6 +80,18 @@ def _dump(value: object, *, flow: bool) -> str:
         stream = io.StringIO()
         yaml.dump(value, stream)
     return stream.getvalue()
+
+
+@functools.cache
+def _with_blocks() -> type:
+    from ruamel.yaml.representer import SafeRepresenter
+
+    class Representer(SafeRepresenter):
+        def represent_text(self, text: str) -> Any:
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    Representer.add_representer(str, Representer.represent_text)
+    return Representer
 
 
 @functools.cache

@@ -129,7 +129,7 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
             make_evaluation(folder / evaluation[0], RunStatus.INTERRUPTED if "--resume" in words else RunStatus.DONE)
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)
-    is_server = words[:1] == ["view"] and "--export" not in words  # it would not end
+    is_server = words[:1] == ["host"] or (words[:1] == ["view"] and "--export" not in words)  # it would not end
     if is_server or (words[:1] and words[0] not in OWN and not words[0].startswith("-")):
         command = load_command(words[0])
         parser = Parser(prog=f"agentgym {words[0]}", description="", examples="")

@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--log")
     parser.add_argument("--folder", help="to work in, where there is one of that name")
     parser.add_argument("--host", metavar="ADDRESS", help="serve it as a host, until the standard input ends")
+    parser.add_argument("--controller", metavar="IP", default="", help="with --host: who will use it")
     arguments = parser.parse_args()
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -35,7 +36,9 @@ def main() -> None:
         os.dup2(descriptor, 2)
         os.close(descriptor)
     if arguments.host:
-        serve_as_host(arguments.host, arguments.name)
+        if arguments.controller:  # a scheduler's notice of the end reaches every process; the controller saves first
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        serve_as_host(arguments.host, arguments.name, arguments.controller)
     sys.argv = [MONARCH_MAIN]
     with beating(arguments.log, arguments.name.partition("#")[0]):
         runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)

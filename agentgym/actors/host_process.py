@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from agentgym.actors.network import own_address
+
 PORT = 26600  # of `agentgym host`
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 12}
 """A controller that says nothing for so long (3 minutes) has lost its power or its network."""
@@ -21,14 +23,15 @@ HELLO = "agentgym-host "
 BUSY_WAIT_S = 10.0  # the actors of the controller before may take a moment to end
 
 
-def serve_as_host(address: str, name: str = "") -> None:
+def serve_as_host(address: str, name: str = "", controller: str = "") -> None:
     """Serve this process as a host of Monarch until the standard input ends; never returns.
 
     address: Monarch's, as `ipc://PATH`; `tcp://:PORT` finds this machine's own, and with port 0 a free one. Where it
-    was found it is printed as the one line of the standard output, with the host's name.
+    was found it is printed as the one line of the standard output. controller: its address; empty where the standard
+    input is a connection to it.
     """
     if address.startswith("tcp://:"):
-        address = _own_address(int(address.removeprefix("tcp://:")))
+        address = _reachable_address(int(address.removeprefix("tcp://:")), controller)
         print(HELLO + json.dumps({"name": name, "address": address.partition("@")[0]}), flush=True)
         os.dup2(2, 1)  # what else is printed here is not for the controller
     threading.Thread(target=_exit_with_the_controller, daemon=True).start()
@@ -44,21 +47,23 @@ def _exit_with_the_controller() -> None:
     os._exit(0)
 
 
-def _own_address(port: int) -> str:
-    """Where the controller reaches this machine: as it did already, by the connection or by ssh, or by its name."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    try:
+def _reachable_address(port: int, controller: str) -> str:
+    """With what is bound, in Monarch's words."""
+    if controller:
+        ip = own_address(controller)
+    else:
         with socket.socket(fileno=os.dup(0)) as lifeline:
             ip = str(lifeline.getsockname()[0])
-    except OSError:  # a pipe
-        ip = words[2] if len(words) == 4 else socket.gethostbyname(socket.gethostname())
-    bound = "[::]" if ":" in ip else "0.0.0.0"
+    family, bound = (socket.AF_INET6, "::") if ":" in ip else (socket.AF_INET, "0.0.0.0")
     if not port:
-        with socket.create_server(
-            (bound.strip("[]"), 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET
-        ) as it:
-            port = it.getsockname()[1]
-    return f"tcp://{f'[{ip}]' if ':' in ip else ip}:{port}@tcp://{bound}:{port}"
+        with socket.create_server((bound, 0), family=family) as server:
+            port = server.getsockname()[1]
+    return f"tcp://{bracketed(ip)}:{port}@tcp://{bracketed(bound)}:{port}"
+
+
+def bracketed(ip: str) -> str:
+    """As in a URL."""
+    return f"[{ip}]" if ":" in ip else ip
 
 
 def read_hello(line: str) -> str:
@@ -75,8 +80,10 @@ def keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def serve_controllers(command: list[str], port: int, say: Callable[[str], None]) -> None:
+def serve_controllers(command: list[str], port: int, say: Callable[[str], None], *, once: bool = False) -> None:
     """Listen for controllers, and be a host of one after another; ends with an exception (Ctrl-C, SIGTERM).
+
+    once: it ends when the first controller does.
 
     command: starts the host process, whose standard input and output become the connection.
     """
@@ -93,6 +100,9 @@ def serve_controllers(command: list[str], port: int, say: Callable[[str], None])
                         continue
                     say(f"controller {address}")
                     process = subprocess.Popen(command, stdin=connection.fileno(), stdout=connection.fileno())
+                if once:
+                    process.wait()
+                    return
         finally:
             if process is not None:
                 process.kill()

@@ -15,6 +15,7 @@ from agentgym.errors import UserError, nearest
 OWN = {
     "train": "train a policy in an environment",
     "sft": "fine-tune a policy on demonstrations",
+    "launch": "run a recipe on a cluster: SLURM, Kubernetes, SkyPilot",
     "host": "lend this machine to a run whose controller is elsewhere",
     "eval": "measure a checkpoint on held-out tasks",
     "plan": "predict how fast a recipe would be, and how GPUs are best shared",

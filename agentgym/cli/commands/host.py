@@ -28,10 +28,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--monarch-port", type=int, default=0, metavar="N", help="of the run's messages (default: any that is free)"
     )
+    parser.add_argument("--once", action="store_true", help="end when the first controller does")
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     from agentgym.jobs.lending import lend
 
-    lend(arguments.port, arguments.monarch_port, shell.say)
+    lend(arguments.port, arguments.monarch_port, shell.say, once=arguments.once)
     return 0
