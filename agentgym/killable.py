@@ -14,7 +14,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from typing import Any
 
 from agentgym.errors import InfraError
 from agentgym.killable_child import receive_frame, send_frame
+from agentgym.killable_process import exit_reason, kill_group, own_environment, spawn
 from agentgym.types import Json
 
 
@@ -170,16 +170,7 @@ class _Process:
     """One child and the channel to it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._channel, theirs = socket.socketpair()
-        with theirs:
-            fd = theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from agentgym.killable_child import main; main({fd}, {os.getpid()})"],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ},
-                pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # so that a Ctrl-C is ours to handle, and `kill` reaches its children
-            )
+        self._process, self._channel = spawn("agentgym.killable_child", {**own_environment(), **environ})
 
     @property
     def alive(self) -> bool:
@@ -200,22 +191,17 @@ class _Process:
     def _death(self) -> CallFailed:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
-            self._kill_group()  # what it started lives on; now, while no other process can have got its id
+            kill_group(self._process)  # what it started lives on; now, while no other process can have got its id
         code = self._process.returncode
         if code == -signal.SIGPROF:
             return CallFailed("cpu_limit", "it used up its CPU time")
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with {code}"
-        return CallFailed("died", f"its process {how}")
+        return CallFailed("died", f"its process {exit_reason(code)}")
 
     def kill(self) -> None:
         """The child and all that it started; safe to call twice."""
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for its answer
         if self._process.poll() is None:
-            self._kill_group()
+            kill_group(self._process)
         self._process.wait()
         self._channel.close()
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)

@@ -54,7 +54,7 @@ SETTINGS = {
     "logging.sinks": "[]",
 }
 VARIANTS: dict[str, dict[str, object]] = {  # what a victim or a fault needs
-    "reference": {"loss.kl": 0.01},
+    "reference": {"loss.kl_coef": 0.01},
     "weights": {"weights.store": "torchstore"},
     "network": {"trainer.procs": 2},
 }

@@ -118,7 +118,7 @@ async def measure(folder: Path, table: Table) -> None:
         began = time.monotonic()
         program.signal(2)  # Ctrl-C
         ended = await asyncio.wait_for(program.wait(), WAIT_S)
-        table.add("Ctrl-C", f"the command has ended (exit code {ended.code})", time.monotonic() - began)
+        table.add("Ctrl-C", f"the command has ended ({ended.code})", time.monotonic() - began)
         left = await asyncio.gather(*(host.run("ls", "/dev/shm") for host in hosts))
         if any(one.output.strip() for one in left):
             raise SystemExit(f"left in /dev/shm: {[one.output for one in left]}")

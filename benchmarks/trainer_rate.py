@@ -24,7 +24,6 @@ from agentgym.actors.runtime import Runtime
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -74,7 +73,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
         await trainer.start()
         for step in range(arguments.steps + 1):
             begin_s = time.perf_counter()
-            metrics = await trainer.call(TitanTrainer.train_step, samples)
+            metrics = await trainer.train_step(samples)
             step_s = time.perf_counter() - begin_s
             tokens = count * arguments.documents
             compute_s = metrics["train/time/train_compute_s"]

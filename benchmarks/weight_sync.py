@@ -69,10 +69,10 @@ class Sync:
     async def round(self, version: int) -> dict[str, float]:
         """One step, one push, one update; returns seconds and the mismatch of fresh samples."""
         fresh = await self._fresh(16)
-        await self.trainer.call(TitanTrainer.train_step, fresh)
+        await self.trainer.train_step(fresh)
         before = await self.generator.metrics()
         begin_s = time.perf_counter()
-        await self.trainer.call(TitanTrainer.push_weights, version)
+        await self.trainer.push_weights(version)
         pushed_s = time.perf_counter()
         await self.generator.update_weights(version)
         end_s = time.perf_counter()

@@ -21,6 +21,7 @@ from pages import ROOT
 from agentgym.cli.catalogue import OWN, load_command
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
+from agentgym.cli.restarts import Restarts
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.config import to_mapping
 from agentgym.evals.play import EvalSetup, summarize
@@ -104,6 +105,9 @@ class NoJobs:
         return SimpleNamespace(
             run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="", stopped=""
         )
+
+    def restart(self, restarts: Restarts) -> int:
+        return 0 if restarts.words and restarts.at_most else 1
 
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins

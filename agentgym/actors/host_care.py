@@ -197,7 +197,6 @@ class Keeper:
         except BaseException:
             await group.stop(timeout_s=1.0)
             raise
-        self.host.losing.discard(group.give_up)  # it is asked whether the host is back
         return group
 
     def _known(self) -> ProcessGroup[HostAgent]:

@@ -45,6 +45,10 @@ class ProcessDied(InfraError):
     """A process or its actor died; its request may be made again elsewhere."""
 
 
+class NoAnswer(InfraError):
+    """A call was not answered within its time; its processes may be alive."""
+
+
 @dataclass(slots=True, eq=False)
 class _Part:
     """The processes of a group on one host."""
@@ -135,9 +139,10 @@ class ProcessGroup(Generic[A]):
             part = _Part(host, mesh, mesh.spawn(self.name, self._actor_class, *self._args), each, set().union(*gpus))
             self._parts.append(part)
             self._ranks += [part.actor] if each == 1 else [part.actor.slice(procs=rank) for rank in range(each)]
-            host.losing.add(self.give_up)
-            if host.lost:
-                self.give_up(f"host {host.name} is lost: {host.lost}")
+            if self._on is None:  # what is put on a host by name asks whether that is back
+                host.losing.add(self.give_up)
+                if host.lost:
+                    self.give_up(f"host {host.name} is lost: {host.lost}")
 
     def _gpus_of(self, host: Host, procs: int) -> list[tuple[int, ...]]:
         """For each process there; empty where the options or this process's own view decide."""
@@ -176,7 +181,7 @@ class ProcessGroup(Generic[A]):
     async def call(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> list[R]:
         """Call an endpoint, given as `Class.method`, on every process; answers in rank order.
 
-        Raises what the endpoint raised, ProcessDied, InfraError after timeout_s, or UserError for a method
+        Raises what the endpoint raised, ProcessDied, NoAnswer after timeout_s, or UserError for a method
         that is not an endpoint of the actor.
         """
         name = endpoint_name(self._actor_class, method)
@@ -278,7 +283,7 @@ class ProcessGroup(Generic[A]):
                 if len(values) < len(asked) and self.dead.done():
                     raise ProcessDied(f"{self.name} died during {name}: {self.dead.result()}")
                 if not done:
-                    raise InfraError(f"{self.name} did not answer {name} within {timeout_s} s")
+                    raise NoAnswer(f"{self.name} did not answer {name} within {timeout_s} s")
             return [values[answer] for answer in asked]
         finally:
             for answer in asked:

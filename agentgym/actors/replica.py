@@ -36,6 +36,7 @@ class Replica(Generic[A]):
         """
         self.name = name
         self.up = False
+        self.leaving = False  # it gets no new request, and ends when it has answered those that it has
         self.load = 0  # requests it has now
         self.respawns = 0
         self.missed_probes = 0
@@ -43,31 +44,37 @@ class Replica(Generic[A]):
         self._settings = settings
         self._admit = admit
         self._changed = changed
+        self._launches = 0
         self._deaths_in_a_row = 0
 
     @property
     def has_room(self) -> bool:
-        return self.up and self.load < self._settings.max_waiting
+        return self.up and not self.leaving and self.load < self._settings.max_waiting
 
     async def supervise(self) -> None:
-        """Keep the replica alive until cancelled.
+        """Keep the replica alive until cancelled, or until it dies while it is leaving. It can be called again then.
 
         Raises what the first start raised, and InfraError when it died too often.
         """
-        while True:
-            reason = await self._live_once()
+        self._deaths_in_a_row = 0
+        reason = await self._live_once(first=True)
+        while not self.leaving:
             self.respawns += 1
             await self._back_off(reason)
+            reason = await self._live_once(first=False)
 
-    async def _live_once(self) -> str:
+    async def _live_once(self, *, first: bool) -> str:
         """One process group from launch to death; returns why it died."""
         loop = asyncio.get_running_loop()
-        self.group = group = self._launch(f"{self.name}-{self.respawns}" if self.respawns else self.name)
+        # no name twice: what is known of a process group, for example its weights, is known by its name
+        name = f"{self.name}-{self._launches}" if self._launches else self.name
+        self._launches += 1
+        self.group = group = self._launch(name)
         try:
             try:
                 await self._start(group)
             except Exception as error:
-                if self.respawns == 0:
+                if first:
                     raise
                 return f"start failed: {type(error).__name__}: {error}"
             # No wait between the last check of `admit` and this line: what it serves with is current.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import statistics
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,6 +17,8 @@ from agentgym.actors.replica import Replica
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
+log = logging.getLogger(__name__)
+
 LATENCIES_KEPT = 1024
 A = TypeVar("A", bound=LifecycleActor)
 R = TypeVar("R")
@@ -26,8 +29,8 @@ class Service(Generic[A]):
     """Every answer is delivered once: a call waits for one replica at a time.
 
     An error that an endpoint raises goes to the caller and leaves the replica alone. The requests of a replica
-    that dies go to other ones. When one replica dies too often the whole service fails, and every call raises
-    the reason.
+    that dies go to other ones. When one replica dies too often and fewer than settings.min_replicas are left, the
+    whole service fails, and every call raises the reason.
     """
 
     def __init__(
@@ -36,38 +39,97 @@ class Service(Generic[A]):
         launch: Callable[[int, str], ProcessGroup[A]],
         *,
         num_replicas: int,
+        max_replicas: int | None = None,
         settings: ServiceSettings | None = None,
         admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None = None,
     ) -> None:
-        """launch, admit: see Replica; launch gets the replica's index first."""
+        """launch, admit: see Replica; launch gets the replica's index first. max_replicas: None is num_replicas."""
         self.name = name
         self._settings = settings or ServiceSettings()
+        self._num_replicas = num_replicas
+        self._least = num_replicas if self._settings.min_replicas is None else self._settings.min_replicas
+        self._starting = False
         self._turn = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisors: dict[Replica[A], asyncio.Task[None]] = {}  # of the replicas that are there
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._waiting = 0  # callers without a replica
         self._latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._requests = 0
         self._retries = 0
+        self._grown = 0
+        self._shrunk = 0
+        self.lost = 0
+        """Replicas that died too often, without which the service goes on."""
         self.replicas = [
             Replica(
                 f"{name}{index}", partial(launch, index), settings=self._settings, admit=admit, changed=self._notify
             )
-            for index in range(num_replicas)
+            for index in range(max(num_replicas, max_replicas or 0))
         ]
 
     async def start(self) -> None:
-        """Start all replicas at the same time. Raises what the first failing one raised."""
-        for replica in self.replicas:
-            task = asyncio.create_task(replica.supervise(), name=replica.name)
-            task.add_done_callback(self._supervisor_ended)
-            self._tasks.append(task)
+        """Start num_replicas at the same time. Raises what the first failing one raised."""
+        self._starting = True
+        for replica in self.replicas[: self._num_replicas]:
+            self._supervise(replica)
         try:
-            while not all(replica.up for replica in self.replicas):
+            while not all(replica.up for replica in self.replicas[: self._num_replicas]):
                 await self._next_change()
         except BaseException:
             await self.close()
             raise
+        self._starting = False
+
+    @property
+    def staying(self) -> list[Replica[A]]:
+        """The replicas that are there and not leaving: up, starting, or starting again."""
+        return [replica for replica in self._supervisors if not replica.leaving]
+
+    @property
+    def failed(self) -> bool:
+        """Or closed: every call raises the reason."""
+        return self._failure is not None
+
+    @property
+    def demand(self) -> int:
+        """Requests at the replicas, and those of callers that wait for one."""
+        return sum(replica.load for replica in self.replicas) + self._waiting
+
+    def grow(self, count: int) -> bool:
+        """Towards `count` replicas, at most max_replicas: one that is leaving stays, others are started.
+
+        False where none is there to start, since those that left have not ended yet.
+        """
+        self._check_alive()
+        leaving = [one for one, task in self._supervisors.items() if one.leaving and not task.cancelling()]
+        parked = [replica for replica in self.replicas if replica not in self._supervisors]
+        chosen = [*leaving, *parked][: max(0, count - len(self.staying))]
+        for replica in chosen:
+            replica.leaving = False
+            if replica in parked:
+                self._supervise(replica)
+            self._grown += 1
+        self._notify()
+        return bool(chosen)
+
+    def shrink(self, holds: Callable[[Replica[A]], bool] = lambda replica: True) -> bool:
+        """Let the replica with the fewest requests go once it has answered them. False where too few would be left.
+
+        holds: says which of them could do all the work; settings.min_replicas of those that are up stay.
+        """
+        self._check_alive()
+        up = [replica for replica in self.staying if replica.up]
+        for replica in sorted(up, key=lambda replica: (replica.load, -self.replicas.index(replica))):
+            if sum(holds(other) for other in up if other is not replica) >= self._least:
+                replica.leaving = True
+                self._shrunk += 1
+                task = asyncio.create_task(self._leave(replica), name=f"{replica.name} leaves")
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
+                return True
+        return False
 
     async def route(
         self,
@@ -130,6 +192,9 @@ class Service(Generic[A]):
         latencies_s = sorted(self._latencies_s)
         return {
             "replicas_up": float(sum(replica.up for replica in self.replicas)),
+            "replicas_wanted": float(len(self.staying)),
+            "grown_total": float(self._grown),
+            "shrunk_total": float(self._shrunk),
             "in_flight": float(sum(replica.load for replica in self.replicas)),
             "requests_total": float(self._requests),
             "retries_total": float(self._retries),
@@ -147,9 +212,11 @@ class Service(Generic[A]):
         """Stop every replica; calls that still wait fail. Safe to call twice."""
         if self._failure is None:
             self._failure = InfraError(f"service {self.name} is closed")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = [*self._leaving, *self._supervisors.values()]
+        for task in tasks:
+            if not task.cancelling():  # a second time would interrupt the end of its processes
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._notify()
 
     async def _attempt(
@@ -197,7 +264,11 @@ class Service(Generic[A]):
             replica = least_loaded(self.replicas, self._turn)
             if replica is not None:
                 return replica
-            await self._next_change()
+            self._waiting += 1
+            try:
+                await self._next_change()
+            finally:
+                self._waiting -= 1
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -212,10 +283,27 @@ class Service(Generic[A]):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _supervisor_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and self._failure is None:
-            self._failure = task.exception()
+    def _supervise(self, replica: Replica[A]) -> None:
+        self._supervisors[replica] = task = asyncio.create_task(replica.supervise(), name=replica.name)
+        task.add_done_callback(partial(self._supervisor_ended, replica))
+
+    def _supervisor_ended(self, replica: Replica[A], task: asyncio.Task[None]) -> None:
+        del self._supervisors[replica]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failure is None:
+            if self._starting or len(self.staying) < self._least:
+                self._failure = error
+            else:
+                self.lost += 1
+                log.warning("%s goes on with %d replicas: %s", self.name, len(self.staying), error)
         self._notify()
+
+    async def _leave(self, replica: Replica[A]) -> None:
+        while replica.leaving and replica.load:
+            await self._next_change()
+        supervisor = self._supervisors.get(replica)
+        if replica.leaving and supervisor is not None and not supervisor.cancelling():
+            supervisor.cancel()
 
 
 class Session(Generic[A]):

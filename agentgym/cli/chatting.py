@@ -253,4 +253,4 @@ TEXT            answer in its place; a line that ends with \\ goes on in the nex
         self.screen.messages(self.game.messages)
 
     async def _tools(self, rest: str) -> None:
-        self.screen.tools(await self.game.schemas())
+        self.screen.tools(await self.game.schemas() or ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.cli.logs import warnings_to
-from agentgym.cli.recipes import read_recipe
+from agentgym.cli.recipes import Finished, finish, read_recipe
 from agentgym.cli.recording import recorded
 from agentgym.cli.training import Drive, default_name
+from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import of_training
@@ -68,6 +70,15 @@ def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, obj
         settings = read_yaml(config)
         return of_training(settings) if "sft" in settings else settings, str(config)
     return read_recipe(recipe)
+
+
+def finish_for(
+    policy: Policy, flags: Mapping[str, object], arguments: argparse.Namespace, shell: Shell, *, served: bool = False
+) -> Finished:
+    """The recipe of a command that opens one policy: what it was trained with, or --recipe, with the flags."""
+    base, where = base_recipe(arguments.recipe, policy.run_dir)
+    own = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
+    return finish(base, {**own, **flags}, arguments, where, shell, served=served)
 
 
 def new_name(policy: Policy, recipe: Recipe) -> str:

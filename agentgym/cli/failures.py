@@ -12,6 +12,7 @@ from agentgym.commands.stopping import Stopped
 from agentgym.errors import InfraError, UserError
 
 FAILED, USER_MISTAKE = 1, 2
+PREEMPTED = 75  # "temporary failure; try again" (sysexits.h): saved, to be resumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agentgym.cli.restarts import Restarts
     from agentgym.evals.play import EvalResult
     from agentgym.jobs.ending import TrainResult
     from agentgym.jobs.replay import Plan, Replay
@@ -33,6 +35,7 @@ class _Settings(TypedDict):
     resume: bool
     from_step: int | None
     registry: PluginRegistry
+    notice: asyncio.Event | None
 
 
 class Jobs:
@@ -47,10 +50,11 @@ class Jobs:
         resume: bool,
         from_step: int | None,
         registry: PluginRegistry,
+        notice: asyncio.Event | None,
     ) -> TrainResult:
-        """By reinforcement learning or by fine-tuning, as the recipe says."""
+        """By reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
         reporter.phase("loading torch, torchtitan and Monarch")
-        settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry}
+        settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry, "notice": notice}
         try:
             from agentgym.jobs.sft import sft
             from agentgym.jobs.train import train
@@ -61,6 +65,10 @@ class Jobs:
         if isinstance(recipe, SftRecipe):
             return await sft(recipe, folder, reporter, **settings)
         return await train(recipe, folder, reporter, **settings)
+
+    def restart(self, restarts: Restarts) -> int:
+        """The exit code of a run in processes of its own."""
+        return restarts.run()
 
     async def evaluate(
         self,

@@ -28,6 +28,7 @@ exit codes:
   0    done
   1    the run or the command failed
   2    your mistake: a wrong name, field, file or value; the message says which
+  75   preempted: SIGTERM under --grace, everything is saved; resume it
   130  Ctrl-C        143  SIGTERM        129  SIGHUP
 """
 
@@ -66,7 +67,7 @@ def _run(words: list[str], shell: JobShell) -> int:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
     arguments = parser.parse_strictly(others)
-    arguments.overrides = overrides
+    arguments.overrides, arguments.words = overrides, rest
     return command.run(arguments, shell)
 
 

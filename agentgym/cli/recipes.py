@@ -14,6 +14,7 @@ from agentgym.commands.text import table_lines
 from agentgym.components import name_of
 from agentgym.config import apply_overrides, describe
 from agentgym.errors import UserError
+from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe, finish_sft
 from agentgym.jobs.places import placement_lines
@@ -240,7 +241,7 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
         of_trainer,
-        f"generator    {generator.replicas} replica(s) on {_place(generator.device, generator.gpus)}, "
+        f"generator    {_replicas(generator)} replica(s) on {_place(generator.device, generator.gpus)}, "
         f"engine {name_of('generator_engines', generator.engine)}",
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
         f"processes    by the launcher {name_of('launchers', recipe.launcher)}{_hosts(recipe.hosts)}",
@@ -251,6 +252,11 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
     if recipe.needs_reference:
         lines.append("reference    1 model, the policy as it is at the start")
     return lines
+
+
+def _replicas(generator: GeneratorConfig) -> str:
+    fewest, most = generator.fewest_replicas, generator.most_replicas
+    return str(generator.replicas) + (f", later {fewest} to {most}," if fewest < most else "")
 
 
 def _sft_plan(recipe: SftRecipe, of_trainer: str) -> list[str]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.cli.failures import explain, show
+from agentgym.cli.failures import PREEMPTED, explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, FinishedSft, places, plan, source_lines
+from agentgym.cli.restarts import check_ending_arguments, free_path, restarts
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
-from agentgym.commands.stopping import run_until_stopped
+from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.jobs.sft_config import SftRecipe
@@ -36,13 +39,21 @@ def start(
     *,
     command: str,
 ) -> int:
-    """Train in a new folder, or in that of an `earlier` run; with --dry-run only show what would be done."""
+    """Train in a new folder, or in that of an `earlier` run; with --dry-run only show what would be done.
+
+    With --restarts a process of its own does that, and others after it.
+    """
+    check_ending_arguments(arguments)
     recipe, sources, _ = finished
     name = arguments.name or default_name(recipe)
     if arguments.dry_run:
         path = earlier or Path(recipe.logging.runs_dir) / name
         _show_plan(recipe, sources, path, bool(earlier), places(recipe, arguments), arguments.json, shell)
         return 0
+    if arguments.restarts:
+        path = Path(recipe.logging.runs_dir) / name
+        path = earlier or (path if arguments.name else free_path(path))
+        return shell.jobs().restart(restarts(arguments, path, command=command, warn=shell.warn))
     if earlier is None:
         with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
             return _train(finished, folder, arguments, shell, before=None, command=command)
@@ -81,6 +92,7 @@ def _train(
 ) -> int:
     """before: the status of the run that is resumed."""
     recipe, sources, registry = finished
+    grace = None if arguments.grace is None else Grace(seconds=arguments.grace)
     try:
         reporter = choose_reporter(shell, folder.name, as_json=arguments.json, plain=arguments.plain)
         result = run_training(
@@ -90,13 +102,16 @@ def _train(
             registry,
             reporter,
             shell.jobs(),
-            run_until_stopped,
+            partial(run_until_stopped, grace=grace),
             before=before,
             from_step=arguments.from_step,
+            notice=grace.noticed if grace else None,
         )
         _show_result(result, folder, shell, as_json=arguments.json)
         if isinstance(recipe, SftRecipe) and not arguments.json:
             shell.say(f"policy    {folder.checkpoint_dir(result.steps)}")
+        if grace and grace.noticed.is_set() and result.stopped:
+            return PREEMPTED if folder.has_state else Stopped(signal.SIGTERM).exit_code
         return 0
     except BaseException as error:
         failure = explain(error)

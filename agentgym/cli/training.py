@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -47,11 +48,12 @@ def run_training(
     *,
     before: StatusRecord | None = None,
     from_step: int | None = None,
+    notice: asyncio.Event | None = None,
 ) -> TrainResult:
     """Train; whatever ends it is raised and recorded.
 
     sources: where the recipe's fields come from. before: the status of the run that is resumed. from_step:
-    its checkpoint to continue from; the newest otherwise.
+    its checkpoint to continue from; the newest otherwise. notice: once it is set, the run saves and ends.
     """
 
     def warn(text: str) -> None:
@@ -63,7 +65,7 @@ def run_training(
         for line in [*plan(recipe), f"folder       {folder.path}"]:
             reporter.note(line)
         resume = before is not None
-        job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry)
+        job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice)
         result = _finish(drive, job, reporter, before)
         folder.set_status(
             RunStatus.INTERRUPTED if result.stopped else RunStatus.DONE, result.stopped or result.nothing_left

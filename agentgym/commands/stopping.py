@@ -11,6 +11,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -33,6 +34,14 @@ class Stopped(KeyboardInterrupt):
     @property
     def reason(self) -> str:
         return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name
+
+
+@dataclass(slots=True, kw_only=True)
+class Grace:
+    """The first SIGTERM is a notice: the job has `seconds` to save and to end by itself, then it is cancelled."""
+
+    seconds: float
+    noticed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @contextlib.contextmanager
@@ -64,10 +73,11 @@ def leave_lost_terminal() -> None:
             os.close(nowhere)
 
 
-def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
+def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None], *, grace: Grace | None = None) -> T:
     """Run a job on an event loop. The first signal cancels it; the next one cancels its clean-up, too.
 
-    Raises Stopped once the job has ended because of a signal, whatever the job raised.
+    grace: what a SIGTERM does before that. Raises Stopped once the job has ended because of a signal, whatever the
+    job raised.
     """
     seen: list[int] = []
 
@@ -77,6 +87,12 @@ def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -
         assert task is not None
 
         def stop(number: int) -> None:
+            if number == signal.SIGTERM and grace is not None and not seen and not grace.noticed.is_set():
+                grace.noticed.set()
+                leave_lost_terminal()
+                say(f"SIGTERM: it saves and ends, within {grace.seconds:g} s; again to stop at once")
+                loop.call_later(grace.seconds, lambda: None if seen else stop(number))
+                return
             task.cancel()
             seen.append(number)
             leave_lost_terminal()

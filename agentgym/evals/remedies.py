@@ -157,6 +157,14 @@ REMEDIES: Mapping[str, Remedy] = {
         fields=("loss.kl_coef", "optimizer.lr", "trainer.reference_every"),
         metrics=("train/kl_ref",),
     ),
+    "restarts": Remedy(
+        meaning="It came back with the weights that it had: its last checkpoint, and the batches since, trained again. "
+        "That time is lost, nothing else.",
+        advice="Why it was lost is in events.log, and what it printed last in logs/. SIGKILL is often the kernel, "
+        "out of memory: lower trainer.rows_per_microbatch. More checkpoints make a return shorter.",
+        fields=("trainer.rows_per_microbatch", "loop.checkpoint_every", "trainer.max_restarts"),
+        metrics=("trainer/restarts_total", "trainer/down_s_total"),
+    ),
     "infra_errors": Remedy(
         meaning="They are left out. If they are the hard or the long ones, what is trained on is not what was asked.",
         advice="See their causes: agentgym episodes RUN --errors; then the sandbox, the engine or the time limits.",

@@ -36,6 +36,7 @@ BUSY, REST = 0.9, 0.3  # share of the time with such a call in flight
 IN_FLIGHT = 0.7  # share of the time with any
 NORM_SPIKE = 20.0  # times the median gradient norm of the steps before
 FELL = 0.1  # success in training, where the rewards did not fall with it
+RESTARTS = "restarts_total"  # of a process of the run, since the run's own process began
 UNCORRECTED = "reinforce"  # the loss that takes every sample as new
 
 
@@ -267,6 +268,17 @@ def _infrastructure(facts: Facts) -> Iterator[Seen]:
         yield "infra_errors", _grade(share, INFRA), f"{share:.1%} of episodes were broken by infrastructure{ends}"
 
 
+def _restarts(facts: Facts) -> Iterator[Seen]:
+    for name in ("trainer", "reference"):
+        totals = [row.metrics.get(f"{name}/{RESTARTS}", 0.0) for row in facts.rows]
+        pairs = zip([0.0, *totals], totals, strict=False)
+        new = [max(0.0, now - before) for before, now in pairs]  # a resumed run counts from 0
+        if count := math.fsum(new):
+            lately = math.fsum(new[-len(facts.recent_rows) :])
+            times = f"{count:.0f} time{'s' * (count > 1)}, {lately:.0f} of them lately"
+            yield "restarts", "warning" if lately else "note", f"the {name} was lost and started again {times}"
+
+
 def _waiting(facts: Facts) -> Iterator[Seen]:
     """Where the time goes: never what keeps a run from learning, so these are notes."""
     if facts.recent("time/generate_s") is None or facts.recent("time/step_s") is None:
@@ -296,6 +308,7 @@ CHECKS: tuple[Check, ...] = (
     _lengths,
     _reference,
     _infrastructure,
+    _restarts,
     _waiting,
 )
 """In the order in which findings of the same severity are given: causes before what follows from them."""

@@ -30,10 +30,19 @@ class EngineConfig(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
-    """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses."""
+    """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses.
+
+    replicas: at the start. Between min_replicas and max_replicas (None: as many as at the start) they grow when more
+    requests than they have places for last for grow_after_s, and shrink when for shrink_after_s even the most requests
+    fitted into one fewer. Make shrink_after_s longer than a pause between bursts, for example a training step.
+    """
 
     engine: EngineConfig = component("generator_engines", "auto")
     replicas: int = 2
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    grow_after_s: float = 5.0
+    shrink_after_s: float = 60.0
     max_batch: int = 64  # sequences that one replica decodes at a time
     max_model_len: int = 1024
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -50,9 +59,27 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         if min(self.replicas, self.max_batch, self.max_model_len, self.threads) < 1:
             raise ValueError("generator.replicas, max_batch, max_model_len and threads must be at least 1")
-        each = self.engine.gpus_per_replica
-        if self.gpus and len(self.gpus) != self.replicas * each:
+        if not 1 <= self.fewest_replicas <= self.replicas <= self.most_replicas:
             raise ValueError(
-                f"generator.gpus {list(self.gpus)} are {len(self.gpus)}; {self.replicas} replicas of {each} GPU(s) "
-                f"take {self.replicas * each}. Leave generator.gpus out to have them planned"
+                f"generator.min_replicas {self.fewest_replicas}, replicas {self.replicas} and max_replicas "
+                f"{self.most_replicas}: give 1 or more, each at least as many as the one before"
             )
+        if min(self.grow_after_s, self.shrink_after_s) <= 0:
+            raise ValueError(
+                f"generator.grow_after_s {self.grow_after_s:g} and shrink_after_s {self.shrink_after_s:g}: give more "
+                "than 0 seconds"
+            )
+        each = self.engine.gpus_per_replica
+        if self.gpus and len(self.gpus) != self.most_replicas * each:
+            raise ValueError(
+                f"generator.gpus {list(self.gpus)} are {len(self.gpus)}; {self.most_replicas} replicas of {each} "
+                f"GPU(s) take {self.most_replicas * each}. Leave generator.gpus out to have them planned"
+            )
+
+    @property
+    def fewest_replicas(self) -> int:
+        return self.replicas if self.min_replicas is None else self.min_replicas
+
+    @property
+    def most_replicas(self) -> int:
+        return self.replicas if self.max_replicas is None else self.max_replicas

@@ -6,10 +6,13 @@ import asyncio
 import itertools
 import logging
 import math
+import statistics
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
+from agentgym.actors.replica import Replica
 from agentgym.actors.runtime import Runtime, current_runtime
+from agentgym.actors.scaling import ScalingSettings, keep_scaled
 from agentgym.actors.service import Service
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
@@ -19,6 +22,8 @@ from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
 
 log = logging.getLogger(__name__)
+
+PLACES = "generator/places"
 
 
 class GeneratorService:
@@ -48,7 +53,7 @@ class GeneratorService:
         self._runtime = runtime or current_runtime()
         self._settings = settings or service_settings(config)
         self._options = ActorOptions(
-            num_replicas=config.replicas,
+            num_replicas=config.most_replicas,
             hosts="generator",
             gpus_per_process=config.engine.gpus_per_replica,
             with_gpus=config.device != "cpu",
@@ -62,18 +67,32 @@ class GeneratorService:
         self._updating = asyncio.Lock()
         self._call_ids = itertools.count()
         self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group, dead ones too
+        self._scaling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start all replicas. Raises what an engine's start raised."""
+        """Start the replicas; from then on they grow and shrink. Raises what an engine's start raised."""
+        config = self._config
         service = Service(
             "generator",
             self._launch,
-            num_replicas=self._config.replicas,
+            num_replicas=config.replicas,
+            max_replicas=config.most_replicas,
             settings=self._settings,
             admit=self._current.admit,
         )
         await service.start()
         self._service = service
+        if config.fewest_replicas < config.most_replicas:
+            scaling = ScalingSettings(
+                min_replicas=config.fewest_replicas,
+                max_replicas=config.most_replicas,
+                grow_after_s=config.grow_after_s,
+                shrink_after_s=config.shrink_after_s,
+                look_every_s=min(1.0, config.grow_after_s / 4, config.shrink_after_s / 4),
+            )
+            scaled = keep_scaled(service, scaling, places=self._places, holds=self._holds_current)
+            self._scaling = asyncio.create_task(scaled, name="generator scaling")
+            self._scaling.add_done_callback(_report_end)
 
     @property
     def version(self) -> int:
@@ -111,7 +130,7 @@ class GeneratorService:
         return {f"generator/{name}": value for name, value in self._started().get_metrics().items()}
 
     async def metrics(self) -> dict[str, float]:
-        """The engines' metrics summed over replicas, and the service's own.
+        """The engines' metrics summed over replicas, or their mean (`_share`), and the service's own.
 
         Sums (`_total`, `_s`) include those of dead replicas, as of their last answer.
         """
@@ -131,7 +150,9 @@ class GeneratorService:
         for name, figures in self._seen.items():
             for key, value in figures.items():
                 if name in live or key.endswith(("_total", "_s")):
-                    total[key] = total.get(key, 0.0) + value
+                    total[key] = total.get(key, 0.0) + (value / len(live) if key.endswith("_share") else value)
+        places = total.setdefault(PLACES, float(len(live) * self._config.max_batch))
+        total["generator/idle_share"] = max(0.0, 1.0 - service.demand / places) if places else 0.0
         return total | self.get_metrics()
 
     def pids(self) -> list[int]:
@@ -139,6 +160,9 @@ class GeneratorService:
         return self._started().pids()
 
     async def close(self) -> None:
+        if self._scaling is not None:
+            self._scaling.cancel()
+            await asyncio.gather(self._scaling, return_exceptions=True)
         if self._service is not None:
             await self._service.close()
 
@@ -156,6 +180,16 @@ class GeneratorService:
             log.warning("%s could not load version %d: %s", group.name, self.version, error)
             group.give_up(f"weight update failed: {type(error).__name__}: {error}")
 
+    async def _places(self) -> float:
+        """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may."""
+        await self.metrics()
+        names = (replica.group.name for replica in self._started().replicas if replica.up)
+        said = [self._seen[name][PLACES] for name in names if PLACES in self._seen.get(name, {})]
+        return max(1.0, statistics.fmean(said)) if said else float(self._config.max_batch)
+
+    def _holds_current(self, replica: Replica[Generator]) -> bool:
+        return self._current.is_held_by(replica.group)
+
     def _started(self) -> Service[Generator]:
         if self._service is None:
             raise InfraError("the generators have not started; await start() first")
@@ -171,8 +205,11 @@ class CurrentWeights:
         self._held: dict[str, int] = {}  # process group -> version
 
     async def admit(self, group: ProcessGroup[Generator]) -> None:
-        while self.version is None or self._held.get(group.name) != self.version:
+        while not self.is_held_by(group):
             await self.prepare(group)
+
+    def is_held_by(self, group: ProcessGroup[Generator]) -> bool:
+        return self.version is not None and self._held.get(group.name) == self.version
 
     async def prepare(self, group: ProcessGroup[Generator]) -> None:
         if self.version is None:
@@ -186,6 +223,11 @@ class CurrentWeights:
         )
 
 
+def _report_end(scaling: asyncio.Task[None]) -> None:
+    if not scaling.cancelled() and (error := scaling.exception()):
+        log.warning("the number of generator replicas stays as it is now: %s: %s", type(error).__name__, error)
+
+
 def service_settings(config: GeneratorConfig) -> ServiceSettings:
     return ServiceSettings(
         start_timeout_s=config.start_timeout_s,
@@ -193,4 +235,5 @@ def service_settings(config: GeneratorConfig) -> ServiceSettings:
         probe_timeout_s=config.probe_timeout_s,
         max_respawns=config.max_respawns,
         max_waiting=config.max_waiting,
+        min_replicas=config.fewest_replicas,
     )

@@ -60,7 +60,7 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
 def on_gpus(recipe: R, placement: Placement) -> R:
     trainer = replace(recipe.trainer, gpus=placement.trainer_gpus or recipe.trainer.gpus)
     generator = recipe.generator
-    if len(placement.generator_gpus) == generator.replicas * generator.engine.gpus_per_replica:
+    if len(placement.generator_gpus) == generator.most_replicas * generator.engine.gpus_per_replica:
         generator = replace(generator, gpus=placement.generator_gpus)
     return replace(recipe, trainer=trainer, generator=generator)
 

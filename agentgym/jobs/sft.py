@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from contextlib import AsyncExitStack
@@ -34,7 +35,8 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sinks import MetricSink
 from agentgym.trainer.actor import TitanTrainer
-from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.journal import Journal
+from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Json
 
@@ -47,10 +49,12 @@ async def sft(
     resume: bool = False,
     from_step: int | None = None,
     registry: PluginRegistry | None = None,
+    notice: asyncio.Event | None = None,
 ) -> TrainResult:
     """Train to the last step; with an environment the first and the last weights play the same held-out tasks.
 
-    from_step: where to resume; the newest whole checkpoint otherwise. A resumed run goes on with the conversations
+    from_step: where to resume; the newest whole checkpoint otherwise. notice: once it is set, the run saves after its
+    step and ends. A resumed run goes on with the conversations
     that its folder holds. Raises UserError before anything is trained for what the user must fix; InfraError for
     what broke.
     """
@@ -67,6 +71,7 @@ async def sft(
         model_path=model_path,
         state=state,
         lessons=lessons,
+        notice=notice or asyncio.Event(),
     )
     return await job.run()
 
@@ -82,7 +87,8 @@ class SftJob:
     model_path: Path
     state: RunState
     lessons: Lessons
-    trainer: TrainerClient = field(init=False)
+    notice: asyncio.Event
+    trainer: TrainerKeeper = field(init=False)
     activity: Activity = field(default_factory=Activity)
     sinks: list[MetricSink] = field(default_factory=list)
 
@@ -105,12 +111,21 @@ class SftJob:
             undo_later_steps(self.folder, state)
         elif self._plays:
             state.first_eval = await self._evaluate(recipe.model, 0)
+        if trained := done < self.total:
+            done = await self._train()
         if done < self.total:
-            await self._train()
+            return TrainResult(
+                run_dir=self.folder.path,
+                steps=done,
+                first=state.first_eval,
+                last=None,
+                difference=None,
+                stopped=f"preempted; saved after step {done}",
+            )
         if not self._plays:
             return TrainResult(run_dir=self.folder.path, steps=self.total, first=None, last=None, difference=None)
         model = replace(recipe.model, path=str(self.folder.checkpoint_dir(self.total)), random_weights=False)
-        last = await self._evaluate(model, self.total, resume=done == self.total)
+        last = await self._evaluate(model, self.total, resume=not trained)
         return compare_ends(self.folder, self.reporter, self.total, state.first_eval, last)
 
     @property
@@ -128,7 +143,8 @@ class SftJob:
             registry=self.registry,
         )
 
-    async def _train(self) -> None:
+    async def _train(self) -> int:
+        """The last step that was done, which is saved."""
         recipe = self.recipe
         async with AsyncExitStack() as stack:
             self._open_sinks(stack)
@@ -136,13 +152,14 @@ class SftJob:
             opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
             runtime = await stack.enter_async_context(opening)
             self.reporter.phase(f"starting {recipe.trainer.procs} trainer process(es)")
-            self.trainer = TrainerClient(self._setup(), runtime=runtime)
+            self.trainer = TrainerKeeper(self._setup(), journal=Journal(self.folder.path / "journal"), runtime=runtime)
+            self.trainer.journal.clear()
             stack.push_async_callback(self.trainer.close)
             with self.activity.doing("start"):
                 await self.trainer.start()
                 if self.state.position is not None:
-                    place = self.folder.checkpoint_dir(self.state.position.step) / "trainer"
-                    await self.trainer.call(TitanTrainer.load, str(place))
+                    step = self.state.position.step
+                    await self.trainer.resume(step, self.folder.checkpoint_dir(step) / "trainer", until=step)
             if self.state.position is None:
                 await self._save(0)
             assert self.state.position is not None
@@ -150,13 +167,18 @@ class SftJob:
             self.reporter.phase(f"training {self.total - first + 1} steps")
             for step in range(first, self.total + 1):
                 await self._step(step)
+                if self.notice.is_set():
+                    await self._save(step)
+                    return step
+        return self.total
 
     async def _step(self, step: int) -> None:
         config, began = self.recipe.sft, time.monotonic()
         samples = [one.sample() for one in batch(self.lessons.trained, step, config.batch_size, config.seed)]
         with self.activity.doing("train"):
-            metrics = await self.trainer.call(TitanTrainer.train_step, samples)
+            metrics = await self.trainer.train_step(samples)
         passed_s = time.monotonic() - began
+        metrics |= self.trainer.metrics()
         metrics |= {
             "sft/loss": metrics["train/loss"],
             "sft/epoch": step * config.batch_size / len(self.lessons.trained),
@@ -194,6 +216,7 @@ class SftJob:
         self.state.position = Position(step=step, next_group=step * self.recipe.sft.batch_size)
         save_position(self.folder, step, asdict(self.state.position))
         self.folder.save_state(self.state.to_mapping())
+        self.trainer.saved(step, target / "trainer")
         prune(self.folder, self.recipe.sft.keep_checkpoints)
 
     def _setup(self) -> TrainerSetup:

@@ -16,6 +16,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.continuing import journal_position
 from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
@@ -23,9 +24,12 @@ from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
+from agentgym.jobs.preempting import Turns, until_noticed
 from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.jobs.steering import Helm
+from agentgym.jobs.sync_check import check_sync
+from agentgym.jobs.trainer_setup import trainer_setup
 from agentgym.jobs.watchdog import watched
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
@@ -33,24 +37,24 @@ from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.ending import nothing_left
 from agentgym.rl.loop import Position, StepRecord, TrainingLoop
-from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.garbage import rare_collections
 from agentgym.rollout.group import InfraMonitor, play_group
-from agentgym.rollout.tasks import TaskStream, held_out_tasks
-from agentgym.rollout.tokenizer import read_template
-from agentgym.runs.checkpoints import prune, save_position
+from agentgym.rollout.tasks import TaskStream
+from agentgym.runs.checkpoints import drop_undone, prune, save_position
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
 from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
-from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.credit import Credit
+from agentgym.trainer.journal import Journal
+from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
-from agentgym.types import GenerateRequest, Group, Json, Sample, SamplingParams, Task
+from agentgym.types import Group, Json, Task
 from agentgym.weights.shared_memory import sweep
 from agentgym.weights.store import WeightStore
 
@@ -63,12 +67,14 @@ async def train(
     resume: bool = False,
     from_step: int | None = None,
     registry: PluginRegistry | None = None,
+    notice: asyncio.Event | None = None,
     change_loop: Callable[[TrainingLoop], None] = lambda loop: None,
 ) -> TrainResult:
     """Train to the recipe's last step. On any end, everything that was started is gone when this returns.
 
-    from_step: where to resume; the newest whole checkpoint otherwise. change_loop: called with the loop before it
-    runs, for experiments. Raises UserError before anything is started for what the user must fix; InfraError for
+    from_step: where to resume; the newest whole checkpoint and the steps of the journal after it otherwise. notice:
+    once it is set, the run saves between two steps and ends. change_loop: called with the loop before it runs, for
+    experiments. Raises UserError before anything is started for what the user must fix; InfraError for
     what broke.
     """
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
@@ -80,24 +86,31 @@ async def train(
     sweep()  # what a run that was killed left in memory
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)
-    async with AsyncExitStack() as stack:
-        job = TrainJob(
-            recipe=recipe,
-            folder=folder,
-            reporter=reporter,
-            registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
-            model_path=model_path,
-            teacher=teacher,
-            state=state,
-            stack=stack,
-            change_loop=change_loop,
-        )
-        return await job.run()
+    journal, begin = Journal(folder.path / "journal"), None
+    if state.position is not None and from_step is None:
+        begin = journal_position(folder, journal, state.position.step, recipe, reporter.note)
+    job = TrainJob(
+        recipe=recipe,
+        folder=folder,
+        reporter=reporter,
+        registry=registry or PluginRegistry.discover(recipe.plugins.disabled),
+        model_path=model_path,
+        teacher=teacher,
+        state=state,
+        journal=journal,
+        begin=begin,
+        change_loop=change_loop,
+    )
+    return await until_noticed(job.run(), notice or asyncio.Event(), job.leave)
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainJob:
-    """One run. Everything that it starts is on `stack`, and is closed in reverse order."""
+    """One run. Everything that it starts is on `stack`, and is closed in reverse order.
+
+    begin: where it goes on by the journal, behind the state's checkpoint; None is at that. last: the position that a
+    checkpoint would have now, between two steps; None before there is one.
+    """
 
     recipe: Recipe
     folder: RunFolder
@@ -106,12 +119,14 @@ class TrainJob:
     model_path: Path
     teacher: Path | None
     state: RunState
-    stack: AsyncExitStack
+    journal: Journal
+    begin: Position | None
     change_loop: Callable[[TrainingLoop], None]
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     gym: Gym = field(init=False)
     player: EpisodePlayer = field(init=False)
     generator: GeneratorService = field(init=False)
-    trainer: TrainerClient = field(init=False)
+    trainer: TrainerKeeper = field(init=False)
     reference: ReferenceModel | None = None
     credit: Credit = field(init=False)
     sinks: list[MetricSink] = field(default_factory=list)
@@ -120,6 +135,8 @@ class TrainJob:
     tasks: TaskStream = field(init=False)
     loop: TrainingLoop = field(init=False)
     learner: TitanLearner = field(init=False)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from the beginning of a step to its end
+    last: Position | None = None
     helm: Helm = field(init=False)
     done: int = 0  # steps
 
@@ -129,13 +146,23 @@ class TrainJob:
         return logging.save_episodes and logging.trainer_logprobs
 
     async def run(self) -> TrainResult:
+        """All of it in one task: some of what is opened must be closed by the task that opened it."""
+        async with self.stack:
+            return await self._run()
+
+    async def _run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
         self.helm = Helm(self.folder)
         await self._start()
-        if state.position is None:
+        if self.begin is not None:
+            drop_undone(self.folder, self.begin.step)
+            await self._save(self.begin)
+        elif state.position is None:
             await self._save(Position())
         else:
             undo_later_steps(self.folder, state)
+        self.journal.clear()
+        self.last = state.position
         if recipe.eval.at_end and state.first_eval is None and state.position == Position():
             state.first_eval = await self._evaluate(0, recipe.eval.tasks)
             self.folder.save_state(state.to_mapping())
@@ -184,20 +211,9 @@ class TrainJob:
             peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
         )
         self.stack.push_async_callback(self.generator.close)
-        setup = TrainerSetup(
-            model_path=model_path,
-            trainer=recipe.trainer,
-            optimizer=recipe.optimizer,
-            loss=recipe.loss,
-            total_steps=recipe.loop.steps,
-            folder=str(self.folder.path / "trainer"),
-            temperature=recipe.rollout.temperature,
-            publish_dtype=recipe.generator.dtype,
-            chat_template=read_template(recipe.model.chat_template),
-            keep_logprobs=self.keeps_logprobs,
-            critic=recipe.advantage.needs_critic,
-        )
-        self.trainer = TrainerClient(setup, store=store, runtime=runtime)
+        setup = trainer_setup(recipe, self.folder, model_path, keep_logprobs=self.keeps_logprobs)
+        in_gpu = recipe.weights.store.gpu_memory
+        self.trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
         self.stack.push_async_callback(self.trainer.close)
         if recipe.needs_reference:
             self.reference = ReferenceModel(self._reference_setup(setup), store=store, runtime=runtime)
@@ -213,12 +229,13 @@ class TrainJob:
                 starting.create_task(model.start())
         step = 0
         if self.state.position is not None:
-            step = self.state.position.step
-            await self.trainer.call(TitanTrainer.load, str(self.folder.checkpoint_dir(step) / "trainer"))
+            saved = self.state.position.step
+            step = saved if self.begin is None else self.begin.step
+            await self.trainer.resume(saved, self.folder.checkpoint_dir(saved) / "trainer", until=step)
         machine = await self.trainer.call(TitanTrainer.get_machine)
         config = cast("dict[str, Json]", to_mapping(recipe))
         record_start(self.folder, step=step, config=config, machine=machine)
-        await self.trainer.call(TitanTrainer.push_weights, step)
+        await self.trainer.push_weights(step)
         await self.generator.update_weights(step)
 
     def _reference_setup(self, setup: TrainerSetup) -> TrainerSetup:
@@ -251,7 +268,7 @@ class TrainJob:
             config=recipe.loop,
             tasks=self.tasks,
             rollout=self._rollout,
-            learner=learner,
+            learner=Turns(learner, self.turn),
             generator=self.generator,
             after_step=self._after_step,
             position=position,
@@ -277,7 +294,8 @@ class TrainJob:
         reason = nothing_left(groups)
         self.reporter.note(f"step {self.done + 1}: {reason}")
         self.folder.event(reason)
-        await self._save_after(self.done, max(group.group_id for group in groups) + 1)
+        async with self.turn:
+            await self._save_after(self.done, max(group.group_id for group in groups) + 1)
         return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
@@ -292,10 +310,10 @@ class TrainJob:
         loop, step = self.recipe.loop, record.step
         self.done = step
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
-        metrics.update(self.tasks.metrics())
+        metrics |= self.tasks.metrics() | self.trainer.metrics()
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
-            metrics.update(await self._check_sync(step))
+            metrics |= await check_sync(self.gym, self.generator, self.trainer, self.recipe.rollout, step)
         if loop.eval_every and step % loop.eval_every == 0 and not last:
             result = await self._evaluate(step, loop.eval_tasks)
             metrics["eval/success"] = result.success
@@ -312,6 +330,9 @@ class TrainJob:
             await self._save_after(step, record.next_group)
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
+        self.last = self._position(step, record.next_group)
+        self.journal.mark(asdict(self.last))
+        self.turn.release()
 
     async def _save_asked(self, record: StepRecord) -> bool:
         known = self.state.position is not None and self.state.position.step == record.step
@@ -334,39 +355,30 @@ class TrainJob:
             self.gym, self.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
-    async def _check_sync(self, step: int) -> dict[str, float]:
-        """Compare generators and trainer at the same weights: log-probabilities of a few new tokens."""
-        [task] = held_out_tasks(self.gym.environment, 1)
-        prompt_ids = self.gym.renderer.prompt(task.prompt)
-        sampling = SamplingParams(
-            max_tokens=32, temperature=self.recipe.rollout.temperature, seed=derive_seed("sync", step)
+    async def leave(self) -> TrainResult:
+        """Between two steps, save what there is. No step begins after that: the turn is not given back."""
+        self.reporter.note("asked to leave: saves as soon as the step ends")
+        await self.turn.acquire()
+        if self.last is None:
+            reason = "preempted before there was anything to save"
+        else:
+            await self._save(self.last)
+            reason = f"preempted; saved after step {self.last.step}"
+        first = self.state.first_eval
+        return TrainResult(
+            run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
-        request = GenerateRequest(prompt_ids=prompt_ids, sampling=sampling)
-        async with asyncio.timeout(self.recipe.rollout.generate_timeout_s):
-            completion = await self.generator.generate(request)
-        versions = {span.version for span in completion.versions}
-        assert versions == {step}, f"after the update to {step} the generators sample from {versions}"
-        known = len(prompt_ids)
-        zeros = (0.0,) * (known + len(completion.completion_ids))
-        sample = Sample(
-            sample_id=f"sync-{step}",
-            token_ids=prompt_ids + completion.completion_ids,
-            loss_mask=zeros,
-            logprobs=zeros,
-            advantages=zeros,
-            versions=(-1,) * len(zeros),
-        )
-        [trainer] = await self.trainer.call(TitanTrainer.logprobs, [sample])
-        distances = [abs(a - b) for a, b in zip(trainer[known:], completion.logprobs, strict=True)]
-        return {"sync/mismatch_max": max(distances), "sync/mismatch_mean": sum(distances) / len(distances)}
+
+    def _position(self, step: int, next_group: int) -> Position:
+        return Position(step=step, next_group=next_group, tasks=self.tasks.state(next_group))
 
     async def _save_after(self, step: int, next_group: int) -> None:
-        await self._save(Position(step=step, next_group=next_group, tasks=self.tasks.state(next_group)))
+        await self._save(self._position(step, next_group))
 
     async def _save(self, position: Position) -> None:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""
+        target = self.folder.checkpoint_dir(position.step)
         if self.state.position is None or self.state.position.step != position.step:
-            target = self.folder.checkpoint_dir(position.step)
             with self.gym.activity.doing("save"):
                 await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
                 await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
@@ -375,6 +387,7 @@ class TrainJob:
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())
+        self.trainer.saved(position.step, target / "trainer")
         prune(self.folder, self.recipe.loop.keep_checkpoints)
 
     def _open_sinks(self) -> None:

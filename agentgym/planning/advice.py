@@ -74,7 +74,8 @@ def _candidates(wanted: Wanted, machine: Machine) -> Iterator[Changes]:
             more = [procs for procs in {1, count // 4, count // 2} if procs]
             options["trainer.procs"] = [trainer.procs, *(procs for procs in more if procs != trainer.procs)]
     if generator is not None:
-        options["generator.replicas"] = list(dict.fromkeys([generator.replicas, *_replicas(wanted, machine)]))
+        name = "replicas" if generator.max_replicas is None else "max_replicas"
+        options[f"generator.{name}"] = list(dict.fromkeys([generator.most_replicas, *_replicas(wanted, machine)]))
         if uses_gpu(generator.device, machine):
             options["generator.engine.gpu_memory_utilization"] = [None, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1]
     if wanted.gpu_versions:
@@ -89,7 +90,8 @@ def _replicas(wanted: Wanted, machine: Machine) -> list[int]:
     assert generator is not None
     left = len(machine.gpus) - (wanted.trainer.procs if wanted.trainer and wanted.together else 0)
     alone = max(1, left // generator.engine.gpus_per_replica)
-    return [count for count in {alone, 1} if count < generator.replicas]
+    least = (generator.min_replicas or 1) if generator.max_replicas is None else generator.replicas
+    return [count for count in {alone, 1} if least <= count < generator.most_replicas]
 
 
 def changed(wanted: Wanted, changes: Mapping[str, object]) -> Wanted:

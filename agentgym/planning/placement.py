@@ -173,7 +173,7 @@ def _assign(
     if wanted.generator is not None and generator and not of_generator:
         others = set(of_trainer) if wanted.together else set()
         order = [*(gpu for gpu in every if gpu not in others), *sorted(others)]
-        count = wanted.generator.replicas * wanted.generator.engine.gpus_per_replica
+        count = wanted.generator.most_replicas * wanted.generator.engine.gpus_per_replica
         of_generator = tuple(order[number % len(order)] for number in range(count))
     return of_trainer, of_generator
 
@@ -198,7 +198,7 @@ def _seats(
                 yield Seat(name=f"reference {rank}", gpu=gpu, parts=parts, phase=phase)
     if generator is not None:
         each = generator.engine.gpus_per_replica
-        for number in range(generator.replicas * (each if generator_gpus else 1)):
+        for number in range(generator.most_replicas * (each if generator_gpus else 1)):
             gpu = generator_gpus[number] if generator_gpus else None
             if gpu is not None and isinstance(generator.engine, VllmEngineConfig):
                 parts = vllm_parts(model, generator, machine.gpus[gpu].memory_gib)

@@ -59,14 +59,18 @@ def best_splits(
     """
     assert wanted.trainer is not None and wanted.generator is not None
     machine = replace(machine, cores=rates.cores or machine.cores)
-    own = (wanted.trainer.procs, wanted.generator.replicas)
+    own, each = (wanted.trainer.procs, wanted.generator.replicas), wanted.generator.engine.gpus_per_replica
     fitting: list[tuple[float, tuple[int, int], Wanted, Placement]] = []
     for procs, replicas in dict.fromkeys([own, *_pairs(wanted, machine)]):
         one = replace(
             wanted,
             trainer=replace(wanted.trainer, procs=procs, gpus=wanted.trainer.gpus if (procs, replicas) == own else ()),
             generator=replace(
-                wanted.generator, replicas=replicas, gpus=wanted.generator.gpus if (procs, replicas) == own else ()
+                wanted.generator,
+                replicas=replicas,
+                min_replicas=None,
+                max_replicas=None,
+                gpus=wanted.generator.gpus[: replicas * each] if (procs, replicas) == own else (),
             ),
         )
         placement = place(one, machine)

@@ -16,7 +16,7 @@ from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Reply
 from agentgym.errors import InfraError, UserError, waited_for
 from agentgym.rollout.calls import AgentTurn
-from agentgym.rollout.conversation import CallAnswer, CallRequest, EpisodeSeat, Seat
+from agentgym.rollout.conversation import EpisodeSeat, Seat
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
 from agentgym.sandbox import Session
@@ -64,7 +64,7 @@ class AgentPlayer(EpisodePlayer):
         return self.agent.place()
 
     async def _turns(self, runner: EpisodeRunner) -> None:
-        seat = _CountedSeat(
+        seat = EpisodeSeat(
             self.renderer,
             self.generator,
             self.config,
@@ -97,7 +97,7 @@ class AgentPlayer(EpisodePlayer):
         self,
         runner: EpisodeRunner,
         desk: EpisodeDesk,
-        seat: _CountedSeat,
+        seat: EpisodeSeat,
         playing: asyncio.Task[None],
         ends: Sequence[asyncio.Task[object]],
     ) -> bool:
@@ -277,19 +277,6 @@ class EpisodeDesk:
         self.over.set()
         await self._closed.wait()
         raise asyncio.CancelledError
-
-
-class _CountedSeat(EpisodeSeat):
-    """Knows how many of its calls are under way."""
-
-    in_flight = 0
-
-    async def call(self, request: CallRequest) -> CallAnswer:
-        self.in_flight += 1
-        try:
-            return await super().call(request)
-        finally:
-            self.in_flight -= 1
 
 
 async def _ended(playing: asyncio.Task[None]) -> None:

@@ -22,13 +22,13 @@ from agentgym.types import Episode, Json, Message, Outcome, Stop, Task
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """What the episodes that are played by hand share. seat: the policy's."""
+    """What the episodes that are played by hand share. seat: the policy's; without one a person takes every turn."""
 
     environment: Environment[Any]
     scorer: Scorer
     config: RolloutConfig
     sandbox: Sandbox | None
-    seat: Seat
+    seat: Seat | None = None
     greedy: bool = False
 
     def sampling(self, seed: int) -> dict[str, float]:
@@ -50,16 +50,17 @@ class HandEpisode:
     """Begin it with `begin`; each turn returns what was answered; `close` at the end.
 
     An environment's state cannot be copied: what is taken back is left out when the turns before are played again, with
-    the same seed. All raise EpisodeBroken for what fails in the environment or the sandbox.
+    the same seed. All raise EpisodeBroken for what fails in the environment or the sandbox. runner: the newest one;
+    there is one from `begin` on.
     """
 
     table: Table
     task: Task
     seed: int = 0
+    runner: EpisodeRunner | None = None
     _said: list[_Said] = field(default_factory=list)
     _opening: str | None = None  # what the last message before the first turn was changed to
     _tries: int = 0
-    _runner: EpisodeRunner | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
@@ -68,8 +69,8 @@ class HandEpisode:
 
     @property
     def _running(self) -> EpisodeRunner:
-        assert self._runner is not None, "begin it first"
-        return self._runner
+        assert self.runner is not None, "begin it first"
+        return self.runner
 
     @property
     def messages(self) -> list[Message]:
@@ -84,7 +85,7 @@ class HandEpisode:
         await self.close()
         table = self.table
         episode = Episode(episode_id=self.task.task_id, task=self.task, seed=self.seed)
-        self._runner = runner = EpisodeRunner(
+        self.runner = runner = EpisodeRunner(
             environment=table.environment,
             scorer=table.scorer,
             config=table.config,
@@ -104,13 +105,14 @@ class HandEpisode:
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
-    async def schemas(self) -> Sequence[Schema]:
-        """Of the tools that the agent has now."""
-        return await self._running.schemas() or ()
+    async def schemas(self) -> Sequence[Schema] | None:
+        """Of the tools that the agent has now. None: the environment has no tools at all."""
+        return await self._running.schemas()
 
     async def ask(self) -> CallAnswer:
         """The policy takes a turn. Raises CallRefused."""
-        schemas = await self.schemas()
+        assert self.table.seat is not None, "there is no policy"
+        schemas = await self.schemas() or ()
         self._tries += 1
         request = CallRequest(
             messages=tuple(self.messages),
@@ -121,19 +123,19 @@ class HandEpisode:
         answer = await self.table.seat.call(request)
         cut = Stop.TURN_TOKENS if answer.finish == "length" else None
         calls = tuple(answer.calls)
-        await self._add(AgentTurn(answer.content, answer.content, calls), cut)
+        await self.take(AgentTurn(answer.content, answer.content, calls), cut)
         return answer
 
     async def say(self, text: str) -> None:
         """A person's turn in the policy's place."""
-        await self._add(AgentTurn(text, text))
+        await self.take(AgentTurn(text, text))
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> None:
         """A person's call of a tool in the policy's place. Raises UserError where there is no such tool."""
-        names = [str(_function(schema).get("name")) for schema in await self.schemas()]
+        names = [str(_function(schema).get("name")) for schema in await self.schemas() or ()]
         if name not in names:
             raise UserError(f"no tool {name!r}.{nearest(name, names)}")
-        await self._add(AgentTurn("", "", (ToolCall(name, arguments),)))
+        await self.take(AgentTurn("", "", (ToolCall(name, arguments),)))
 
     async def edit(self, text: str) -> None:
         """Change the environment's last message, as it is read. Raises UserError where the agent spoke last."""
@@ -152,7 +154,8 @@ class HandEpisode:
         self._said.pop()
         await self.begin()
 
-    async def _add(self, turn: AgentTurn, cut: Stop | None = None) -> None:
+    async def take(self, turn: AgentTurn, cut: Stop | None = None) -> None:
+        """One turn, whoever it is by; the last one is followed by the score."""
         if self.is_over:
             raise UserError("the episode is over; take a turn back, or take another task")
         await self._running.reply(turn, cut)
@@ -162,12 +165,16 @@ class HandEpisode:
 
     async def _end(self) -> None:
         """Finish and score. What broke is on the episode."""
-        episode = self.episode
         try:
             await self.close()
             await self._running.score()
         except EpisodeBroken as broken:
-            episode.outcome, episode.error = Outcome.INFRA_ERROR, broken.record
+            self.fail(broken)
+
+    def fail(self, broken: EpisodeBroken) -> None:
+        episode = self.episode
+        episode.stop = episode.stop or Stop.ERROR
+        episode.outcome, episode.error = Outcome.INFRA_ERROR, broken.record
 
     def _change_last(self, text: str | None) -> None:
         if text is not None:

@@ -101,6 +101,11 @@ class EpisodeSeat:
         self._too_long = ""
         self._concluded = False
 
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return len(self._numbers) - len(self.episode.turns)
+
     async def call(self, request: CallRequest) -> CallAnswer:
         asked = self._asked(request)
         spoken = asked.place.spoken
@@ -203,7 +208,8 @@ class EpisodeSeat:
             seed=derive_seed(self.episode.seed, asked.number),
         )
         time_s = min(asked.left_s, config.generate_timeout_s)
-        request = GenerateRequest(prompt_ids=asked.prompt, sampling=sampling, time_s=time_s)
+        continues = bool(self.episode.turns)
+        request = GenerateRequest(prompt_ids=asked.prompt, sampling=sampling, time_s=time_s, continues=continues)
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
         try:

@@ -117,7 +117,7 @@ class EpisodePlayer(Player):
             stop_token_ids=self.renderer.end_ids,
             seed=derive_seed(episode.seed, len(episode.turns)),
         )
-        return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s)
+        return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s, continues=bool(episode.turns))
 
     async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
         times_s, clock_s = episode.timing_s, asyncio.get_running_loop().time

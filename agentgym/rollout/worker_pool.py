@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import pickle
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from agentgym.errors import InfraError
 from agentgym.import_path import loaded_files
-from agentgym.killable_child import LENGTH
+from agentgym.killable_process import AsyncChild, own_environment
 from agentgym.rollout.worker import READY, Answer, Setup
 from agentgym.types import Episode
-
-log = logging.getLogger(__name__)
 
 
 class WorkerPool:
@@ -101,58 +93,11 @@ class WorkerPool:
         worker.kill()
 
 
-class _Worker:
-    """One child and the channel to it."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self._writer is not None and self._reader is not None and not self._reader.at_eof()
-
-    @property
-    def exit_reason(self) -> str:
-        code = self._process.returncode if self._process else None
-        if code is not None and code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"exited with {code}"
+class _Worker(AsyncChild):
+    """A child that scores episodes."""
 
     async def start(self, setup: bytes) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            fd = theirs.fileno()
-            code = f"from agentgym.rollout.worker import main; main({fd}, {os.getpid()})"
-            self._process = subprocess.Popen(  # noqa: ASYNC220  about 2 ms, once a worker
-                [sys.executable, "-P", "-c", code],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # so that a Ctrl-C is ours to handle, and `kill` reaches its children
-            )
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        await self.open("agentgym.rollout.worker", own_environment())
         await self.send(setup)
         if (word := await self.receive()) != READY:
             raise EOFError(f"the child said {word!r:.80}")
-        log.debug("worker %d for reward functions is ready", self._process.pid)
-
-    async def send(self, body: bytes) -> None:
-        assert self._writer is not None
-        self._writer.write(LENGTH.pack(len(body)) + body)
-        await self._writer.drain()
-
-    async def receive(self) -> bytes:
-        assert self._reader is not None
-        (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        return await self._reader.readexactly(size)
-
-    def kill(self) -> None:
-        """The child and all that it started; safe to call twice."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-            self._writer = None
-        if self._process is not None and self._process.returncode is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()

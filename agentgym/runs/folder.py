@@ -12,6 +12,7 @@ RUN/config.yaml             the finished config
     evals/step-000020.jsonl.gz      the same, of evaluations; their results are beside it (evaluations.py)
     steering.jsonl      what a person asked of the run while it went on, and what became of it (steering.py)
     comparison.json         the first and the last checkpoint on the same held-out tasks
+    journal/                the batches since the last checkpoint (trainer/journal.py)
     checkpoints/step-000020/        the trainer's state, an exported model, the run's position (checkpoints.py)
 """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from agentgym.trainer.engine import TitanEngine
 
 T = TypeVar("T")
+
+
+class TrainerBroken(InfraError):
+    """A process lives but can't go on: it lost a peer, or its device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,4 +183,13 @@ class TitanTrainer(ServiceActor):
     async def _run(self, function: Callable[..., T], *args: object) -> T:
         context = contextvars.copy_context()  # Monarch keeps the current actor in it
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: context.run(function, *args))
+        try:
+            return await loop.run_in_executor(self._thread, lambda: context.run(function, *args))
+        except (asyncio.CancelledError, UserError, ValueError):
+            raise
+        except BaseException as error:  # a checkpoint that a peer's death broke raises one that is no Exception
+            from agentgym.trainer.parallel import lost_in
+
+            if lost := lost_in(error):
+                raise TrainerBroken(f"rank {os.environ['RANK']} can't go on: {lost}") from error
+            raise

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from agentgym.actors.endpoint import Endpoint
 from agentgym.actors.options import ActorOptions
-from agentgym.actors.process_group import ProcessGroup
+from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.errors import InfraError
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TitanTrainer, TrainerBroken
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
 
+log = logging.getLogger(__name__)
+
+LOST = (ProcessDied, NoAnswer, TrainerBroken)
+"""What ends a call whose processes can't go on: one died, did not answer in time, or lost a peer or its device."""
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
@@ -21,8 +29,9 @@ Ts = TypeVarTuple("Ts")
 class TrainerClient:
     """Starts the trainer's processes and calls them, each time with the deadline trainer.step_timeout_s.
 
-    The death of a trainer process ends the call under way with an InfraError that names it. Nothing restarts
-    it, because its last step is lost.
+    When one dies, hangs or is cut off, all of them are replaced and the call is made again, `max_restarts` times in a
+    row; then, or with 0, the call ends with an InfraError that names the process. New processes hold the weights of
+    the setup's model: `TrainerKeeper` gives them back what they had learned.
     """
 
     def __init__(
@@ -32,6 +41,7 @@ class TrainerClient:
         store: WeightStore | None = None,
         runtime: Runtime | None = None,
         name: str = "trainer",
+        max_restarts: int = 0,
     ) -> None:
         """store: where `push_weights` puts the weights; None for a trainer that never does."""
         self._setup = setup
@@ -39,18 +49,20 @@ class TrainerClient:
         self._store = store
         self._runtime = runtime or current_runtime()
         self._name = name
+        self._max_restarts = max_restarts
+        self._in_a_row = 0
         self._group: ProcessGroup[TitanTrainer] | None = None
+        self.restarts = 0
+        """Of all its processes, since it was made."""
+        self.down_s = 0.0
+        """From each loss that was noticed to the return, in all."""
 
     async def start(self) -> None:
         """Start the processes and build the engine. Raises UserError for a model that can't be trained."""
-        options = trainer_options(self._setup.trainer, self._store, self._name)
-        self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
         try:
-            await self._group.start(timeout_s=self._timeout_s)
-            await self.call(TitanTrainer.setup)
-        except BaseException:
-            await self.close()
-            raise
+            await self._launch()
+        except ProcessDied as error:
+            await self._restart(error)
 
     async def call(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
         """Call an endpoint on every process; the answer of rank 0, whose metrics are of the whole batch."""
@@ -58,7 +70,18 @@ class TrainerClient:
 
     async def call_all(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
         """Call an endpoint on every process; answers by rank."""
-        return await self._started().call(method, *args, timeout_s=self._timeout_s)
+        return await self._insist(lambda: self._ask(method, *args))
+
+    async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """One optimizer step; returns the metrics."""
+        return await self.call(TitanTrainer.train_step, samples)
+
+    async def push_weights(self, version: int) -> None:
+        """Store the weights under a version."""
+        await self.call(TitanTrainer.push_weights, version)
+
+    def metrics(self) -> dict[str, float]:
+        return {f"{self._name}/restarts_total": float(self.restarts), f"{self._name}/down_s_total": self.down_s}
 
     def pids(self) -> list[int]:
         return list(self._started().pids)
@@ -68,6 +91,69 @@ class TrainerClient:
         if self._group is not None:
             group, self._group = self._group, None
             await group.stop()
+
+    async def _restore(self) -> None:
+        """Give processes that were just started what those before them had."""
+
+    async def _insist(self, ask: Callable[[], Awaitable[R]], again: Callable[[], Awaitable[R]] | None = None) -> R:
+        """The answer, from other processes if need be. again: what is asked of those; the same otherwise."""
+        while True:
+            try:
+                answer = await ask()
+            except LOST as error:
+                await self._restart(error)
+                ask = again or ask
+            else:
+                return answer
+
+    async def _ask(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
+        return await self._started().call(method, *args, timeout_s=self._timeout_s)
+
+    async def _restart(self, error: Exception) -> None:
+        """Replace the processes, again if the new ones are lost. Raises the error when that is not allowed any more."""
+        began_s = time.monotonic()
+        while True:
+            if self._in_a_row >= self._max_restarts:
+                raise self._lost(error) from error
+            self._in_a_row += 1
+            self.restarts += 1
+            allowed = f"restart {self._in_a_row} of at most {self._max_restarts} without a new step"
+            log.warning("the %s is lost and starts again (%s): %s", self._name, allowed, error)
+            try:
+                await self._launch()
+                await self._restore()
+                break
+            except LOST as another:
+                error = another
+        passed_s = time.monotonic() - began_s
+        self.down_s += passed_s
+        log.warning("the %s is back after %.1f s%s", self._name, passed_s, self._place())
+
+    def _place(self) -> str:
+        """Where it goes on, for the line that reports it."""
+        return ""
+
+    def _lost(self, error: Exception) -> Exception:
+        if not self._max_restarts:
+            return error
+        return InfraError(
+            f"the {self._name} was lost {self._in_a_row + 1} times without a new step in between, and is not started "
+            f"again (trainer.max_restarts is {self._max_restarts}). The last time: {error}"
+        )
+
+    async def _launch(self) -> None:
+        if self._group is not None:
+            self._group.give_up("it is replaced")  # a process that hangs is not asked to end, it is killed
+            await self.close()
+        part = "trainer" if self._name == "trainer" else "reference"  # a teacher, too, is beside the trainer
+        options = trainer_options(self._setup.trainer, self._store, part)
+        self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
+        try:
+            await self._group.start(timeout_s=self._timeout_s)
+            await self._ask(TitanTrainer.setup)
+        except BaseException:
+            await self.close()
+            raise
 
     def _started(self) -> ProcessGroup[TitanTrainer]:
         if self._group is None:

@@ -45,7 +45,8 @@ class CriticConfig:
 class TrainerConfig:
     """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
     holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter. gpus: empty,
-    they are planned. check_memory: refuse to start where the estimate of what everybody takes does not fit.
+    they are planned. max_restarts: of the trainer, and of the reference model, without a new step in between; 0 is
+    none. check_memory: refuse to start where the estimate of what everybody takes does not fit.
 
     minibatches, epochs: a step's samples are split into so many parts with an update for each, so many times over; the
     learning rate changes once a step. Take a loss with `old: trainer` (decoupled, tis, mis) for more than one.
@@ -68,6 +69,7 @@ class TrainerConfig:
     gpus: tuple[int, ...] = ()
     threads: int = 1  # of torch, per process
     step_timeout_s: float = 600.0
+    max_restarts: int = 3
     check_memory: bool = True
     minibatches: int = 1
     epochs: int = 1
@@ -81,6 +83,8 @@ class TrainerConfig:
             raise ValueError(
                 f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel}"
             )
+        if self.max_restarts < 0:
+            raise ValueError(f"trainer.max_restarts is {self.max_restarts}; give 0 for none, or more")
         if min(self.seq_len, self.rows_per_microbatch, self.logprob_chunk, self.threads) < 1:
             raise ValueError("trainer.seq_len, rows_per_microbatch, logprob_chunk and threads must be at least 1")
         if min(self.minibatches, self.epochs) < 1:

@@ -44,13 +44,13 @@ class TitanLearner:
                 groups, samples, trainer=self.trainer, activity=self.activity, branch_weights=self.branch_weights
             )
         with self.activity.doing("train"):
-            metrics = await self.trainer.call(TitanTrainer.train_step, samples)
+            metrics = await self.trainer.train_step(samples)
             if self.keep_logprobs:
                 self.trainer_logprobs = by_turn(groups, await self.trainer.call(TitanTrainer.trained_logprobs))
             return metrics
 
     async def publish(self, version: int) -> None:
         with self.activity.doing("publish"):
-            await self.trainer.call(TitanTrainer.push_weights, version)
+            await self.trainer.push_weights(version)
             if self.reference is not None:
                 await self.reference.follow(version)

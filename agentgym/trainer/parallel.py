@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +102,17 @@ def join(config: TrainerConfig) -> Ranks:
     if sharded:
         dims.build_mesh()
     return Ranks(device=device, dims=dims, parallelism=parallelism, rank=rank, sharded=sharded, owns_group=owns_group)
+
+
+def lost_in(error: BaseException) -> str:
+    """What this process lost, a peer or its device, if that is what the error is about; else empty.
+
+    gloo raises plain RuntimeErrors, and a checkpoint's error holds those of all ranks.
+    """
+    if isinstance(error, (dist.DistError, torch.AcceleratorError)):
+        return str(error)
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return next((line.strip() for line in lines if "gloo/transport" in line), "")
 
 
 def _start_group(backend: str, procs: int) -> None:

@@ -16,7 +16,11 @@ from agentgym.weights.store import WeightStore
 
 
 class ReferenceModel(TrainerClient):
-    """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none."""
+    """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none.
+
+    One that is lost is simply started again: it has learned nothing. One that follows the policy ends the run, which
+    continues from its checkpoint.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,9 @@ class ReferenceModel(TrainerClient):
         self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
         self._every, self._mix = setup.trainer.reference_every, setup.trainer.reference_mix
         setup = replace(setup, folder=self._scratch.name, critic=False)
-        super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name)
+        restarts = 0 if self.moves else setup.trainer.max_restarts
+        store = store if self.moves else None
+        super().__init__(setup, store=store, runtime=runtime, name=name, max_restarts=restarts)
 
     @property
     def moves(self) -> bool:
@@ -47,7 +53,9 @@ class ReferenceModel(TrainerClient):
 
     async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
-        return await self.call(TitanTrainer.logprobs, samples)
+        logprobs = await self.call(TitanTrainer.logprobs, samples)
+        self._in_a_row = 0
+        return logprobs
 
     async def close(self) -> None:
         await super().close()

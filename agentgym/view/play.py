@@ -12,21 +12,23 @@ from typing import Any
 from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.rollout.by_hand import HandEpisode, Table
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
+from agentgym.rollout.runner import EpisodeBroken
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import pack
 from agentgym.sandbox import Sandbox
 from agentgym.tools import Schema, ToolCall
-from agentgym.types import Episode, Outcome, Stop, Task
+from agentgym.types import Episode, Stop, Task
 from agentgym.view.problems import Problem
 
 MAX_CHARS = 20_000
 MAX_CALLS = 16
 IDLE_S = 600.0
 CALL_S = 60.0  # into the environment
+CONFIG = RolloutConfig(cut_turns="score", env_timeout_s=CALL_S, max_retries=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class Play:
     idle_s: float = IDLE_S
     sandbox: str = ""
     tools: Sequence[Schema] | None = None
-    runner: EpisodeRunner | None = None
+    game: HandEpisode | None = None
     error: str = ""  # before there was an episode
     done: bool = False
     last_s: float = field(default_factory=time.monotonic)
@@ -57,7 +59,9 @@ class Play:
                 sandbox = await self._open_sandbox(stack)
                 scorer = Scorer.of(self.environment, self.registry)
                 stack.push_async_callback(scorer.close)
-                await self._play(scorer, sandbox)
+                table = Table(environment=self.environment, scorer=scorer, config=CONFIG, sandbox=sandbox)
+                self.game = HandEpisode(table, self.task, self.seed)
+                await self._play(self.game)
         except (UserError, InfraError) as error:
             self.error = str(error)
         finally:
@@ -88,47 +92,41 @@ class Play:
         self.sandbox = backend.name
         return await backend.start()
 
-    async def _play(self, scorer: Scorer, sandbox: Sandbox | None) -> None:
-        config = RolloutConfig(cut_turns="score", env_timeout_s=CALL_S, max_retries=0)
-        episode = Episode(episode_id=self.id, task=self.task, seed=self.seed)
-        self.runner = runner = EpisodeRunner(
-            environment=self.environment, scorer=scorer, config=config, sandbox=sandbox, episode=episode
-        )
+    async def _play(self, game: HandEpisode) -> None:
         try:
-            async with AsyncExitStack() as stack:
-                await runner.lease(stack)
-                async with runner.started():
-                    await self._turns(runner)
-            if episode.stop is not Stop.ABANDONED:
-                await runner.score()
+            try:
+                await game.begin()
+                await self._turns(game)
+            finally:
+                await game.close()
         except EpisodeBroken as broken:
-            episode.stop = episode.stop or Stop.ERROR
-            episode.outcome, episode.error = Outcome.INFRA_ERROR, broken.record
+            game.fail(broken)
         finally:
             self.done = True
             if self.waiting is not None and not self.waiting.done():
                 self.waiting.set_result(None)
 
-    async def _turns(self, runner: EpisodeRunner) -> None:
+    async def _turns(self, game: HandEpisode) -> None:
         """Until the episode stops, or nobody says anything. Who said the last turn is answered after the score."""
-        self.tools = await runner.schemas()
+        self.tools = await game.schemas()
         self.started.set()
         while True:
             try:
                 async with asyncio.timeout(self.idle_s):
                     said, self.waiting = await self.turns.get()
             except TimeoutError:
-                runner.episode.stop = Stop.ABANDONED
+                game.episode.stop = Stop.ABANDONED
                 return
-            await runner.reply(said)
-            if runner.episode.stop is not None:
+            await game.take(said)
+            if game.is_over:
                 return
-            self.tools = await runner.schemas()
+            self.tools = await game.schemas()
             self.waiting.set_result(None)
 
     def as_json(self) -> dict[str, Any]:
         """As the page shows it."""
-        runner, episode = self.runner, self.runner.episode if self.runner else None
+        runner = self.game.runner if self.game else None
+        episode = runner.episode if runner else None
         weights = default_weights(self.environment)
         return {
             "id": self.id,

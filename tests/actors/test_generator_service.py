@@ -218,3 +218,40 @@ async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fle
         assert answers[0] == answers[1] and answers[0].completion_ids == f.expected(request, 1)
         await generators.close()
         await theirs.close()
+
+
+@pytest.mark.hostile  # it starts four processes
+async def test_a_queue_brings_a_replica_with_the_current_weights_which_goes_again_when_it_is_idle(fleet, hold) -> None:
+    config = GeneratorConfig(
+        replicas=1, max_replicas=2, max_batch=4, grow_after_s=0.1, shrink_after_s=0.3, probe_timeout_s=30
+    )
+    async with fleet(Scripted(held_by=hold), config=config) as f:
+        await f.publish(1)
+        for times in (1, 2):  # the second new replica must not pass for the first one, which held these weights
+            requests = [f.request(number) for number in range(16)]
+            calls = [asyncio.create_task(f.generators.generate(request)) for request in requests]
+            await until(lambda: len(f.generators.pids()) == 2)
+            calls += [asyncio.create_task(f.generators.generate(request)) for request in requests]
+            await f.running(32)
+            hold.unlink()
+            for request, call in zip(requests * 2, calls, strict=True):
+                assert (await call).completion_ids == f.expected(request, 1)
+            await until(lambda: len(f.generators.pids()) == 1)
+            metrics = await f.generators.metrics()
+            assert (metrics["generator/grown_total"], metrics["generator/shrunk_total"]) == (times, times)
+            assert metrics["generator/idle_share"] == 1.0 and metrics["generator/respawns_total"] == 0
+            hold.touch()
+
+
+async def test_a_leaving_replica_still_gets_the_weights_of_what_it_works_on(fleet, hold) -> None:
+    config = GeneratorConfig(min_replicas=1, grow_after_s=3600, shrink_after_s=3600, probe_timeout_s=30)
+    async with fleet(Scripted(held_by=hold), config=config) as f:
+        await f.publish(1)
+        calls = [asyncio.create_task(f.generators.generate(f.request(number))) for number in range(4)]
+        await f.running(4)
+        service = f.generators._started()
+        assert service.shrink()
+        await f.publish(2)
+        hold.unlink()
+        assert all([s.version for s in (await call).versions] == [1, 2] for call in calls)
+        await until(lambda: len(f.generators.pids()) == 1)

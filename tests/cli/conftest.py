@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 from agentgym import Environment, Reward, Task, hookimpl
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
+from agentgym.cli.restarts import Restarts
 from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import paired_difference, success_interval
@@ -90,8 +92,15 @@ class FakeJobs:
     stopped: str = ""
     solves: Solves = lambda model, task, sample: task < 9
     breaks_after: int = 0  # tasks, an evaluation fails, once
+    notice: asyncio.Event | None = None  # of the last job
+    restarts: list[Restarts] = field(default_factory=list)
 
-    async def train(self, recipe, folder, reporter, *, resume, from_step, registry) -> TrainResult:
+    def restart(self, restarts: Restarts) -> int:
+        self.restarts.append(restarts)
+        return 75
+
+    async def train(self, recipe, folder, reporter, *, resume, from_step, registry, notice=None) -> TrainResult:
+        self.notice = notice
         if isinstance(recipe, SftRecipe):
             return await self._sft(recipe, folder, reporter, resume)
         self.trained.append((recipe, resume))

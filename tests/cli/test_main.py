@@ -111,7 +111,7 @@ from agentgym.cli.jobs import JobShell
 from agentgym.hooks import PluginRegistry
 
 class Jobs:
-    async def train(self, recipe, folder, reporter, *, resume, from_step, registry):
+    async def train(self, recipe, folder, reporter, **settings):
         try:
             print("ready", flush=True)
             await asyncio.sleep(60)

@@ -55,10 +55,6 @@ def calls_of(episode: Episode) -> list[Message]:
     return [message for message in episode.messages if message.get("tool_calls")]
 
 
-def number_in(text: str, field: str) -> int:
-    return int(text.split(f"{field} ")[1].split(",")[0])
-
-
 def test_the_plugin_gives_the_environment() -> None:
     assert REGISTRY.environment("tool_use") is ToolUse
     assert REGISTRY.provider("environments", "tool_use").distribution == "agentgym"

@@ -114,6 +114,7 @@ AT_FAULT: dict[str, Sequence[Callable[[MetricsRow], dict[str, float]]]] = {
     "length_collapse": [scaled("rollout/completion_tokens_mean", 0.2)],
     "truncation": [fixed(rollout__truncated_share=0.2)],
     "invalid": [fixed(rollout__invalid_share=0.3, rollout__truncated_share=0.05)],
+    "restarts": [fixed(trainer__restarts_total=2.0)],
     "infra_errors": [scaled("rollout/infra_errors", 0, least=6.0)],
     "mismatch": [fixed(sync__mismatch_max=0.4)],
     "drift": [fixed(train__mismatch_kl=0.1)],

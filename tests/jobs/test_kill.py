@@ -12,6 +12,7 @@ import pytest
 
 from agentgym.jobs.train import train
 from agentgym.runs.folder import RunFolder
+from agentgym.trainer.journal import Journal
 
 pytestmark = pytest.mark.hostile
 
@@ -45,3 +46,29 @@ def test_a_run_that_was_killed_in_a_save_goes_on_and_trains_nothing_twice(lab) -
         ]
     assert len(trained) == len(set(trained)) > 0
     assert len(reporter.metrics) in (2, 3), "from step 2, or from step 1 where the save of 2 was not finished"
+
+
+def test_a_run_whose_trainer_is_killed_goes_on_by_itself(lab) -> None:
+    recipe = lab.recipe(
+        "loop.steps=3",
+        "loop.checkpoint_every=0",
+        "eval.at_end=false",
+        "loop.check_sync_every=1",
+        "loop.max_staleness=0",
+    )
+
+    def kill(step: int) -> None:
+        if step == 2:
+            lab.processes(folder.path, "trainer")[0].kill()
+
+    folder, reporter = lab.new_run(recipe), lab.reporter(on_step=kill)
+    asyncio.run(train(recipe, folder, reporter))
+    folder.close()
+    assert [row.step for row in folder.read_metrics()] == [1, 2, 3]
+    assert [metrics["trainer/restarts_total"] for metrics in reporter.metrics] == [0, 0, 1]
+    # The generators sampled step 3 from what the lost process had published: the new one holds the same weights.
+    assert max(metrics["train/mismatch_fresh_max"] for metrics in reporter.metrics) < 1e-4
+    assert reporter.metrics[-1]["sync/mismatch_max"] < 1e-4
+    journal = Journal(folder.path / "journal")
+    assert journal.steps() == [], "the last checkpoint holds it all"
+    assert lab.processes(folder.path) == []

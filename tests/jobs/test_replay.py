@@ -32,7 +32,7 @@ from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start, start_of
 from agentgym.trainer.learner import TitanLearner
-from agentgym.types import Episode, FinishReason, Group, Outcome, Stop, Task, Turn, VersionSpan
+from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Stop, Task, Turn, VersionSpan
 
 STEPS = 4
 
@@ -61,6 +61,9 @@ class LocalTrainer:
             (self.engine.version,) = args
             return None
         return getattr(self.engine, {"get_machine": "describe_machine"}.get(name, name))(*args)
+
+    async def train_step(self, samples: list[Sample]) -> dict[str, float]:
+        return self.engine.train_step(samples)
 
 
 @asynccontextmanager

@@ -49,6 +49,29 @@ def test_the_trainer_takes_the_first_gpus_and_each_replica_the_next() -> None:
     assert placed.fits and any("unused" in note and "6, 7" in note for note in placed.notes)
 
 
+def test_replicas_that_may_come_later_are_planned_for() -> None:
+    growing = wanted(max_replicas=3)
+    placed = place(growing, machine(4))
+    assert placed.fits and placed.generator_gpus == (1, 2, 3)
+    refused = place(growing, machine(3))
+    assert not refused.fits
+    assert place(changed(growing, {"generator.max_replicas": 2}), machine(3)).fits
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"min_replicas": 2}, "min_replicas 2, replicas 1 and max_replicas 1: give 1 or more"),
+        ({"min_replicas": 0}, "min_replicas 0"),
+        ({"max_replicas": 2, "gpus": (0,)}, r"gpus \[0\] are 1; 2 replicas of 1 GPU"),
+        ({"grow_after_s": 0}, "grow_after_s 0 and shrink_after_s 60: give more than 0 seconds"),
+    ],
+)
+def test_replicas_that_contradict_are_refused(given: dict[str, object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        replace(GENERATOR, **given)  # type: ignore[arg-type]
+
+
 def test_gpus_that_the_recipe_names_are_left_to_who_is_named() -> None:
     placed = place(wanted(trainer={"gpus": (2,)}, replicas=3), machine(4))
     assert (placed.trainer_gpus, placed.generator_gpus) == ((2,), (0, 1, 3))

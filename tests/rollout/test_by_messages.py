@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fast_clock import run_fast
 from policy_servers import ScriptedServer, completion
+from shopping import NONE_LEFT, TASK, Shopping
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
@@ -26,42 +27,9 @@ from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.outside.policy import ServedPolicy, ServerGone
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import decode_episode, encode_episode
-from agentgym.tools import ToolError
 from agentgym.types import Episode, Outcome, Stop, Task
 
-TASK = Task(task_id="t", prompt=({"role": "user", "content": "Buy two apples."},))
 CONFIG = RolloutConfig(max_turn_tokens=400, max_episode_tokens=4000)
-
-
-class Shop:
-    def __init__(self) -> None:
-        self.stock = {"apple": 3}
-
-    def buy(self, item: str, count: int = 1) -> dict[str, int]:
-        """Buy things."""
-        if self.stock.get(item, 0) < count:
-            raise ToolError("there is no such thing")
-        self.stock[item] -= count
-        return {"left": self.stock[item]}
-
-
-class Shopping(Environment[Shop]):
-    tools = Shop
-    max_turns = 4
-
-    def tasks(self, split: str, seed: int = 0) -> Iterator[Task]:
-        yield TASK
-
-    async def start(self, context: Any) -> Shop:
-        return Shop()
-
-    async def reply(self, context: Any) -> Reply:
-        context.info["success"] = context.state.stock == {"apple": 1}
-        return Reply(done=True)
-
-    @reward(inline=True)
-    def bought(self, episode: Episode) -> float:
-        return float(episode.success)
 
 
 class Guessing(Environment[None]):
@@ -122,7 +90,7 @@ def test_calls_are_made_and_answered_as_the_api_has_them() -> None:
     ]  # fmt: skip
     ids = [call["id"] for call in said["tool_calls"]]
     assert len({*ids}) == 2 and [left["tool_call_id"], refused["tool_call_id"]] == ids
-    assert left["content"] == '{"left": 1}' and refused["content"] == "Error: there is no such thing"
+    assert left["content"] == '{"left": 1}' and refused["content"] == f"Error: {NONE_LEFT}"
     assert [trace.error for trace in episode.tool_calls] == ["", "tool"]
     assert decode_episode(json.loads(json.dumps(encode_episode(episode)))) == episode
 

@@ -9,11 +9,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from agentgym.cli.commands.eval import add_server_arguments, refuse_server_options
-from agentgym.cli.evaluating import base_recipe, find_policy
-from agentgym.cli.failures import explain, show
+from agentgym.cli.evaluating import find_policy, finish_for
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.lines import LineReader
-from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
+from agentgym.cli.recipes import Finished, add_recipe_arguments, recipe_help
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Stopped, run_until_stopped
 from agentgym.errors import UserError
@@ -59,26 +58,15 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         raise UserError("agentgym chat is for a person; for a script: agentgym serve, or agentgym eval --json")
     policy = find_policy(arguments.model)
     refuse_server_options([policy], arguments)
-    base, where = base_recipe(arguments.recipe, policy.run_dir)
     flags = {
-        "model.path": policy.path,
-        "model.random_weights": False,
-        "env.name": arguments.env,
         "eval.greedy": arguments.greedy,
         "policy.base_url": arguments.base_url,
         "policy.api_key_env": arguments.api_key_env,
     }
-    finished = finish(base, flags, arguments, where, shell, served=True)
+    finished = finish_for(policy, flags, arguments, shell, served=True)
     reporter = choose_reporter(shell, "chat", as_json=False, plain=True)
-    with contextlib.closing(reporter):
-        try:
-            run_until_stopped(_chat(finished, arguments, shell, reporter), lambda text: None)
-        except Stopped:
-            return 0
-        except BaseException as error:
-            failure = explain(error)
-            show(error, failure, shell.warn, debug=arguments.debug, folder=None)
-            return failure.exit_code
+    with contextlib.closing(reporter), contextlib.suppress(Stopped):
+        run_until_stopped(_chat(finished, arguments, shell, reporter), lambda text: None)
     return 0
 
 

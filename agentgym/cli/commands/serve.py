@@ -12,10 +12,9 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.cli.evaluating import base_recipe, find_policy
-from agentgym.cli.failures import explain, show
+from agentgym.cli.evaluating import find_policy, finish_for
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import add_recipe_arguments, finish, recipe_help
+from agentgym.cli.recipes import add_recipe_arguments, recipe_help
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Stopped, run_until_stopped
 from agentgym.errors import UserError
@@ -64,12 +63,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"this needs {package}, which is not installed: pip install 'agentgym[serve]'")
-    policy = find_policy(arguments.model)
-    base, where = base_recipe(arguments.recipe, policy.run_dir)
-    flags = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
-    if arguments.engine:
-        flags["generator.engine"] = {"name": arguments.engine}
-    recipe, _, registry = finish(base, flags, arguments, where, shell)
+    flags = {"generator.engine": {"name": arguments.engine}} if arguments.engine else {}
+    recipe, _, registry = finish_for(find_policy(arguments.model), flags, arguments, shell)
     bind = _address(arguments)
     key = _key(arguments)
     reporter = choose_reporter(shell, f"serve {recipe.model.path}", as_json=arguments.json, plain=True)
@@ -81,14 +76,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         job = shell.jobs().serve(
             recipe, reporter, bind=bind, model=arguments.name, key=key, registry=registry, ready=ready
         )
-        try:
+        with contextlib.suppress(Stopped):
             run_until_stopped(job, reporter.note)
-        except Stopped:
-            return 0
-        except BaseException as error:
-            failure = explain(error)
-            show(error, failure, shell.warn, debug=arguments.debug, folder=None)
-            return failure.exit_code
     return 0
 
 

@@ -16,6 +16,7 @@ from agentgym.cli.recipes import (
     recipe_help,
     with_flags,
 )
+from agentgym.cli.restarts import add_ending_arguments
 from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
 from agentgym.config import apply_overrides
@@ -74,6 +75,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
     parser.add_argument("--dry-run", action="store_true", help="show config and plan")
+    add_ending_arguments(parser)
     add_machine_arguments(parser)
 
 

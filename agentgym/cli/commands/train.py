@@ -15,6 +15,7 @@ from agentgym.cli.recipes import (
     read_recipe,
     recipe_help,
 )
+from agentgym.cli.restarts import add_ending_arguments
 from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
 from agentgym.errors import UserError
@@ -27,7 +28,8 @@ the same seeds.
 
 Fields of the recipe are set by --section.field VALUE (--help-recipe lists them all).
 Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume continues from its newest whole
-checkpoint, or from that of --from-step; what later steps left is dropped.
+checkpoint, or from that of --from-step; what later steps left is dropped. With --restarts it is resumed by
+itself when it fails or is killed; with --grace SIGTERM has it save first.
 """
 EXAMPLES = """
 agentgym train --env code_exec
@@ -39,6 +41,7 @@ agentgym train --env code_exec --dry-run
 agentgym train apps/grpo/qwen3_0.6b.yaml apps/presets/tasks/tool_use.yaml --dry-run --gpus 2 --gpu-memory 80
 agentgym train --resume runs/code-1 --loop.steps 120
 agentgym train --resume runs/code-1 --from-step 40
+agentgym train --env code_exec --restarts 5 --grace 60
 """
 TAKES_OVERRIDES = True
 
@@ -56,6 +59,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check environment, rewards and memory, show config and plan"
     )
+    add_ending_arguments(parser)
     add_machine_arguments(parser)
 
 

@@ -28,6 +28,7 @@ class RowTable:
         rows = cache.rows
         self._cache = cache
         self._clock = 0
+        self.evicted = 0  # tokens of contexts that made room for others
         self.tokens = np.zeros((rows, cache.max_len), np.int64)
         self.length = np.zeros(rows, np.int64)
         self.computed = np.zeros(rows, np.int64)
@@ -50,6 +51,11 @@ class RowTable:
     @property
     def num_running(self) -> int:
         return int(np.count_nonzero(self.running))
+
+    @property
+    def share(self) -> float:
+        """Of the cache that holds contexts: of running sequences, and of others that may be continued."""
+        return float(self.computed.sum()) / self.tokens.size
 
     @property
     def span(self) -> int:
@@ -79,6 +85,7 @@ class RowTable:
             kept = 0
             oldest = int(np.argmin(np.where(self.running, np.iinfo(np.int64).max, self.last_used)))
             self._swap(oldest, hole)
+            self.evicted += int(self.computed[hole])
         self.tokens[hole, : len(prompt)] = prompt
         self.length[hole] = self.prompt_length[hole] = len(prompt)
         self.computed[hole] = kept

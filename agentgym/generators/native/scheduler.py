@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.rows import RowTable
 from agentgym.generators.native.sampler import sample, uniforms
 from agentgym.generators.native.weights import DecoderWeights
+from agentgym.generators.places import Line
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 _WORTH_SHARING = 16  # tokens: a shorter common prefix is computed twice rather than waited for
@@ -45,7 +45,7 @@ class Scheduler:
         self._max_batch = max_batch
         self._max_padded_tokens = max_padded_tokens  # of one forward pass over new tokens
         self._table = RowTable(cache)
-        self._waiting: OrderedDict[int, tuple[GenerateRequest, float]] = OrderedDict()  # with when it came
+        self._waiting: Line[tuple[GenerateRequest, float]] = Line()  # with when it came
         # of each ticket that holds a row: (version, first completion token sampled by it)
         self._sequences: dict[int, list[tuple[int, int]]] = {}
         self._to_extend: list[int] = []  # tickets whose context is not computed yet
@@ -60,7 +60,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._waiting and not self._sequences
+        return not len(self._waiting) and not self._sequences
 
     def metrics(self) -> dict[str, float]:
         totals = self.totals
@@ -72,15 +72,18 @@ class Scheduler:
             "generator/decode_s": totals.decode_s,
             "generator/running": self.num_running,
             "generator/waiting": self.num_waiting,
+            "generator/places": self._max_batch,
+            "generator/kv_share": self._table.share,
+            "generator/evicted_tokens_total": self._table.evicted,
         }
 
     def submit(self, ticket: int, request: GenerateRequest) -> None:
         """The request must have passed `check_request`."""
-        self._waiting[ticket] = request, time.monotonic()
+        self._waiting.put(ticket, (request, time.monotonic()), continues=request.continues)
 
     def cancel(self, ticket: int) -> None:
         """Forget a request and free its row; does nothing for one that has ended."""
-        if self._waiting.pop(ticket, None) is None and self._sequences.pop(ticket, None) is not None:
+        if not self._waiting.remove(ticket) and self._sequences.pop(ticket, None) is not None:
             self._table.free(self._table.row_of(ticket))
             if ticket in self._to_extend:
                 self._to_extend.remove(ticket)
@@ -112,8 +115,8 @@ class Scheduler:
         return ended
 
     def _admit(self) -> None:
-        while self._waiting and len(self._sequences) < self._max_batch:
-            ticket, (request, submitted_s) = self._waiting.popitem(last=False)
+        while len(self._waiting) and len(self._sequences) < self._max_batch:
+            ticket, (request, submitted_s) = self._waiting.pop()
             sampling = request.sampling
             table = self._table
             row = table.take(request.prompt_ids)

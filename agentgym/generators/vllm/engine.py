@@ -19,6 +19,8 @@ from torch import Tensor
 from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
+from agentgym.generators.places import Places
+from agentgym.generators.vllm.pressure import step_reporter
 from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
 from agentgym.models.architecture import collect
 from agentgym.models.safetensors import WeightFile, write_tensors
@@ -54,11 +56,12 @@ class VllmEngine:
         self._failure = "it is not started"
         self._request_ids = itertools.count()
         self._running: set[asyncio.Future[Completion]] = set()
-        self._places = asyncio.Semaphore(config.max_batch)  # vLLM works on so many at a time, in the order they came
+        self._places = Places(config.max_batch)  # what has none waits here, so that vLLM's cache holds what runs
         self._updating = asyncio.Lock()
         self._num_tokens = 0
         self._num_prompt_tokens = 0
         self._num_updates = 0
+        self._num_preempted = 0
         self._paused_s = 0.0
         self._busy_s = 0.0
         self._busy_since = 0.0
@@ -80,7 +83,7 @@ class VllmEngine:
         # in this thread: the engine's sockets belong to the running event loop
         arguments = engine_arguments(self._config, self._folder, gpu=self._gpu, **self._options)
         try:
-            self._llm = AsyncLLM.from_engine_args(arguments)
+            self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[step_reporter(self._saw)])
         except ValueError as error:
             raise UserError(f"vLLM refuses its settings, {self._options} among them: {error}") from error
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
@@ -118,9 +121,9 @@ class VllmEngine:
             self._num_updates += 1
 
     def metrics(self) -> dict[str, float]:
-        """See `GeneratorEngine.metrics`. What vLLM holds beyond max_batch counts as waiting."""
+        """See `GeneratorEngine.metrics`."""
         since = time.perf_counter() - self._busy_since if self._running else 0.0
-        running = min(len(self._running), self._config.max_batch)
+        running = self._places.taken_now
         return {
             "generator/tokens_total": self._num_tokens,
             "generator/prompt_tokens_total": self._num_prompt_tokens,
@@ -129,6 +132,10 @@ class VllmEngine:
             "generator/paused_s": self._paused_s,
             "generator/running": running,
             "generator/waiting": len(self._running) - running,
+            "generator/places": self._places.limit,
+            "generator/kv_share": self._places.kv_share,
+            "generator/preempted_total": self._num_preempted,
+            "generator/cuts_total": self._places.num_cuts,
         }
 
     async def close(self) -> None:
@@ -139,7 +146,19 @@ class VllmEngine:
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         del self._llm  # its destructor must not run while the interpreter ends
 
+    def _saw(self, kv_share: float, num_preempted: int) -> None:
+        self._num_preempted += num_preempted
+        self._places.saw(kv_share=kv_share, num_preempted=num_preempted)
+
     async def _complete(self, request: GenerateRequest, request_id: str) -> Completion:
+        submitted_s = time.monotonic()
+        await self._places.take(continues=request.continues)
+        try:
+            return await self._run(request, request_id, queued_s=time.monotonic() - submitted_s)
+        finally:
+            self._places.give_back()
+
+    async def _run(self, request: GenerateRequest, request_id: str, *, queued_s: float) -> Completion:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt = {
@@ -148,9 +167,7 @@ class VllmEngine:
             "cache_salt": str(self._version),
         }
         final: CompletionOutput | None = None
-        submitted_s = time.monotonic()
-        began: list[float] = []
-        timer = asyncio.ensure_future(self._end_in_time(request_id, request.time_s, began))
+        timer = asyncio.ensure_future(self._end_in_time(request_id, request.time_s))
         try:
             async for result in self._llm.generate(prompt, sampling_params(request.sampling), request_id):
                 final = result.outputs[0]
@@ -159,7 +176,6 @@ class VllmEngine:
             raise InfraError(f"the engine does not generate: {self._failure}") from error
         finally:
             timer.cancel()
-        queued_s = (began[0] if began else time.monotonic()) - submitted_s
         if final is not None and final.finish_reason == "abort" and timer.done() and final.token_ids:
             return _completion(final, FinishReason.TIME, queued_s)
         if final is None or final.finish_reason not in ("stop", "length"):
@@ -169,12 +185,10 @@ class VllmEngine:
             )
         return _completion(final, FinishReason(final.finish_reason), queued_s)
 
-    async def _end_in_time(self, request_id: str, time_s: float, began: list[float]) -> None:
-        """Abort a request time_s after its turn has come, which is noted in `began`; vLLM then gives what it has."""
-        async with self._places:
-            began.append(time.monotonic())
-            await asyncio.sleep(min(time_s, threading.TIMEOUT_MAX))
-            await self._llm.abort(request_id)
+    async def _end_in_time(self, request_id: str, time_s: float) -> None:
+        """Abort a request time_s from now; vLLM then gives what it has."""
+        await asyncio.sleep(min(time_s, threading.TIMEOUT_MAX))
+        await self._llm.abort(request_id)
 
     def _file(self, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
         """Checked, and in memory that vLLM's process can map."""

@@ -20,11 +20,12 @@ from typing import Final, Literal
 
 from agentgym.agents import Agent, AgentFailed, Desk
 from agentgym.errors import InfraError, UserError
+from agentgym.killable_process import exit_reason
 from agentgym.sandbox import Limits
 from agentgym.types import Json
 from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
 from agentgym_plugins.agents.places import Places
-from agentgym_plugins.agents.processes import KILL_S, Tail, exit_reason, kill_all, tagged
+from agentgym_plugins.agents.processes import KILL_S, Tail, kill_all, tagged
 
 PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt")
 KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode

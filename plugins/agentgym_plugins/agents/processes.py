@@ -84,11 +84,3 @@ class Tail:
         kept = bytes(self._kept[-self._max_bytes :])
         cut = self.num_bytes - len(kept)
         return (f"[{cut} bytes before this]\n" if cut else "") + kept.decode("utf-8", "replace")
-
-
-def exit_reason(code: int | None) -> str:
-    """`exited with 1` or `was killed by SIGKILL`."""
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-    return f"exited with {code}"

@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Mapping
 from dataclasses import asdict
@@ -20,10 +18,10 @@ import agentgym
 import agentgym_plugins
 from agentgym.agents import AgentFailed, Desk
 from agentgym.errors import InfraError, UserError
-from agentgym.killable_child import LENGTH
+from agentgym.killable_process import AsyncChild
 from agentgym.sandbox import FileRefused, Limits, RunResult
 from agentgym.types import Json
-from agentgym_plugins.agents.processes import Tail, exit_reason, has_children, kill_all, tagged
+from agentgym_plugins.agents.processes import Tail, has_children, kill_all, tagged
 
 KEPT_BYTES: Final = 8000  # of what an episode's agent wrote
 CHUNK: Final = 1 << 16
@@ -102,55 +100,36 @@ class Workers:
 
     async def _drop(self, worker: _Worker) -> None:
         self._all.discard(worker)
-        await worker.kill()
+        await worker.end()
 
 
-class _Worker:
-    """One child, the channel to it, and what it writes."""
+class _Worker(AsyncChild):
+    """A child that plays episodes, and what it writes."""
 
     def __init__(self, python: str, environ: Mapping[str, str]) -> None:
-        self._python = python or sys.executable
+        super().__init__()
+        self._python = python
         paths = _own_folders() if python else [path for path in sys.path if path]
         given = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **environ}
         self._tag, self._environ = tagged({"HOME": os.environ.get("HOME", "/"), **given})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
         self._written = -1  # the end of its outputs' pipe
         self.output = Tail(KEPT_BYTES)
 
     @property
-    def alive(self) -> bool:
-        return self._writer is not None and self._process is not None and self._process.poll() is None
-
-    @property
     def has_children(self) -> bool:
         """Whether an agent left processes behind."""
-        return self._process is not None and has_children(self._process.pid)
+        return self.process is not None and has_children(self.process.pid)
 
     async def start(self, setup: bytes) -> Any:
-        ours, theirs = socket.socketpair()
         self._written, end = os.pipe()
         try:
-            fd = theirs.fileno()
-            code = f"from agentgym_plugins.agents.child import main; main({fd}, {os.getpid()})"
-            self._process = subprocess.Popen(  # noqa: ASYNC220  about 2 ms, once a worker
-                [self._python, "-P", "-c", code],
-                env=self._environ,
-                pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
-                stdout=end,
-                stderr=end,
-                start_new_session=True,  # so that a Ctrl-C is ours to handle, and `kill` reaches its children
-            )
+            await self.open("agentgym_plugins.agents.child", self._environ, python=self._python, output=end)
         finally:
-            theirs.close()
             os.close(end)
         os.set_blocking(self._written, False)
         asyncio.get_running_loop().add_reader(self._written, self._collect)
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        await self._send(setup)
-        return await self._receive()
+        await self.send(setup)
+        return json.loads(await self.receive())
 
     async def play(self, desk: Desk, max_bytes: int) -> AgentFailed | None:
         """One episode; returns what the function did wrong."""
@@ -167,30 +146,26 @@ class _Worker:
             "tools": [*desk.tools],
         }
         try:
-            await self._send(json.dumps({"play": given}).encode())
-            while "end" not in (frame := await self._receive()):
-                await self._send(await _done(desk, frame["do"], frame["given"]))
+            await self.send(json.dumps({"play": given}).encode())
+            while "end" not in (frame := json.loads(await self.receive())):
+                await self.send(await _done(desk, frame["do"], frame["given"]))
                 if self.output.num_bytes > max_bytes:
                     raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {max_bytes >> 20}")
             end = frame["end"]
             return AgentFailed(end["kind"], end["message"]) if end else None
         except (EOFError, OSError, json.JSONDecodeError):
-            await self.kill()
-            code = self._process.returncode if self._process else None
-            desk.note("exit", code)
-            return AgentFailed("exit", f"its process {exit_reason(code)}")
+            await self.end()
+            desk.note("exit", self.process.returncode if self.process else None)
+            return AgentFailed("exit", f"its process {self.exit_reason}")
         finally:
             self._collect()
             if self.output.num_bytes:
                 desk.note("output", self.output.text())
 
-    async def kill(self) -> None:
-        """The child and all that it started; safe to call twice."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-            self._writer = None
-        if self._process is not None and self._process.returncode is None:
-            process = self._process
+    async def end(self) -> None:
+        """The child and all that it started, out of its group too; safe to call twice."""
+        self.close_channel()
+        if (process := self.process) is not None and process.returncode is None:
             leader = process.pid if process.poll() is None else None
             await asyncio.to_thread(kill_all, leader, self._tag)
             await asyncio.to_thread(process.wait)
@@ -215,17 +190,6 @@ class _Worker:
             asyncio.get_running_loop().remove_reader(self._written)
         os.close(self._written)
         self._written = -1
-
-    async def _send(self, body: bytes) -> None:
-        if self._writer is None:
-            raise EOFError("the process was killed")
-        self._writer.write(LENGTH.pack(len(body)) + body)
-        await self._writer.drain()
-
-    async def _receive(self) -> Any:
-        assert self._reader is not None
-        (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        return json.loads(await self._reader.readexactly(size))
 
 
 async def _done(desk: Desk, what: str, given: list[Any]) -> bytes:

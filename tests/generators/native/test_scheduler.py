@@ -155,6 +155,23 @@ def test_never_more_than_max_batch_run(old_model):
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 5)
 
 
+def test_next_turns_find_their_contexts_although_more_new_conversations_wait_than_the_cache_holds(old_model):
+    scheduler = make_scheduler(old_model, max_batch=2)  # a cache of 4 rows
+    begun = {ticket: ask(random_prompt(40, seed=ticket), max_tokens=5) for ticket in range(12)}
+    for ticket, request in begun.items():
+        scheduler.submit(ticket, request)
+    num_ended = 0
+    while not scheduler.idle:
+        for ticket, completion in scheduler.step():
+            num_ended += 1
+            if (request := begun.pop(ticket, None)) is not None:
+                turn = ask([*request.prompt_ids, *completion.completion_ids, 7, 8], max_tokens=5)
+                scheduler.submit(100 + ticket, replace(turn, continues=True))
+    assert num_ended == 24
+    assert scheduler.totals.computed_tokens == 12 * (40 + 1 + 2), "no context was computed twice"
+    assert scheduler.metrics()["generator/kv_share"] > 0.1
+
+
 def test_a_request_cancelled_between_an_update_and_the_next_step_leaves_every_queue(scheduler, old_model, new_model):
     requests = [ask(random_prompt(20, seed=seed), seed=seed) for seed in range(2)]
     for ticket, request in enumerate(requests):

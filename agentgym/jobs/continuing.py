@@ -1,0 +1,63 @@
+"""Where a run goes on that ended without a checkpoint: after its last finished step, by its journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.jobs.state import read_position
+from agentgym.recipe import Recipe
+from agentgym.rl.loop import Position
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.starts import start_of
+from agentgym.trainer.journal import Journal
+
+SETTINGS = ("model", "advantage", "loss", "optimizer", "trainer", "rollout.temperature", "loop.steps")
+"""What a step's weights depend on besides its samples."""
+OTHERS = ("gpus", "step_timeout_s", "max_restarts", "check_memory")
+"""Of the trainer's settings those that change no weight."""
+
+
+def journal_position(
+    folder: RunFolder, journal: Journal, checkpoint: int, recipe: Recipe, say: Callable[[str], None]
+) -> Position | None:
+    """Of the last finished step, where the journal leads there from the checkpoint of this step; else None.
+
+    A journal that can't be used costs the steps since the checkpoint and nothing else, so it is reported in a line.
+    """
+    try:
+        position = read_position(journal.position(checkpoint))
+    except UserError as error:
+        say(f"the journal is not used: {error}")
+        return None
+    if position is None:
+        return None
+    if recipe.needs_reference and recipe.trainer.reference_every:
+        say("the journal is not used: the reference model follows the policy, and is saved with checkpoints alone")
+        return None
+    before = _settings(start_of(folder, position.step).config)
+    after = _settings(cast("Mapping[str, object]", to_mapping(recipe)))
+    if changed := [name for name in SETTINGS if before[name] != after[name]]:
+        say(
+            f"steps {checkpoint + 1} to {position.step} are done again from the checkpoint, not from the journal: it "
+            f"can only repeat them with the settings that they had, and {', '.join(changed)} changed"
+        )
+        return None
+    say(f"steps {checkpoint + 1} to {position.step} are trained again from the journal; none is sampled again")
+    return position
+
+
+def _settings(config: Mapping[str, object]) -> dict[str, object]:
+    """As JSON has them, in which tuples are lists."""
+    found: dict[str, object] = {}
+    for name in SETTINGS:
+        value: object = config
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = {key: one for key, one in value.items() if key not in OTHERS}
+        found[name] = json.loads(json.dumps(value))
+    return found

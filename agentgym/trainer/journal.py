@@ -1,0 +1,146 @@
+"""The batches that a trainer got since its last checkpoint, on disk, to train the same steps again. No torch.
+
+    JOURNAL/step-000012.batch   the samples of a step, written before it is trained
+    JOURNAL/position.json       of the run after its last finished step
+
+A batch is a line of JSON, and the samples' columns behind it, packed by zlib. Each field of Sample keeps all its bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import InfraError
+from agentgym.runs.files import read_json, write_whole, writing
+from agentgym.types import Json, Sample
+
+FORMAT = 1
+FAST = 1  # zlib's level: half the size of none, and faster than the disk
+_NAME = re.compile(r"step-(\d+)\.batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one step is trained on. version: of the newest weights that were published before it."""
+
+    step: int
+    version: int
+    samples: list[Sample]
+
+
+class Journal:
+    """At most as many batches as there are steps between two checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, batch: Batch) -> None:
+        """Raises InfraError, which names the path, when the disk is full."""
+        write_whole(self._path(batch.step), encode(batch))
+
+    def read(self, step: int) -> Batch:
+        """Raises InfraError when the batch is missing or damaged."""
+        path = self._path(step)
+        try:
+            batch = decode(path.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+            raise InfraError(f"the batch of step {step} can't be read from {path}: {error}") from error
+        if batch.step != step:
+            raise InfraError(f"{path} has the batch of step {batch.step}")
+        return batch
+
+    def steps(self) -> list[int]:
+        """The steps whose batches are there."""
+        found = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.batch"))
+        return sorted(int(name[1]) for name in found if name)
+
+    def mark(self, position: Mapping[str, Json]) -> None:
+        """Record that the step of this position has ended: all else that it leaves is on the disk."""
+        write_whole(self._position, json.dumps(position).encode())
+
+    def position(self, checkpoint: int) -> dict[str, Json]:
+        """The last that was marked, if it can be reached from the checkpoint of this step; else empty.
+
+        Raises UserError when it is damaged.
+        """
+        saved = read_json(self._position) if self._position.is_file() else {}
+        step = saved.get("step")
+        if not isinstance(step, int) or step <= checkpoint:
+            return {}
+        missing = set(range(checkpoint + 1, step + 1)) - set(self.steps())
+        return {} if missing else saved
+
+    def drop(self, step: int) -> None:
+        """Remove what a checkpoint of this step has made superfluous."""
+        for one in self.steps():
+            if one <= step:
+                self._remove(self._path(one))
+
+    def clear(self) -> None:
+        for path in (self._position, *map(self._path, self.steps())):
+            self._remove(path)
+
+    @property
+    def _position(self) -> Path:
+        return self.folder / "position.json"
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}.batch"
+
+    def _remove(self, path: Path) -> None:
+        with writing(path), contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def encode(batch: Batch) -> bytes:
+    rows, columns = [], []
+    for sample in batch.samples:
+        row: dict[str, Any] = {}
+        for field in fields(Sample):
+            value = getattr(sample, field.name)
+            if isinstance(value, tuple):
+                column = _column(value)
+                row[field.name] = [column.typecode, len(column)]
+                columns.append(column.tobytes())
+            else:
+                row[field.name] = value
+        rows.append(row)
+    head = {"format": FORMAT, "step": batch.step, "version": batch.version, "samples": rows}
+    return json.dumps(head).encode() + b"\n" + zlib.compress(b"".join(columns), FAST)
+
+
+def decode(data: bytes) -> Batch:
+    """What `encode` was given. Raises ValueError, KeyError, TypeError or zlib.error for anything else."""
+    line, _, packed = data.partition(b"\n")
+    head = json.loads(line)
+    if head["format"] != FORMAT:
+        raise ValueError(f"it has format {head['format']}; this version reads format {FORMAT}")
+    body, place, samples = zlib.decompress(packed), 0, []
+    for row in head["samples"]:
+        values: dict[str, Any] = {}
+        for name, value in row.items():
+            if isinstance(value, list):
+                column = array(value[0])
+                end = place + value[1] * column.itemsize
+                column.frombytes(body[place:end])
+                value, place = tuple(column), end
+            values[name] = value
+        samples.append(Sample(**values))
+    if place != len(body):
+        raise ValueError(f"{len(body)} bytes of columns, {place} expected")
+    return Batch(step=head["step"], version=head["version"], samples=samples)
+
+
+def _column(values: Sequence[float]) -> array[Any]:
+    try:
+        return array("q", values)
+    except TypeError:  # not integers
+        return array("d", values)

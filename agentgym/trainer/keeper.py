@@ -1,0 +1,112 @@
+"""A trainer that comes back: its last checkpoint, then the batches since from the journal, then the call that it broke.
+
+What it holds afterwards is, on one device, what it held before, bit for bit. Generators go on meanwhile: nothing
+here waits for them, and the loop's slots bound how far ahead they get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentgym.actors.runtime import Runtime
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.journal import Batch, Journal
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import Sample
+from agentgym.weights.store import WeightStore
+
+log = logging.getLogger(__name__)
+
+
+class TrainerKeeper(TrainerClient):
+    """Every step goes through `train_step`, every publication through `push_weights`. Calls come one at a time.
+
+    step: optimizer steps done, whatever became of the processes that did them.
+    """
+
+    def __init__(
+        self,
+        setup: TrainerSetup,
+        *,
+        journal: Journal,
+        store: WeightStore | None = None,
+        runtime: Runtime | None = None,
+        holds_weights: bool = False,
+    ) -> None:
+        """journal: of this run; what an earlier process left counts from `resume` on.
+
+        holds_weights: the published weights are in the trainer's own memory and are lost with it.
+        """
+        super().__init__(setup, store=store, runtime=runtime, max_restarts=setup.trainer.max_restarts)
+        self.journal = journal
+        self.step = 0
+        self._holds_weights = holds_weights
+        self._checkpoint: tuple[int, Path] | None = None
+        self._version: int | None = None  # that was published last
+
+    async def resume(self, step: int, checkpoint: Path, *, until: int) -> None:
+        """Continue from the checkpoint of a step, and train the journal's steps after it, to `until`."""
+        self._checkpoint, self.step = (step, checkpoint), until
+        await self._insist(self._restore, again=self._nothing)
+
+    async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        batch = Batch(step=self.step + 1, version=self._version or 0, samples=[*samples])
+        await asyncio.to_thread(self.journal.write, batch)
+        metrics = await super().train_step(samples)
+        self.step += 1
+        self._in_a_row = 0
+        return metrics
+
+    async def push_weights(self, version: int) -> None:
+        """Raises ValueError when the store holds the version, unless it is from the processes that were just lost."""
+        await self._insist(
+            lambda: self._ask(TitanTrainer.push_weights, version), again=lambda: self._push_if_missing(version)
+        )
+        self._version = version
+
+    def saved(self, step: int, checkpoint: Path) -> None:
+        """There is a whole checkpoint of this step: what the journal has of it and before is dropped."""
+        self._checkpoint = (step, checkpoint)
+        self.journal.drop(step)
+
+    async def _restore(self) -> None:
+        first = 0
+        if self._checkpoint is not None:
+            first, folder = self._checkpoint
+            await self._ask(TitanTrainer.load, str(folder))
+        for step in range(first, self.step + 1):
+            if step > first:
+                batch = await asyncio.to_thread(self.journal.read, step)
+                await self._ask(TitanTrainer.hold_version, batch.version)
+                await self._ask(TitanTrainer.train_step, batch.samples)
+            if self._holds_weights and step == self._version:
+                await self._store_again(step)
+        if self._version is not None:
+            await self._ask(TitanTrainer.hold_version, self._version)
+
+    async def _nothing(self) -> None:
+        """`_restart` has restored it already."""
+
+    async def _push_if_missing(self, version: int) -> list[None]:
+        """A version is stored whole or not at all, so one that is there needs only to be known."""
+        assert self._store is not None
+        there = version in await self._store.versions()
+        if there and self._holds_weights:
+            await self._store.delete(version)
+            there = False
+        return await self._ask(TitanTrainer.hold_version if there else TitanTrainer.push_weights, version)
+
+    async def _store_again(self, version: int) -> None:
+        assert self._store is not None
+        for lost in await self._store.versions():
+            await self._store.delete(lost)
+        await self._ask(TitanTrainer.push_weights, version)
+
+    def _place(self) -> str:
+        first = self._checkpoint[0] if self._checkpoint else 0
+        again = f", {self.step - first} step(s) of it trained again" if self.step > first else ""
+        return f": it goes on after step {self.step}{again}"

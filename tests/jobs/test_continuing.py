@@ -1,0 +1,75 @@
+"""Where a run goes on that died between two checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tiny_model import draw_samples
+
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.jobs.continuing import journal_position
+from agentgym.jobs.layers import finish_recipe
+from agentgym.recipe import Recipe
+from agentgym.rl.loop import Position
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.starts import record_start
+from agentgym.trainer.journal import Batch, Journal
+
+
+def recipe(*overrides: str) -> Recipe:
+    return finish_recipe(apply_overrides({}, ["env.name=math", *overrides]))[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    """Died in step 8, after a checkpoint of step 5."""
+    with RunFolder.create(tmp_path, "one") as made:
+        made.save_config(to_mapping(recipe()))
+        record_start(made, step=0, config=to_mapping(recipe()), machine={})
+        journal = Journal(made.path / "journal")
+        for step in (6, 7, 8):
+            journal.write(Batch(step=step, version=step - 1, samples=draw_samples(1)))
+        journal.mark(asdict(Position(step=7, next_group=21, tasks={"seen": [1]})))
+        yield made
+
+
+def found(folder: RunFolder, checkpoint: int, *overrides: str) -> tuple[Position | None, list[str]]:
+    lines: list[str] = []
+    journal = Journal(folder.path / "journal")
+    return journal_position(folder, journal, checkpoint, recipe(*overrides), lines.append), lines
+
+
+def test_it_goes_on_after_the_last_step_that_had_ended(folder: RunFolder) -> None:
+    position, [line] = found(folder, 5)
+    assert position == Position(step=7, next_group=21, tasks={"seen": [1]})
+    assert "steps 6 to 7 are trained again" in line
+
+
+def test_settings_that_change_no_weight_may_change(folder: RunFolder) -> None:
+    allowed = ("trainer.max_restarts=9", "trainer.step_timeout_s=5", "loop.checkpoint_every=3", "eval.tasks=5")
+    assert found(folder, 5, *allowed)[0] is not None
+
+
+@pytest.mark.parametrize("override", ["optimizer.lr=1e-3", "loop.steps=90", "trainer.seq_len=256", "loss.clip_low=0.1"])
+def test_settings_that_the_steps_did_not_have_are_not_used_for_them(folder: RunFolder, override: str) -> None:
+    position, [line] = found(folder, 5, override)
+    assert position is None and "changed" in line and override.split(".")[0] in line
+
+
+def test_a_checkpoint_that_the_journal_does_not_follow_is_where_it_goes_on(folder: RunFolder) -> None:
+    assert found(folder, 4) == (None, [])
+    assert found(folder, 7) == (None, [])
+
+
+def test_a_journal_that_is_damaged_costs_a_line(folder: RunFolder) -> None:
+    (folder.path / "journal" / "position.json").write_text('{"step": 7')
+    position, [line] = found(folder, 5)
+    assert position is None and "the journal is not used" in line
+
+
+def test_a_reference_that_follows_the_policy_is_only_in_checkpoints(folder: RunFolder) -> None:
+    position, [line] = found(folder, 5, "loss.kl_coef=0.1", "trainer.reference_every=2")
+    assert position is None and "reference model follows the policy" in line

@@ -1,0 +1,188 @@
+"""A trainer that is lost at any moment ends with the weights of one that was not, bit for bit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_model import draw_samples
+
+from agentgym.actors.endpoint import method_name
+from agentgym.actors.process_group import NoAnswer, ProcessDied
+from agentgym.errors import InfraError
+from agentgym.rl.losses.grpo import Grpo
+from agentgym.trainer.actor import TitanTrainer, TrainerBroken
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.journal import Journal
+from agentgym.trainer.keeper import TrainerKeeper
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.weights.shared_memory import SharedMemoryStore
+
+STEPS, SAVED = 4, 2  # and the step with a checkpoint
+Plan = Mapping[tuple[str, int, str], type[InfraError]]
+
+
+class InThisProcess(TrainerKeeper):
+    """Its engine is here, and is lost as planned: at the n-th call of that name, before or after it has run."""
+
+    def __init__(self, model_path: str, folder: Path, plan: Plan, *, max_restarts: int = 3, **options: Any) -> None:
+        setup = TrainerSetup(
+            model_path=model_path,
+            trainer=TrainerConfig(seq_len=64, device="cpu", max_restarts=max_restarts),
+            optimizer=OptimizerConfig(lr=1e-2),
+            loss=Grpo(),
+            total_steps=STEPS,
+            folder=str(folder / "titan"),
+        )
+        self.here = SharedMemoryStore("keeper", root=folder)
+        super().__init__(setup, journal=Journal(folder / "journal"), store=self.here, runtime=object(), **options)
+        self.plan, self.counts, self.engine = dict(plan), dict[str, int](), None
+
+    async def _launch(self) -> None:
+        self._count("launch")
+        self._lose("launch", "before")
+        self.engine = TitanEngine(self._setup)
+
+    async def _ask(self, method: Any, *args: Any) -> list[Any]:
+        name = method_name(method)
+        self._count(name)
+        self._lose(name, "before")
+        answer = await asyncio.to_thread(self._do, name, *args)
+        self._lose(name, "after")
+        return [answer]
+
+    def _do(self, name: str, *args: Any) -> Any:
+        assert self.engine is not None, "nobody asks one that is lost"
+        if name == "hold_version":
+            (self.engine.version,) = args
+        elif name == "push_weights":
+            self.engine.publish(*args, lambda weights: asyncio.run(self.here.put(*args, weights)))
+        else:
+            return getattr(self.engine, name)(*args)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _lose(self, name: str, when: str) -> None:
+        if kind := self.plan.pop((name, self.counts[name], when), None):
+            self.engine = None
+            raise kind(f"planned: {name}, {when}")
+
+
+async def train(trainer: InThisProcess, folder: Path) -> dict[str, Any]:
+    """What is left after a short run: every figure, every published weight, the next step."""
+    await trainer.start()
+    await trainer.push_weights(0)
+    figures = []
+    for step in range(1, STEPS + 1):
+        figures.append(await trainer.train_step(draw_samples(3, seed=step)))
+        await trainer.push_weights(step)
+        figures.append({"logprobs": await trainer.call(TitanTrainer.logprobs, draw_samples(1))})
+        if step == SAVED:
+            await trainer.call(TitanTrainer.save, str(folder / "saved"))
+            await trainer.call(TitanTrainer.export_hf, str(folder / "hf"))
+            trainer.saved(step, folder / "saved")
+    return {
+        "figures": [{name: value for name, value in row.items() if "/time/" not in name} for row in figures],
+        "published": {v: dict(await trainer.here.get(v)) for v in await trainer.here.versions()},
+        "version": trainer.engine.version,
+        "steps": (trainer.step, trainer.engine.step),
+    }
+
+
+@pytest.fixture(scope="module")
+def unhurt(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("unhurt")
+    return asyncio.run(train(InThisProcess(model_path, folder, {}), folder))
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], versions: range) -> None:
+    published, wanted = found.pop("published"), {v: expected["published"][v] for v in versions}
+    assert published.keys() == wanted.keys()
+    assert all(torch.equal(published[v][name], wanted[v][name]) for v in wanted for name in wanted[v])
+    assert found == {key: value for key, value in expected.items() if key != "published"}
+
+
+LOSSES: dict[str, Plan] = {
+    "while it starts": {("launch", 1, "before"): ProcessDied},
+    "in the first publish": {("push_weights", 1, "before"): ProcessDied},
+    "before the first checkpoint": {("train_step", 1, "after"): ProcessDied},
+    "before a step": {("train_step", 4, "before"): ProcessDied},
+    "inside a step, after the weights changed": {("train_step", 4, "after"): ProcessDied},
+    "in a step that hangs": {("train_step", 3, "before"): NoAnswer},
+    "of a peer": {("train_step", 3, "after"): TrainerBroken},
+    "in a publish, before it was whole": {("push_weights", 4, "before"): ProcessDied},
+    "in a publish, once it was whole": {("push_weights", 4, "after"): ProcessDied},
+    "in a save": {("save", 1, "before"): ProcessDied},
+    "in a save, once it was whole": {("save", 1, "after"): ProcessDied},
+    "in an export": {("export_hf", 1, "after"): ProcessDied},
+    "between two calls": {("logprobs", 3, "before"): ProcessDied},
+    "twice, the second time while it comes back": {
+        ("train_step", 4, "after"): ProcessDied,
+        ("load", 1, "after"): ProcessDied,
+    },
+    "at each new step": {("train_step", n, "after"): ProcessDied for n in (1, 3, 6, 8)},
+}
+
+
+@pytest.mark.parametrize("plan", LOSSES.values(), ids=LOSSES)
+async def test_a_loss_changes_no_bit(
+    plan: Plan, model_path: str, tmp_path: Path, unhurt: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = InThisProcess(model_path, tmp_path, plan, max_restarts=2)
+    with caplog.at_level(logging.WARNING):
+        found = await train(trainer, tmp_path)
+    assert not trainer.plan, "every loss of the plan took place"
+    assert trainer.restarts == len(plan)
+    lines = [record.getMessage() for record in caplog.records]
+    assert "is lost and starts again (restart 1 of at most 2" in lines[0] and "planned" in lines[0]
+    assert "is back after" in lines[-1]
+    assert_same(found, unhurt, range(STEPS + 1))
+
+
+async def test_weights_in_the_trainers_own_memory_are_published_again(
+    model_path: str, tmp_path: Path, unhurt: dict[str, Any]
+) -> None:
+    """What other processes read of a dead one is gone, although its file is there."""
+    plan = {("train_step", 4, "after"): ProcessDied, ("push_weights", 6, "after"): ProcessDied}
+    trainer = InThisProcess(model_path, tmp_path, plan, holds_weights=True)
+    found = await train(trainer, tmp_path)
+    assert trainer.restarts == 2
+    assert_same(found, unhurt, range(3, STEPS + 1))
+
+
+async def test_one_that_is_always_lost_at_a_step_ends_the_run(model_path: str, tmp_path: Path) -> None:
+    trainer = InThisProcess(model_path, tmp_path, {("train_step", n, "before"): ProcessDied for n in (1, 2, 3)})
+    trainer._max_restarts = 2
+    await trainer.start()
+    with pytest.raises(InfraError, match=r"lost 3 times without a new step(?s:.)*max_restarts is 2(?s:.)*planned"):
+        await trainer.train_step(draw_samples(3))
+
+
+async def test_without_restarts_a_death_is_what_the_call_raises(model_path: str, tmp_path: Path) -> None:
+    trainer = InThisProcess(model_path, tmp_path, {("train_step", 1, "before"): ProcessDied}, max_restarts=0)
+    await trainer.start()
+    with pytest.raises(ProcessDied, match="planned"):
+        await trainer.train_step(draw_samples(3))
+
+
+async def test_another_process_continues_behind_the_last_checkpoint(
+    model_path: str, tmp_path: Path, unhurt: dict[str, Any]
+) -> None:
+    """As a controller does that was started again: it knows the folder alone."""
+    first = InThisProcess(model_path, tmp_path, {})
+    await train(first, tmp_path)
+    await first.here.close()
+    again = InThisProcess(model_path, tmp_path, {("train_step", 1, "after"): ProcessDied})
+    await again.start()
+    await again.resume(SAVED, tmp_path / "saved", until=STEPS)
+    assert (again.step, again.engine.step, again.restarts) == (STEPS, STEPS, 1)
+    await again.push_weights(STEPS + 5)
+    published = dict(await again.here.get(STEPS + 5))
+    assert all(torch.equal(published[name], tensor) for name, tensor in unhurt["published"][STEPS].items())
