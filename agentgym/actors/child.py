@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import runpy
 import signal
@@ -15,6 +16,7 @@ from agentgym.actors.host_process import serve_as_host
 from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
+PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -24,7 +26,10 @@ def main() -> None:
     parser.add_argument("--folder", help="to work in, where there is one of that name")
     parser.add_argument("--host", metavar="ADDRESS", help="serve it as a host, until the standard input ends")
     parser.add_argument("--controller", metavar="IP", default="", help="with --host: who will use it")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which has started this one")
     arguments = parser.parse_args()
+    if arguments.parent:
+        end_with(arguments.parent)
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if arguments.folder:
@@ -47,6 +52,14 @@ def main() -> None:
 def beating(log: str | None, name: str) -> AbstractContextManager[object]:
     """Beside its log, so that others see where it is when it does not answer."""
     return Heartbeat(Path(log).with_suffix(".beat"), name) if log else nullcontext()
+
+
+def end_with(parent: int) -> None:
+    """Monarch asks for this too, but only after seconds of imports: a parent that dies meanwhile would be missed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
 
 
 if __name__ == "__main__":

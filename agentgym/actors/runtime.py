@@ -186,7 +186,8 @@ class Runtime:
             started = default_bootstrap_cmd().with_env(dict(environment(rank)))
             # Elsewhere a path means the same file only from the same folder.
             where = ("--folder", str(Path.cwd()), *(("--log", str(path)) if path else ()))
-            started.args = ["-m", CHILD_MODULE, "--name", title or name, *where]
+            parent = ("--parent", str(os.getpid())) if isinstance(self._launcher, LocalLauncher) else ()
+            started.args = ["-m", CHILD_MODULE, "--name", title or name, *where, *parent]
             return started
 
         mesh = hosts.mesh.spawn_procs(

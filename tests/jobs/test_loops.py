@@ -64,6 +64,20 @@ def test_the_loop_of_apps_grpo_trains_as_the_built_in_one(lab, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.hostile
+@pytest.mark.parametrize(("module", "name"), [("dapo", "dapo"), ("ppo_minimal", "ppo")])
+def test_the_other_loops_of_apps_train_and_measure(module: str, name: str, lab, tmp_path: Path) -> None:
+    loop = runpy.run_module(f"apps.{module}.main")[name]
+    words = ["--config", str(ROOT / "apps" / module / "math.yaml"), *(f"--{word}" for word in lab.small)]
+    assert run_loop(loop, [*words, *SETTINGS[1:], "--loop.steps=2", f"--logging.runs_dir={tmp_path}"]) == 0
+    [path] = tmp_path.iterdir()
+    run = RunFolder.open(path)
+    assert [row.step for row in run.read_metrics()] == [1, 2] and run.checkpoint_steps() == [2]
+    assert run.episode_steps(evaluation=True) == [0, 2]
+    assert len((ROOT / "apps" / module / "main.py").read_text().splitlines()) <= 120
+
+
+@pytest.mark.slow
+@pytest.mark.hostile
 async def test_every_service_answers_under_each_of_its_names_and_what_the_loop_raises_ends_them(lab, tmp_path) -> None:
     given = [word.removeprefix("--") for word in SETTINGS]
     recipe = lab.recipe(*given, "loss.kl_coef=0.1", f"logging.runs_dir={tmp_path}")
