@@ -164,13 +164,15 @@ class GenerateRequest:
     """Token ids in. prompt_ids: the whole context so far.
 
     time_s: from its first token on; then the completion ends with what was sampled. continues: it is the next turn of
-    a conversation, whose context the engine may still have.
+    a conversation, whose context the engine may still have. version: of the weights that sample all of it; None: it
+    follows the updates.
     """
 
     prompt_ids: Sequence[int]  # never changes: a tuple, or a TokenPrefix
     sampling: SamplingParams
     time_s: float = math.inf
     continues: bool = False
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """Replicas that follow a load that changes, beside a fixed number of them; and what the order of turns saves.
 
-python benchmarks/scaling.py replicas              # a load of three phases: 1 replica, 4 replicas, 1 to 4
-python benchmarks/scaling.py turns                 # more conversations than the native engine's cache holds
-.venv-vllm/bin/python benchmarks/scaling.py vllm   # more sequences than vLLM's cache holds; needs vllm
+python benchmarks/scaling.py replicas    # a load of three phases: 1 replica, 4 replicas, 1 to 4
+python benchmarks/scaling.py turns       # more conversations than the native engine's cache holds
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import torch  # noqa: E402
 from paced_engine import Paced  # noqa: E402
 
 from agentgym.generators.config import GeneratorConfig  # noqa: E402
-from agentgym.generators.places import Line, Places  # noqa: E402
+from agentgym.generators.places import Line  # noqa: E402
 from agentgym.models.resolve import resolve_model  # noqa: E402
 from agentgym.types import GenerateRequest, SamplingParams  # noqa: E402
 
@@ -126,57 +125,15 @@ def turns(conversations: int, num_turns: int, max_batch: int) -> None:
             )
 
 
-class Fixed(Places):
-    """As many as at the start."""
-
-    def saw(self, *, kv_share: float, num_preempted: int) -> None:
-        super().saw(kv_share=kv_share, num_preempted=0)
-
-
-async def vllm(requests: int, max_batch: int) -> None:
-    from agentgym.generators.vllm import settings
-    from agentgym.generators.vllm.engine import VllmEngine
-
-    settings._CPU_CACHE_BYTES = 24 * 2**20  # for about 11 of the sequences at their end
-    with tempfile.TemporaryDirectory() as folder:
-        path = resolve_model("builtin:tiny", Path(folder), random_weights=False)
-        for name in ("as many as generator.max_batch", "by the cache"):
-            config = GeneratorConfig(max_batch=max_batch, max_model_len=1024, device="cpu")
-            engine = VllmEngine(config, str(path))
-            if name.startswith("as many"):
-                engine._places = Fixed(max_batch)
-            await engine.start()
-            draw = random.Random(0)
-            asked = [
-                GenerateRequest(
-                    prompt_ids=tuple(draw.randrange(200) for _ in range(100)),
-                    sampling=SamplingParams(max_tokens=draw.randrange(200, 800), seed=number),
-                )
-                for number in range(requests)
-            ]
-            began_s = time.monotonic()
-            await asyncio.gather(*map(engine.generate, asked))
-            spent_s, metrics = time.monotonic() - began_s, engine.metrics()
-            await engine.close()
-            print(
-                f"| {name} | {metrics['generator/preempted_total']:g} | {metrics['generator/places']:g} "
-                f"| {spent_s:.1f} | {metrics['generator/tokens_total'] / spent_s:,.0f} |",
-                flush=True,
-            )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("replicas", "turns", "vllm"))
+    parser.add_argument("what", choices=("replicas", "turns"))
     what = parser.parse_args().what
     if what == "replicas":
         asyncio.run(replicas())
-    elif what == "turns":
+    else:
         print("| order | context tokens computed | thrown away | prefill, s | tokens/s |\n|---|--:|--:|--:|--:|")
         turns(conversations=96, num_turns=6, max_batch=8)
-    else:
-        print("| sequences at a time | preempted | places at the end | s | tokens/s |\n|---|--:|--:|--:|--:|")
-        asyncio.run(vllm(requests=96, max_batch=64))
 
 
 if __name__ == "__main__":

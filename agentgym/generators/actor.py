@@ -8,7 +8,7 @@ from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import GeneratorEngine
+from agentgym.generators.engine import GeneratorEngine, HoldsVersions
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
 
@@ -42,6 +42,8 @@ class Generator(ServiceActor):
         assert task is not None
         self._calls[call_id] = task
         try:
+            if request.version is not None:
+                await self._hold(request.version)
             return await self._started().generate(request)
         finally:
             del self._calls[call_id]
@@ -60,6 +62,8 @@ class Generator(ServiceActor):
             engine = self._started()
             if engine.version != version:
                 await engine.update_weights(version, await self._store.get(version))
+                if isinstance(engine, HoldsVersions):
+                    engine.retain(await self._store.versions())
             return engine.version
 
     @endpoint
@@ -74,6 +78,18 @@ class Generator(ServiceActor):
     async def get_vllm_config(self) -> object:
         """The engine's vLLM configuration; None for engines that are not vLLM."""
         return getattr(self._started(), "vllm_config", None)
+
+    async def _hold(self, version: int) -> None:
+        """Have a version in the engine for a request that names it; the store is where it comes from."""
+        engine = self._started()
+        if not isinstance(engine, HoldsVersions):
+            raise ValueError(
+                f"{type(engine).__name__} follows every update of the weights; no request can name a version"
+            )
+        async with self._updating:
+            if not engine.holds(version):
+                current = engine.version == version
+                await engine.hold(version, None if current else await self._store.get(version))
 
     def _started(self) -> GeneratorEngine:
         if self._engine is None:

@@ -32,6 +32,9 @@ class EngineConfig(ABC):
 class GeneratorConfig:
     """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses.
 
+    batch_invariant: what a request gets does not depend on the requests beside it, to the last bit: the native engine
+    in float32 on one thread of a CPU. loop.deterministic sets it.
+
     replicas: at the start. Between min_replicas and max_replicas (None: as many as at the start) they grow when more
     requests than they have places for last for grow_after_s, and shrink when for shrink_after_s even the most requests
     fitted into one fewer. Make shrink_after_s longer than a pause between bursts, for example a training step.
@@ -49,6 +52,7 @@ class GeneratorConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gpus: tuple[int, ...] = ()  # as many for each replica as its engine takes; empty: they are planned
     threads: int = 1
+    batch_invariant: bool = False
     start_timeout_s: float = 300.0
     update_timeout_s: float = 120.0
     probe_every_s: float = 2.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agentgym.types import Completion, GenerateRequest
 
@@ -46,6 +46,21 @@ class GeneratorEngine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsVersions(Protocol):
+    """An engine in which requests can name the version that samples them; see `GenerateRequest.version`."""
+
+    def holds(self, version: int) -> bool: ...
+
+    async def hold(self, version: int, weights: Iterable[tuple[str, Tensor]] | None) -> None:
+        """weights: None for those of the last update; no update may be under way."""
+        ...
+
+    def retain(self, versions: Collection[int]) -> None:
+        """Forget all other versions: no request will name them."""
+        ...
 
 
 def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: int) -> None:

@@ -35,7 +35,8 @@ Settled = TypeVar("Settled", contravariant=True)
 class StepScheduler(Protocol[Settled]):
     """Samples tokens step by step. Not thread-safe: one thread calls it, and everything may change between steps."""
 
-    version: int
+    @property
+    def version(self) -> int: ...
 
     @property
     def idle(self) -> bool: ...

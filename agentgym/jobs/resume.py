@@ -10,6 +10,7 @@ from agentgym.jobs.state import RunState, read_position
 from agentgym.rl.loop import Position
 from agentgym.runs.checkpoints import drop_undone, load_position
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.in_flight import check_weights
 from agentgym.trainer.checkpoint import check
 
 
@@ -59,4 +60,5 @@ def _whole(folder: RunFolder, step: int, model_path: Path, last: Position | None
     if position.step != step:
         raise UserError(f"its position is of step {position.step}")
     check(str(folder.checkpoint_dir(step) / "trainer"), str(model_path), step=step)
+    check_weights(folder, step, position.versions)
     return position

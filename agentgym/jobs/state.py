@@ -42,6 +42,9 @@ class RunState:
 def read_position(saved: Json) -> Position | None:
     """None where none was saved. Raises UserError for anything else."""
     try:
-        return Position(**saved) if isinstance(saved, Mapping) and saved else None  # type: ignore[arg-type]
+        if not isinstance(saved, Mapping) or not saved:
+            return None
+        versions = tuple(saved.get("versions", ()))  # type: ignore[arg-type]
+        return Position(**{**saved, "versions": versions})  # type: ignore[arg-type]
     except TypeError as error:
         raise UserError(f"its position was written by another version ({error})") from error

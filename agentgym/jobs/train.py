@@ -21,6 +21,7 @@ from agentgym.jobs.credit import find_teacher, make_credit
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.hosts import runtime_of
+from agentgym.jobs.in_flight import InFlight, opened_with, settle_deterministic
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
@@ -80,7 +81,7 @@ async def train(
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
     architecture = read_architecture(model_path)  # raises for what can't be trained
     engine = settle_engine(recipe.generator, str(model_path), reporter.note)
-    recipe = settle_places(replace(recipe, generator=engine), architecture, reporter.note)
+    recipe = settle_places(settle_deterministic(replace(recipe, generator=engine)), architecture, reporter.note)
     teacher = find_teacher(recipe, model_path, folder.path)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
     sweep()  # what a run that was killed left in memory
@@ -135,6 +136,8 @@ class TrainJob:
     tasks: TaskStream = field(init=False)
     loop: TrainingLoop = field(init=False)
     learner: TitanLearner = field(init=False)
+    in_flight: InFlight = field(init=False)
+    store: WeightStore = field(init=False)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from the beginning of a step to its end
     last: Position | None = None
     helm: Helm = field(init=False)
@@ -153,7 +156,10 @@ class TrainJob:
     async def _run(self) -> TrainResult:
         recipe, state = self.recipe, self.state
         self.helm = Helm(self.folder)
+        self.in_flight = InFlight(folder=self.folder, pinned=recipe.loop.deterministic)
         await self._start()
+        if state.position is not None:
+            await self.in_flight.restore(state.position, (self.begin or state.position).next_group, self.trainer)
         if self.begin is not None:
             drop_undone(self.folder, self.begin.step)
             await self._save(self.begin)
@@ -190,7 +196,7 @@ class TrainJob:
         await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
         opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
         runtime = await stack.enter_async_context(opening)
-        store = await recipe.weights.open(self.folder.name, runtime=runtime)
+        self.store = store = await opened_with(recipe).open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
             await self._start_services(str(self.model_path), runtime, store)
@@ -300,7 +306,8 @@ class TrainJob:
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
         loop = self.recipe.loop
-        group = await play_group(self.player, task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
+        play = partial(play_group, task=task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
+        group = await self.in_flight.play(self.player, task, group_id, self.loop.began[group_id], loop.group_size, play)
         for episode in group.episodes:
             self.monitor.add(episode)
         assign_advantages(group, self.recipe.advantage)
@@ -309,6 +316,7 @@ class TrainJob:
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
         self.done = step
+        await self.in_flight.forget(self.loop.position_at(step, record.next_group), self.store)
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         metrics |= self.tasks.metrics() | self.trainer.metrics()
         last = step == loop.steps
@@ -330,7 +338,7 @@ class TrainJob:
             await self._save_after(step, record.next_group)
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
-        self.last = self._position(step, record.next_group)
+        self.last = self.loop.position_at(step, record.next_group)
         self.journal.mark(asdict(self.last))
         self.turn.release()
 
@@ -369,11 +377,8 @@ class TrainJob:
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
 
-    def _position(self, step: int, next_group: int) -> Position:
-        return Position(step=step, next_group=next_group, tasks=self.tasks.state(next_group))
-
     async def _save_after(self, step: int, next_group: int) -> None:
-        await self._save(self._position(step, next_group))
+        await self._save(self.loop.position_at(step, next_group))
 
     async def _save(self, position: Position) -> None:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""
@@ -384,6 +389,7 @@ class TrainJob:
                 await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
                 if self.reference is not None and self.reference.moves:
                     await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
+        await self.in_flight.save(position, self.trainer)
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))
         self.folder.save_state(self.state.to_mapping())

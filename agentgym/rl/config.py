@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
-    """max_staleness: in weight versions; 0 is synchronous RL."""
+    """max_staleness: in weight versions; 0 is synchronous RL.
+
+    deterministic: the run is a function of its recipe, asynchronous or not: what ends first changes nothing, so a
+    resumed run is the run that was not stopped, to the last bit. Each group is sampled by the weights that it began
+    with. For the native engine on a CPU.
+    """
 
     steps: int = 40
     groups_per_step: int = 16
@@ -20,6 +25,7 @@ class LoopConfig:
     eval_every: int = 0  # steps between held-out checks while training; 0 is none
     eval_tasks: int = 64
     seed: int = 0
+    deterministic: bool = False
 
     @property
     def num_slots(self) -> int:

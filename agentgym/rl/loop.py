@@ -3,6 +3,10 @@
 A slot is taken before a group is sampled, and given back once the generators hold the weights that were
 trained on it. Groups are trained in the order in which they began. So at most `max_staleness` whole
 steps are queued before a group that begins. `max_staleness = 0` is synchronous RL.
+
+With `deterministic` the slot of a group without signal is given back when its turn in that order comes, and not when it
+happens to end. Then all slots are given back at places of the loop, where the version of the weights is known. A slot
+carries that version, and the group that takes it is sampled by these weights.
 """
 
 from __future__ import annotations
@@ -49,12 +53,14 @@ AfterStep: TypeAlias = Callable[[StepRecord], Coroutine[Any, Any, None]]
 class Position:
     """Progress of a run: steps done (which is the version of the weights), and the next group to train.
 
-    tasks: what the task stream had learned; see `TaskStream.state`.
+    tasks: what the task stream had learned; see `TaskStream.state`. versions: of a deterministic loop, the weights that
+    sample the groups from `next_group` on, one for each slot.
     """
 
     step: int = 0
     next_group: int = 0
     tasks: Json = None
+    versions: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +70,7 @@ class TrainingLoop:
 
     generator: gets each step's weights. staleness_bound: no trained group may be older, which is asserted;
     None is config.max_staleness, and generators that lag behind need more. stopping: set by `after_step`, it makes
-    this step the last.
+    this step the last. began: the version of the weights by group, of those that began and were not trained or skipped.
     """
 
     config: LoopConfig
@@ -76,7 +82,8 @@ class TrainingLoop:
     position: Position = field(default_factory=Position)
     staleness_bound: int | None = None
     stopping: bool = False
-    _slots: asyncio.Semaphore = field(init=False)
+    began: dict[int, int] = field(default_factory=dict)
+    _slots: asyncio.Queue[int] = field(init=False)
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
 
     async def run(self) -> list[Group]:
@@ -86,8 +93,9 @@ class TrainingLoop:
         """
         without_signal: list[Group] = []
         config = self.config
-        self._slots = asyncio.Semaphore(config.num_slots)
-        self._pending = asyncio.Queue()
+        self._slots, self._pending = asyncio.Queue(), asyncio.Queue()
+        for version in self._first_versions():
+            self._slots.put_nowait(version)
         async with asyncio.TaskGroup() as tasks:
             sampler = tasks.create_task(self._sample(tasks))
             for step in range(self.position.step + 1, config.steps + 1):
@@ -103,17 +111,32 @@ class TrainingLoop:
                 self._pending.get_nowait().cancel()
         return without_signal
 
+    def position_at(self, step: int, next_group: int) -> Position:
+        """Where the run is when this step is done, for a loop that continues there."""
+        versions: tuple[int, ...] = ()
+        if self.config.deterministic:
+            free = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
+            for version in free:
+                self._slots.put_nowait(version)
+            versions = (*(self.began[group] for group in sorted(self.began) if group >= next_group), *free)
+        return Position(step=step, next_group=next_group, tasks=self.tasks.state(next_group), versions=versions)
+
+    def _first_versions(self) -> list[int]:
+        """One for each slot. A recipe that was changed may have more or fewer of them."""
+        position, slots = self.position, self.config.num_slots
+        return [*position.versions, *[position.step] * slots][:slots]
+
     async def _sample(self, tasks: asyncio.TaskGroup) -> None:
         for group_id in itertools.count(self.position.next_group):
-            await self._slots.acquire()
+            self.began[group_id] = await self._slots.get()
             task = await self.tasks.draw()
             self._pending.put_nowait(tasks.create_task(self._play(task, group_id)))
 
     async def _play(self, task: Task, group_id: int) -> Group:
         group = await self.rollout(task, group_id)
         self.tasks.observe(group)
-        if not group.has_signal:
-            self._slots.release()  # it will never be trained, so no later group waits for it
+        if not group.has_signal and not self.config.deterministic:
+            self._slots.put_nowait(self.generator.version)  # it will never be trained, so no later group waits for it
         return group
 
     @property
@@ -127,7 +150,7 @@ class TrainingLoop:
         await self.learner.publish(step)
         await self.generator.update_weights(step)
         for _ in groups:
-            self._slots.release()  # only now: a group that began earlier would exceed the staleness of its slot
+            self._slots.put_nowait(step)  # only now: a group that began earlier would exceed the staleness of its slot
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1
         return StepRecord(
             step=step, groups=groups, skipped=skipped, staleness=staleness, next_group=next_group, metrics=metrics
@@ -149,11 +172,11 @@ class TrainingLoop:
             if refilled and (groups or len(no_signal) == len(skipped)):
                 break  # train on fewer, or end, rather than wait forever
             group = await (await self._pending.get())
-            if group.has_signal and oldest_version(group) < oldest:
-                skipped.append(group)
-                self._slots.release()
-            else:
-                (groups if group.has_signal else skipped).append(group)
+            del self.began[group.group_id]
+            trained = group.has_signal and oldest_version(group) >= oldest
+            (groups if trained else skipped).append(group)
+            if not trained and (group.has_signal or self.config.deterministic):
+                self._slots.put_nowait(step - 1)
         return groups, skipped
 
 

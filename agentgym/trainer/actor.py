@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import shutil
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError, UserError
+from agentgym.runs.files import publish
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -116,6 +119,16 @@ class TitanTrainer(ServiceActor):
         await self._run(self._engine.save, folder)
 
     @endpoint
+    async def keep_versions(self, folder: str, versions: Sequence[int]) -> None:
+        """Write versions of the weights store, as the generators have them, into a folder, a file each."""
+        await self._run(self._keep_versions, Path(folder), versions)
+
+    @endpoint
+    async def restore_versions(self, folder: str, versions: Sequence[int]) -> None:
+        """Put what `keep_versions` wrote back into the weight store."""
+        await self._run(self._restore_versions, Path(folder), versions)
+
+    @endpoint
     async def load(self, folder: str) -> None:
         """Continue from what `save` wrote."""
         await self._run(self._engine.load, folder)
@@ -169,6 +182,27 @@ class TitanTrainer(ServiceActor):
             asyncio.run(self._store.put(version, weights))
 
         self._engine.publish(version, store)
+
+    def _keep_versions(self, folder: Path, versions: Sequence[int]) -> None:
+        from agentgym.models.safetensors import write_tensors
+
+        if int(os.environ["RANK"]) or self._store is None:
+            return
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for version in versions:
+            with (partial / f"{version}.safetensors").open("w+b") as file:
+                write_tensors(file, asyncio.run(self._store.get(version)))
+        publish(partial, folder)
+
+    def _restore_versions(self, folder: Path, versions: Sequence[int]) -> None:
+        from agentgym.models.safetensors import WeightFile
+
+        if int(os.environ["RANK"]) or self._store is None:
+            return
+        for version in versions:
+            asyncio.run(self._store.put(version, WeightFile(folder / f"{version}.safetensors")))
 
     def _follow(self, version: int, share: float) -> None:
         if self._store is None:

@@ -212,3 +212,57 @@ def test_a_crash_in_a_rollout_ends_the_run():
     with pytest.raises(ExceptionGroup) as ended:
         run(LoopConfig(steps=1, groups_per_step=1), rollout=crash)
     assert ended.group_contains(RuntimeError, match="a bug")
+
+
+def played(task, group_id, version, advantage):
+    episode = Episode(episode_id=str(group_id), task=task, seed=0)
+    return Group(group_id=group_id, task=task, start_version=version, episodes=[episode], advantages=[advantage])
+
+
+def test_a_deterministic_loop_gives_each_group_the_same_weights_whatever_ends_first():
+    config = LoopConfig(steps=9, groups_per_step=3, max_staleness=2, deterministic=True)
+
+    def began(slow):
+        loops, versions = [], {}
+
+        async def play(task, group_id):
+            versions[group_id] = loops[0].began[group_id]
+            await asyncio.sleep(0.02 if slow(group_id) else 0)
+            return played(task, group_id, versions[group_id], float(group_id % 3 > 0))
+
+        learner, records = run(config, rollout=play, change_loop=loops.append)
+        # what began for steps that did not come is left out: how much of it there was is a matter of time
+        return learner.trained, {group: versions[group] for group in range(records[-1].next_group)}
+
+    same = began(lambda group_id: False)
+    assert began(lambda group_id: group_id % 4 == 0) == began(lambda group_id: group_id % 3 == 0) == same
+    assert {*same[1].values()} == {*range(8)}
+
+
+def test_a_deterministic_loop_goes_on_with_the_weights_that_its_groups_began_with():
+    config = LoopConfig(steps=9, groups_per_step=3, max_staleness=2, deterministic=True)
+    whole, positions = {}, {}
+
+    def follow(into):
+        def change(loop):
+            after = loop.after_step
+
+            async def after_step(record):
+                into.update({group.group_id: group.start_version for group in [*record.groups, *record.skipped]})
+                positions.setdefault(record.step, loop.position_at(record.step, record.next_group))
+                await after(record)
+
+            async def play(task, group_id):
+                return played(task, group_id, loop.began[group_id], float(group_id % 4 > 0))
+
+            loop.after_step, loop.rollout = after_step, play
+
+        return change
+
+    learner, _ = run(config, change_loop=follow(whole))
+    for step in range(1, 9):
+        assert len(positions[step].versions) == config.num_slots and len({*positions[step].versions}) > 1
+        resumed = {}
+        again, _ = run(config, position=positions[step], change_loop=follow(resumed))
+        assert again.trained == learner.trained[3 * step :]
+        assert resumed == {group: version for group, version in whole.items() if group in resumed} and resumed

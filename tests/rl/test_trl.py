@@ -98,7 +98,11 @@ def of_trl(columns: dict[str, Tensor], settings: dict[str, object]) -> tuple[Ten
             self.model = SimpleNamespace(training=True)
             self._metrics = {"train": defaultdict(list)}
             self.accelerator = SimpleNamespace(
-                num_processes=1, sync_gradients=False, gather=lambda x: x, gather_for_metrics=lambda x: x
+                num_processes=1,
+                sync_gradients=False,
+                gather=lambda x: x,
+                gather_for_metrics=lambda x: x,
+                reduce=lambda x, **_: x,
             )
 
         def _get_per_token_logps_and_entropies(self, *_: object, **__: object) -> tuple[Tensor, Tensor, None]:

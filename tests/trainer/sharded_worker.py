@@ -6,6 +6,7 @@ Arguments: model folder, tensor parallel size, work folder. RANK, WORLD_SIZE and
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,12 +14,23 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny_model import draw_samples
 
+from agentgym.errors import UserError
+from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.setup import TrainerSetup
 
 KEPT = ("loss", "grad_norm", "entropy", "clip_share", "kl_ref", "mismatch_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken(Loss):
+    """For one sample, which one rank has; on that rank the loss even lacks a gradient."""
+
+    def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
+        broken = bool((tokens.sample_index == 3).any())
+        return TokenLoss(loss=tokens.advantages if broken else -tokens.logprobs)
 
 
 def main(model_path: str, tensor_parallel: str, folder: str) -> None:
@@ -45,7 +57,19 @@ def main(model_path: str, tensor_parallel: str, folder: str) -> None:
     logprobs = engine.logprobs(samples)
     engine.train_step(samples)
     engine.load(f"{folder}/checkpoint")
+    double = {name: 2 * weight for name, weight in engine.hf_weights()}
+    engine.follow(double.items(), 0.5)
+    followed = [weight.sum() / double[name].sum() for name, weight in engine.hf_weights()]
+    engine._loss = Broken()
+    try:
+        engine.train_step(samples)
+        fault = ""
+    except UserError as error:
+        fault = str(error)
+    engine.load(f"{folder}/checkpoint")
     result = {
+        "followed": torch.stack(followed).tolist(),
+        "fault": fault,
         "steps": [{f"train/{name}": step[f"train/{name}"] for name in KEPT} for step in steps],
         "logprobs": logprobs,
         "restored": engine.logprobs(samples) == logprobs and engine.step == 3,

@@ -65,8 +65,11 @@ def test_one_process_equals_fsdp_and_tensor_parallel(
     for name, tensor_parallel in (("fsdp", 1), ("tensor", 2)):
         ranks = run_workers(model_path, tmp_path / name, procs=2, tensor_parallel=tensor_parallel)
         assert ranks[0]["steps"] == ranks[1]["steps"]
+        assert len(list((tmp_path / name).glob("bad_batch_step_4_rank_*.pt"))) == tensor_parallel
         for result in ranks:
             assert result["restored"]
+            assert result["followed"] == pytest.approx([0.75] * len(result["followed"]), abs=1e-4)
+            assert "without a gradient" in result["fault"]
             for expected, found in zip(alone["steps"], result["steps"], strict=True):
                 assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-6)
                 assert found == pytest.approx(expected, abs=1e-5)

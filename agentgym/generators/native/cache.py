@@ -22,10 +22,19 @@ class KVCache:
     """
 
     def __init__(
-        self, architecture: Architecture, *, rows: int, max_len: int, device: torch.device, dtype: torch.dtype
+        self,
+        architecture: Architecture,
+        *,
+        rows: int,
+        max_len: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        bucket: int = 32,
     ) -> None:
+        """bucket: lengths that are read are rounded up to it, so that kernels see few different sizes."""
         self.rows = rows
         self.max_len = max_len
+        self.bucket = bucket
         self.num_kv_heads = architecture.num_kv_heads
         size = (architecture.num_layers, 2, rows, architecture.num_kv_heads, max_len, architecture.head_dim)
         try:

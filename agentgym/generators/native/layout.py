@@ -15,8 +15,6 @@ from torch import Tensor
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import TokenBatch
 
-_BUCKET = 32  # cached lengths are rounded up to this many tokens, so that kernels see few different sizes
-
 
 def decode_batch(cache: KVCache, tokens: npt.NDArray[np.int64], positions_B: npt.NDArray[np.int64]) -> TokenBatch:
     """One new token for each of the first B rows: tokens[row, position]. tokens: [rows, max_len]."""
@@ -75,7 +73,7 @@ def _mask(cache: KVCache, visible_to_BN: Tensor, cached_len: int) -> Tensor:
 
 
 def _bucketed(cache: KVCache, length: int) -> int:
-    return min(-(-length // _BUCKET) * _BUCKET, cache.max_len)
+    return min(-(-length // cache.bucket) * cache.bucket, cache.max_len)
 
 
 def _on(cache: KVCache, values: npt.NDArray[np.int64]) -> Tensor:

@@ -61,32 +61,41 @@ class DecoderModel:
     def forward(self, batch: TokenBatch, cache: KVCache) -> Tensor:
         """float32 logits [B, V] after each sequence's last token; keys and values go into the cache."""
         weights = self.weights
-        hidden_TH = F.embedding(batch.token_ids_T, weights.embedding)
-        rotations = self._rotations[batch.positions_T].unsqueeze(1)
+        hidden_TH = self._padded(F.embedding(batch.token_ids_T, weights.embedding))
+        rotations = self._padded(self._rotations[batch.positions_T].unsqueeze(1))
         for index, layer in enumerate(weights.layers):
             hidden_TH = self._attend(index, layer, hidden_TH, rotations, batch, cache)
             gate_up = F.linear(self._norm(hidden_TH, layer.ffn_norm), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
             hidden_TH = torch.addmm(hidden_TH, F.silu(gate).mul_(up), layer.down.t())
         if batch.last_index is not None:
-            hidden_TH = hidden_TH[batch.last_index]
-        return matmul_float32(self._norm(hidden_TH, weights.norm), weights.head.t())
+            hidden_TH = self._padded(hidden_TH[batch.last_index])
+        return matmul_float32(self._norm(hidden_TH, weights.norm), weights.head.t())[: len(batch.mask)]
 
     def _attend(
         self, index: int, layer: LayerWeights, hidden_TH: Tensor, rotations: Tensor, batch: TokenBatch, cache: KVCache
     ) -> Tensor:
-        architecture = self.architecture
+        architecture, num_tokens = self.architecture, len(batch.token_ids_T)
         qkv = F.linear(self._norm(hidden_TH, layer.attention_norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(-1, architecture.num_heads + 2 * architecture.num_kv_heads, architecture.head_dim)
         queries_keys = qkv[:, : architecture.num_heads + architecture.num_kv_heads]
         normed = queries_keys if layer.qk_norm is None else self._norm(queries_keys, layer.qk_norm)
         pairs = torch.view_as_complex(normed.float().view(*normed.shape[:-1], -1, 2))
         queries_keys.copy_(torch.view_as_real(pairs * rotations).flatten(-2))  # into qkv, beside the values
+        qkv = qkv[:num_tokens]
         cache.write(index, batch.write_index, qkv[:, architecture.num_heads :].reshape(-1, architecture.head_dim))
         keys, values = cache.read(index, batch.rows, batch.cached_len)
         queries = self._by_kv_head(qkv[:, : architecture.num_heads], batch)
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.mask)
-        return torch.addmm(hidden_TH, self._packed(attended, batch), layer.output.t())
+        attended = self._attention(queries, keys, values, batch.mask)
+        return torch.addmm(hidden_TH, self._padded(self._packed(attended, batch)), layer.output.t())
+
+    def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """queries: [B, K, G * N, D]; keys, values: [B, K, S, D]; mask: see TokenBatch."""
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+    def _padded(self, values: Tensor) -> Tensor:
+        """With as many rows as the kernels are to see; those of the tokens are first."""
+        return values
 
     def _by_kv_head(self, queries: Tensor, batch: TokenBatch) -> Tensor:
         """[T, heads, D] to [B, K, G * N, D]: heads that share keys are rows of one product."""

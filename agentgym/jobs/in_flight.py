@@ -1,0 +1,122 @@
+"""The groups that a run has begun and not trained yet: how they are played, kept with checkpoints, and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+
+from agentgym.errors import UserError
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import NativeEngineConfig
+from agentgym.recipe import Recipe
+from agentgym.rl.loop import Position
+from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.kept_turns import GroupGenerator
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.in_flight import Begun, InFlightGroups, load_in_flight, save_in_flight, weight_files
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.client import TrainerClient
+from agentgym.types import Group, Task
+from agentgym.weights.config import WeightsConfig
+from agentgym.weights.store import WeightStore
+
+
+def settle_deterministic(recipe: Recipe) -> Recipe:
+    """With what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
+    if not recipe.loop.deterministic:
+        return recipe
+    generator = recipe.generator
+    if not isinstance(generator.engine, NativeEngineConfig):
+        raise UserError(
+            "loop.deterministic needs generator.engine=native: in the others a sequence's numbers depend on the "
+            "sequences beside it"
+        )
+    if generator.device == "cuda" or recipe.trainer.device == "cuda":
+        raise UserError("loop.deterministic needs generator.device=cpu and trainer.device=cpu: GPUs add in any order")
+    wanted: GeneratorConfig = replace(generator, batch_invariant=True, device="cpu")
+    return replace(recipe, generator=wanted, trainer=replace(recipe.trainer, device="cpu"))
+
+
+def opened_with(recipe: Recipe) -> WeightsConfig:
+    """How the weight store is opened. A group waits for no more steps than there are slots."""
+    config, loop = recipe.weights, recipe.loop
+    return replace(config, keep=max(config.keep, loop.num_slots + 2)) if loop.deterministic else config
+
+
+@dataclass(slots=True, kw_only=True)
+class InFlight:
+    """pinned: the weights that a group began with sample all of it, whatever is published meanwhile."""
+
+    folder: RunFolder
+    pinned: bool
+    _ended: dict[int, Group] = field(default_factory=dict)
+    _playing: dict[int, GroupGenerator] = field(default_factory=dict)
+    _restored: InFlightGroups = field(default_factory=InFlightGroups)  # what the loop has not come to yet
+
+    async def restore(self, position: Position, begin: int, trainer: TrainerClient) -> int:
+        """Take over what the checkpoint of a position keeps, from group `begin` on; returns how many had ended."""
+        found = load_in_flight(self.folder, position.step, position.next_group)
+        self._restored = InFlightGroups(
+            ended={group_id: group for group_id, group in found.ended.items() if group_id >= begin},
+            begun={group_id: group for group_id, group in found.begun.items() if group_id >= begin},
+        )
+        older = weight_files(self.folder, position.step)
+        if self.pinned and older.is_dir():
+            versions = sorted({*position.versions} - {position.step})
+            await trainer.call(TitanTrainer.restore_versions, str(older), versions)
+        return len(self._restored.ended)
+
+    async def play(
+        self,
+        player: EpisodePlayer,
+        task: Task,
+        group_id: int,
+        version: int,
+        size: int,
+        play: Callable[[EpisodePlayer], Coroutine[None, None, Group]],
+    ) -> Group:
+        """A group: as it was kept, or played by `play`, from the turns on that were kept.
+
+        version: of the weights when the loop gave it its slot. size: of a group.
+        """
+        kept = self._restored.ended.pop(group_id, None)
+        if kept is not None and kept.task == task and len(kept.episodes) == size:
+            self._ended[group_id] = kept
+            return kept
+        begun = self._restored.begun.pop(group_id, Begun(version=player.generator.version, turns=()))
+        view = GroupGenerator(
+            player.generator, version=version if self.pinned else begun.version, pinned=self.pinned, kept=begun.turns
+        )
+        self._playing[group_id] = view
+        try:
+            group = self._ended[group_id] = await play(replace(player, generator=view))
+        finally:
+            del self._playing[group_id]
+        return group
+
+    async def save(self, position: Position, trainer: TrainerClient) -> None:
+        """What a loop that continues at this position goes on with; before the position is written."""
+        kept = InFlightGroups(
+            ended={**self._restored.ended, **self._ended},
+            begun={
+                **self._restored.begun,
+                **{number: Begun(version=v.version, turns=tuple(v.kept)) for number, v in self._playing.items()},
+            },
+        )
+        for groups in (kept.ended, kept.begun):
+            for number in [number for number in groups if number < position.next_group]:
+                del groups[number]
+        save_in_flight(self.folder, position.step, position.next_group, kept)
+        older = sorted({*position.versions} - {position.step})
+        if older:
+            await trainer.call(TitanTrainer.keep_versions, str(weight_files(self.folder, position.step)), older)
+
+    async def forget(self, position: Position, store: WeightStore) -> None:
+        """After a step: the groups before this position, and the weights that no group from there on needs."""
+        for number in [number for number in self._ended if number < position.next_group]:
+            del self._ended[number]
+        if self.pinned:
+            needed = min((*position.versions, position.step))
+            for version in await store.versions():
+                if version < needed:
+                    await store.delete(version)
