@@ -56,7 +56,6 @@ from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Group, Json, Task
-from agentgym.weights.shared_memory import sweep
 from agentgym.weights.store import WeightStore
 
 
@@ -84,7 +83,6 @@ async def train(
     recipe = settle_places(settle_deterministic(replace(recipe, generator=engine)), architecture, reporter.note)
     teacher = find_teacher(recipe, model_path, folder.path)
     state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
-    sweep()  # what a run that was killed left in memory
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)
     journal, begin = Journal(folder.path / "journal"), None
@@ -193,9 +191,9 @@ class TrainJob:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
         stack.enter_context(rare_collections())
-        await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
-        opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
-        runtime = await stack.enter_async_context(opening)
+        path = self.folder.path
+        await stack.enter_async_context(watched(self.gym.activity, logs=path / "logs"))
+        runtime = await stack.enter_async_context(runtime_of(recipe, path, self.model_path, self.reporter.note))
         self.store = store = await opened_with(recipe).open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
@@ -301,7 +299,7 @@ class TrainJob:
         self.reporter.note(f"step {self.done + 1}: {reason}")
         self.folder.event(reason)
         async with self.turn:
-            await self._save_after(self.done, max(group.group_id for group in groups) + 1)
+            await self._save(self.loop.position_at(self.done, max(group.group_id for group in groups) + 1))
         return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
@@ -335,7 +333,7 @@ class TrainJob:
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, record.groups, record.skipped, self.learner.trainer_logprobs)
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
-            await self._save_after(step, record.next_group)
+            await self._save(self.loop.position_at(step, record.next_group))
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
         self.last = self.loop.position_at(step, record.next_group)
@@ -345,7 +343,7 @@ class TrainJob:
     async def _save_asked(self, record: StepRecord) -> bool:
         known = self.state.position is not None and self.state.position.step == record.step
         if not known:
-            await self._save_after(record.step, record.next_group)
+            await self._save(self.loop.position_at(record.step, record.next_group))
         return known
 
     async def _evaluate_asked(self) -> bool:
@@ -376,9 +374,6 @@ class TrainJob:
         return TrainResult(
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
-
-    async def _save_after(self, step: int, next_group: int) -> None:
-        await self._save(self.loop.position_at(step, next_group))
 
     async def _save(self, position: Position) -> None:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""
