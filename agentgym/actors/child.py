@@ -9,8 +9,11 @@ import os
 import runpy
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from agentgym.actors.host_process import serve_as_host
+from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 PR_SET_PDEATHSIG = 1
@@ -42,7 +45,13 @@ def main() -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         serve_as_host(arguments.host, arguments.name, arguments.controller)
     sys.argv = [MONARCH_MAIN]
-    runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
+    with beating(arguments.log, arguments.name.partition("#")[0]):
+        runpy.run_module(MONARCH_MAIN, run_name="__main__", alter_sys=True)
+
+
+def beating(log: str | None, name: str) -> AbstractContextManager[object]:
+    """Beside its log, so that others see where it is when it does not answer."""
+    return Heartbeat(Path(log).with_suffix(".beat"), name) if log else nullcontext()
 
 
 def end_with(parent: int) -> None:

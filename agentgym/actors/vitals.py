@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from agentgym.actors.launchers import CHILD_MODULE
-
-BUSY_PERCENT = 5.0  # of one core
-
-
-@dataclass(frozen=True, slots=True)
-class Vital:
-    """One process. silent: why it is not at work; empty when it computes."""
-
-    name: str
-    pid: int
-    silent: str
+from agentgym.runs.liveness import BUSY_PERCENT, CONTROLLER, Vital, read_pulses, why_silent
 
 
 class Vitals:
-    """Measures the CPU time of each process from one reading to the next."""
+    """Measures the CPU time of each process from one reading to the next. logs: where heartbeats are; None: nowhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: Path | None = None) -> None:
+        self._logs = logs
         self._seen: dict[int, psutil.Process] = {}
 
     def read(self) -> list[Vital]:
-        """The processes of actors below this one, those that are still starting included."""
+        """The processes of actors: by their heartbeats, and those below this one that have none."""
+        pulses = read_pulses(self._logs) if self._logs is not None else []
+        known = [Vital(one.name, one.pid, why_silent(one)) for one in pulses if one.name != CONTROLLER]
+        pids = {one.pid for one in pulses if one.is_here}
+        return known + [vital for vital in self._below() if vital.pid not in pids]
+
+    def _below(self) -> list[Vital]:
         children = {child.pid: self._seen.get(child.pid, child) for child in psutil.Process().children(recursive=True)}
         self._seen = children
         vitals = []

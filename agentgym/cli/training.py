@@ -66,7 +66,7 @@ def run_training(
             reporter.note(line)
         resume = before is not None
         job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice)
-        result = drive(job, reporter.note)
+        result = _finish(drive, job, reporter, before)
         folder.set_status(
             RunStatus.INTERRUPTED if result.stopped else RunStatus.DONE, result.stopped or result.nothing_left
         )
@@ -77,3 +77,17 @@ def run_training(
             except (UserError, OSError) as error:
                 reporter.note(f"no picture: {error}")
         return result
+
+
+def _finish(
+    drive: Drive[TrainResult], job: Coroutine[Any, Any, TrainResult], reporter: Reporter, before: StatusRecord | None
+) -> TrainResult:
+    """A run whose process was killed after its last word is done all the same."""
+    from agentgym.jobs.ending import AlreadyDoneError
+
+    try:
+        return drive(job, reporter.note)
+    except AlreadyDoneError as error:
+        if before is None or before.status is RunStatus.DONE:
+            raise
+        return error.result

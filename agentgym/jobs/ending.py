@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,14 @@ from agentgym.recipe import Recipe
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+
+
+class AlreadyDoneError(UserError):
+    """All steps are done and measured. result: what came of it, for a run that was killed before it could say so."""
+
+    def __init__(self, text: str, result: TrainResult) -> None:
+        super().__init__(text)
+        self.result = result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +49,13 @@ async def measure_end(
 ) -> TrainResult:
     """For a run that has all its steps: what is missing of its last evaluation.
 
-    Raises UserError when nothing is missing.
+    Raises AlreadyDoneError when nothing is missing.
     """
     assert state.position is not None
     step = state.position.step
     if not recipe.eval.at_end or step > recipe.loop.steps or folder.load_comparison().get("steps") == step:
-        raise UserError(
-            f"{folder.path} is done: it is at step {step} of {recipe.loop.steps}; raise loop.steps to continue"
-        )
+        text = f"{folder.path} is done: it is at step {step} of {recipe.loop.steps}; raise loop.steps to continue"
+        raise AlreadyDoneError(text, _result_of(folder, step))
     reporter.note(f"all {step} steps are done; what is left is the last evaluation")
     model = replace(recipe.model, path=str(folder.checkpoint_dir(step)), random_weights=False)
     last = await evaluate(
@@ -86,6 +94,18 @@ def compare_ends(
         }
     )
     return result
+
+
+def _result_of(folder: RunFolder, step: int) -> TrainResult:
+    """As `compare_ends` saved it."""
+    saved = folder.load_comparison()
+    first, last = (
+        EvalResult.from_mapping(one) if isinstance(one := saved.get(key), Mapping) else None
+        for key in ("first", "last")
+    )
+    found = saved.get("difference")
+    difference = PairedDifference(**found) if isinstance(found, Mapping) else None  # type: ignore[arg-type]
+    return TrainResult(run_dir=folder.path, steps=step, first=first, last=last, difference=difference)
 
 
 def checkpoint_name(step: int) -> str:

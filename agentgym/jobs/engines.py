@@ -70,7 +70,7 @@ class EngineRoom:
     async def start(self) -> Engines:
         stack = self.stack
         stack.enter_context(rare_collections())
-        await stack.enter_async_context(watched(self.gym.activity))
+        await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
         opening = runtime_of(self.recipe, self.folder.path, self.model_path, self.reporter.note)
         runtime = await stack.enter_async_context(opening)
         store = await opened_with(self.recipe).open(self.folder.name, runtime=runtime)

@@ -40,7 +40,7 @@ async def evaluate(
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
         stack.enter_context(rare_collections())
-        await stack.enter_async_context(watched(gym.activity))
+        await stack.enter_async_context(watched(gym.activity, logs=folder.path / "logs"))
         generators = started_generators(
             recipe, model_path, reporter, name=folder.name, log_dir=folder.path / "logs", activity=gym.activity
         )

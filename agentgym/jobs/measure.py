@@ -58,7 +58,8 @@ async def measure(
         if done * NUM_REPORTS // total > (done - 1) * NUM_REPORTS // total and done < total:
             reporter.phase(f"{done} of {total} episodes played")  # no success: short episodes end first
 
-    rows = await play_eval(player, tasks, setup, known=known, ended=ended)
+    with gym.activity.doing("evaluate"):
+        rows = await play_eval(player, tasks, setup, known=known, ended=ended)
     files.save_episodes(rows)
     if faults := agent_faults([episode for row in rows for episode in row]):
         reporter.note(faults)

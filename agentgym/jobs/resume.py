@@ -12,13 +12,20 @@ from agentgym.runs.checkpoints import drop_undone, load_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights
 from agentgym.trainer.checkpoint import check
+from agentgym.weights.shared_memory import sweep
 
 
 def resumed_state(folder: RunFolder, model_path: Path, from_step: int | None, say: Callable[[str], None]) -> RunState:
     """The run's state at the checkpoint that it continues from; newer ones that are not whole are skipped with a line.
 
-    from_step: that checkpoint and no other. Raises UserError when none is whole, or not that one.
+    from_step: that checkpoint and no other. A run that ended before it saved anything begins again. Raises UserError
+    when no checkpoint is whole, or not that one.
     """
+    sweep()  # what the run left in memory if it was killed
+    if not folder.has_state and from_step is None:
+        drop_undone(folder, -1)
+        say("it ended before it had saved anything, so it begins again")
+        return RunState()
     state = RunState.from_mapping(folder.load_state())
     steps = folder.checkpoint_steps(unfinished=True)
     if from_step is not None and from_step not in steps:

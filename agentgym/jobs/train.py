@@ -199,6 +199,7 @@ class TrainJob:
         engines = await room.start()
         self.player, self.generator, self.trainer = engines.player, engines.generator, engines.trainer
         self.reference, self.learner, self.store = engines.reference, engines.learner, engines.store
+        stack.callback(self.gym.activity.begin, "stop")  # called first of all when the run ends
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
     async def _load(self, trainer: TrainerKeeper) -> int:
@@ -261,7 +262,7 @@ class TrainJob:
         self.reporter.note(f"step {self.done + 1}: {reason}")
         self.folder.event(reason)
         async with self.turn:
-            await self._save_after(self.done, max(group.group_id for group in groups) + 1)
+            await self._save(self.loop.position_at(self.done, max(group.group_id for group in groups) + 1))
         return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
@@ -295,7 +296,7 @@ class TrainJob:
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, record.groups, record.skipped, self.learner.trainer_logprobs)
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
-            await self._save_after(step, record.next_group)
+            await self._save(self.loop.position_at(step, record.next_group))
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
         self.last = self.loop.position_at(step, record.next_group)
@@ -305,7 +306,7 @@ class TrainJob:
     async def _save_asked(self, record: StepRecord) -> bool:
         known = self.state.position is not None and self.state.position.step == record.step
         if not known:
-            await self._save_after(record.step, record.next_group)
+            await self._save(self.loop.position_at(record.step, record.next_group))
         return known
 
     async def _evaluate_asked(self) -> bool:
@@ -337,17 +338,15 @@ class TrainJob:
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
 
-    async def _save_after(self, step: int, next_group: int) -> None:
-        await self._save(self.loop.position_at(step, next_group))
-
     async def _save(self, position: Position) -> None:
         """A checkpoint gets its position once it is complete. One of this step is not written again."""
         target = self.folder.checkpoint_dir(position.step)
         if self.state.position is None or self.state.position.step != position.step:
-            await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-            await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
-            if self.reference is not None and self.reference.moves:
-                await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
+            with self.gym.activity.doing("save"):
+                await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+                await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+                if self.reference is not None and self.reference.moves:
+                    await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
         await self.in_flight.save(position, self.trainer)
         self.state.position = position
         save_position(self.folder, position.step, asdict(position))

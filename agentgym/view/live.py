@@ -10,13 +10,15 @@ import json
 import math
 import os
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from agentgym.runs.liveness import Liveness
 from agentgym.runs.steering import Steering, as_json
 from agentgym.view.metrics import parse_row
 from agentgym.view.run import Run
+from agentgym.view.summary import processes
 
 POLL_S = 1.0
 BEAT_S = 10.0
@@ -74,6 +76,7 @@ async def live(
         await asyncio.to_thread(metrics.skip)
     status: Any = None
     asked: Any = None
+    stuck = False
     quiet_s = 0.0
     yield b"retry: 2000\n\n"
     while not is_closed():
@@ -86,6 +89,9 @@ async def live(
             if asked is not None:
                 sent.append(_event("steering", {"requests": found[2]}, metrics.offset))
             asked = found[2]
+        if found[3].is_stuck != stuck:
+            stuck = found[3].is_stuck
+            sent.append(_event("processes", asdict(found[3]), metrics.offset))
         for one in sent:
             yield one
         quiet_s = 0.0 if sent else quiet_s + poll_s
@@ -95,7 +101,7 @@ async def live(
         await asyncio.sleep(poll_s)
 
 
-def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str, str], list[Any]]:
+def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str, str], list[Any], Liveness]:
     sent: list[bytes] = []
     before = metrics.offset
     lines, was_cut = metrics.lines()
@@ -112,7 +118,7 @@ def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str
         sent.append(_event("event", event_of(line.decode("utf-8", "replace")), metrics.offset))
     status, reason, _ = run.status()
     requests = [as_json(one) for one in Steering(run.path).read()]
-    return sent, (status, reason), requests
+    return sent, (status, reason), requests, processes(run)
 
 
 def event_of(line: str) -> dict[str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from agentgym.runs.folder import MetricsRow
+from agentgym.runs.folder import MetricsRow, RunStatus
+from agentgym.runs.liveness import Liveness, liveness
 from agentgym.view.diagnosed import diagnosis
 from agentgym.view.evaluations import evaluations
 from agentgym.view.run import Run
@@ -65,6 +67,7 @@ def run_json(run: Run, *, can_steer: bool) -> dict[str, Any]:
     return {
         **row,
         "diagnosis": diagnosis(run),
+        "processes": asdict(processes(run)),
         "first_step": rows[0].step if rows else None,
         "last_step": rows[-1].step if rows else None,
         "time": {"started": _started(rows), "changed": row["changed"], "wall_s": wall_s or None},
@@ -81,6 +84,11 @@ def run_json(run: Run, *, can_steer: bool) -> dict[str, Any]:
         "config": _config(run),
         "steering": steering(run, able=can_steer),
     }
+
+
+def processes(run: Run) -> Liveness:
+    """What they are doing, or why one does nothing; empty for a run that does not go on."""
+    return liveness(run.path) if run.status()[0] == RunStatus.RUNNING else Liveness()
 
 
 def infra_json(run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 
 from agentgym.config import build, to_mapping
 from agentgym.errors import InfraError, UserError
+from agentgym.jobs.ending import AlreadyDoneError, TrainResult
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.yaml import read_yaml
@@ -300,3 +301,19 @@ def test_warnings_of_the_library_come_with_the_runs_own_lines(cli) -> None:
     cli.jobs.work = work
     assert "warning: replica 1 died" in cli.train("--name", "one").out
     assert "warning: replica 1 died" in Path("runs/one/events.log").read_text()  # and can be read afterwards
+
+
+def test_a_run_that_was_killed_after_its_last_word_is_done_by_a_resume(cli) -> None:
+    assert cli.train("--name", "one").code == 0
+    result = TrainResult(run_dir=Path("runs/one"), steps=30, first=None, last=None, difference=None)
+
+    async def nothing_left(*_: object) -> None:
+        raise AlreadyDoneError("runs/one is done", result)
+
+    cli.jobs.work = nothing_left
+    refused = cli("train", "--resume", "runs/one")
+    assert refused.code == 2 and "runs/one is done" in refused.err
+    status = Path("runs/one/status.json")
+    status.write_text(json.dumps({**json.loads(status.read_text()), "status": "running"}))  # as kill -9 leaves it
+    assert cli("train", "--resume", "runs/one").code == 0
+    assert json.loads(status.read_text())["status"] == "done"

@@ -150,3 +150,14 @@ def test_a_run_of_an_older_version_has_its_position_in_the_state_alone(folder: R
     for step in WHOLE:
         no_position(folder.checkpoint_dir(step))
     assert resume(folder)[0] == Position(step=40, next_group=120)
+
+
+def test_a_run_that_ended_before_it_saved_anything_begins_again(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "young") as young:
+        (young.checkpoint_dir(0) / "trainer.partial").mkdir(parents=True)
+        said: list[str] = []
+        state = resumed_state(young, policy_path(), None, said.append)
+        assert (state, said) == (RunState(), ["it ended before it had saved anything, so it begins again"])
+        assert list((young.path / "checkpoints").iterdir()) == []
+        with pytest.raises(UserError, match="before it saved anything"):
+            resumed_state(young, policy_path(), 20, said.append)

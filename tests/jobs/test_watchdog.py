@@ -6,13 +6,15 @@ import asyncio
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from agentgym.actors.launchers import CHILD_MODULE
-from agentgym.actors.vitals import Vital, Vitals
-from agentgym.jobs.watchdog import report, watched
+from agentgym.actors.vitals import Vitals
+from agentgym.jobs.watchdog import watched
 from agentgym.rollout.activity import Activity
+from agentgym.runs.liveness import Vital, read_pulses, report
 
 IDLE, BUSY = Vital("generator0", 11, "using no CPU"), Vital("generator1", 12, "")
 STOPPED = Vital("trainer", 13, "stopped by a signal")
@@ -59,3 +61,15 @@ async def test_as_long_as_calls_end_nothing_is_said(caplog: pytest.LogCaptureFix
         while len(reads) < 5:
             await asyncio.sleep(0.01)
     assert caplog.messages == []
+
+
+async def test_what_is_in_flight_is_in_the_controllers_heartbeat(tmp_path: Path) -> None:
+    (tmp_path / "trainer.0.beat").write_text("of a process that was killed")
+    activity = Activity()
+    with activity.doing("train"), activity.doing("generate"), activity.doing("generate"):
+        async with asyncio.timeout(60), watched(activity, logs=tmp_path):
+            while not (found := read_pulses(tmp_path)):
+                await asyncio.sleep(0.01)
+            assert [path.name for path in tmp_path.glob("*.beat")] == ["controller.beat"]
+    assert {kind: len(ages_s) for kind, ages_s in found[0].in_flight.items()} == {"train": 1, "generate": 2}
+    assert list(tmp_path.iterdir()) == []

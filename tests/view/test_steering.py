@@ -161,3 +161,16 @@ async def test_events_follow_a_run_and_a_reader_that_was_cut_off_goes_on_where_i
     seen.clear()
     await read(7, "status")  # an offset inside of a line
     assert [name for name, _, _ in seen] == ["reset", "status"]
+
+
+def test_a_process_that_is_stuck_is_said_in_words(folder: RunFolder, open_view) -> None:
+    logs = folder.path / "logs"
+    logs.mkdir()
+    view = open_view(folder.path.parent)
+    assert view.get("/api/runs/runs:one").json()["processes"] == {"text": "", "is_stuck": False}
+    beat = {"name": "controller", "pid": 1, "place": "another host", "time": 0.0, "cpu_percent": 0.0, "busy": []}
+    (logs / "controller.beat").write_text(json.dumps(beat))
+    said = view.get("/api/runs/runs:one").json()["processes"]
+    assert said["is_stuck"] and said["text"].startswith("the controller, process 1, is stuck in native code")
+    folder.set_status(RunStatus.DONE)
+    assert view.get("/api/runs/runs:one").json()["processes"]["text"] == ""

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
-from agentgym.runs.folder import RunFolder
+from agentgym.runs.folder import RunFolder, RunStatus
 
 if TYPE_CHECKING:
     from agentgym.evals.symptoms import Finding
 
 DESCRIPTION = """
 Say in one sentence whether a run is learning, with the number and its interval, and list what is wrong or worth
-knowing: what was measured, what it means, and which field of the recipe to change. The run may still be running.
+knowing: what was measured, what it means, and which field of the recipe to change. The run may still be running: then
+it is said what its processes are doing, and where one is stopped, stuck or dead.
 """
 EXAMPLES = """
 agentgym status runs/math-1
@@ -33,14 +34,26 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     from agentgym.evals.diagnosis import diagnose
+    from agentgym.runs.liveness import Liveness, liveness
 
     folder = RunFolder.open(arguments.run)
     found, status, rows = diagnose(folder), folder.status(), folder.read_metrics()
     step = rows[-1].step if rows else 0
+    alive = liveness(folder.path) if status.status is RunStatus.RUNNING else Liveness()
     if arguments.json:
-        shell.say_json({"run": folder.name, "status": status.status.value, "step": step, **asdict(found)})
+        shell.say_json(
+            {
+                "run": folder.name,
+                "status": status.status.value,
+                "step": step,
+                "processes": asdict(alive),
+                **asdict(found),
+            }
+        )
         return 0
     shell.say(f"{folder.name}: {status.status.value}, step {step}")
+    if alive.text:
+        shell.say((shell.paint.red if alive.is_stuck else shell.paint.dim)(wrap(alive.text, shell.width)))
     shell.say(wrap(found.sentence, shell.width))
     for finding in found.findings:
         shell.say(_text(finding, shell))

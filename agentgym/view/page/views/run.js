@@ -31,6 +31,7 @@ function Verdict({ run }) {
       <p>
         <span class="dot ${run.status}"></span>${run.status}, step ${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}, ${duration(run.time?.wall_s)}; changed ${ago(run.changed)}${run.reason ? `. ${harmless(run.reason)}` : ""}
       </p>
+      ${run.processes?.text && html`<p class=${run.processes.is_stuck ? "bad" : "soft"}>${opening(run.processes.text)}.</p>`}
     </div>
     ${problems.length > 0 && html`<ul class="findings" aria-label="What was found">${problems.map((one) => html`<${Finding} key=${one.kind} run=${run.id} one=${one} />`)}</ul>`}`;
 }
@@ -145,7 +146,7 @@ function useFresh(id, live) {
         setFresh((before) => before + 1);
       }, rest);
     };
-    const end = listen(id, { step: later, status: later, event: later, steering: later, reset: later });
+    const end = listen(id, { step: later, status: later, event: later, steering: later, processes: later, reset: later });
     return () => {
       end();
       clearTimeout(waiting.current);
