@@ -75,7 +75,7 @@ class Heartbeat:
         except OSError as error:  # a full disk: a run does not end for its heartbeats
             log.warning("no heartbeats in %s: %s", self.path, error)
             return self
-        self._arm()
+        self._write()  # here: the thread may never come to it
         self._thread.start()
         return self
 
@@ -93,15 +93,14 @@ class Heartbeat:
             self.path.with_suffix(".stack").unlink(missing_ok=True)
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError, RuntimeError):  # a full disk; what another thread changes meanwhile
-                self._beats.seek(0)
-                self._beats.write(_as_block(self.beat()))
-            self._arm()
-            self._ended.wait(self._every_s)
+        while not self._ended.wait(self._every_s):
+            self._write()
 
-    def _arm(self) -> None:
-        """Have the stacks written unless this is called again in time."""
+    def _write(self) -> None:
+        """A beat; the stacks are written unless another one follows in time."""
+        with contextlib.suppress(OSError, RuntimeError):  # a full disk; what another thread changes meanwhile
+            self._beats.seek(0)
+            self._beats.write(_as_block(self.beat()))
         if self._held_s:
             self._dump.seek(0)
             self._dump.truncate()

@@ -53,7 +53,7 @@ EXPECTED = {
     "held": r"stuck in native code that holds the interpreter, for \S+, called at hold \(.*:7\)",
     "waiting": r"waiting in wait \(.*:10\) for \S+",
     "blocked": r"waiting in wait \(.*:10\) for \S+",
-    "round": r"going round in go_round \(.*:1[67]\) for \S+",
+    "round": r"(going round|computing) in (go_round|small) \(.*:1[23467]\) for \S+",
     "stopped": r"stopped by a signal",
     "idle": r"using no CPU",
 }
