@@ -26,8 +26,11 @@ def journal_position(
 ) -> Position | None:
     """Of the last finished step, where the journal leads there from the checkpoint of this step; else None.
 
-    A journal that can't be used costs the steps since the checkpoint and nothing else, so it is reported in a line.
+    A journal that can't be used costs the steps since the checkpoint and nothing else, so it is reported in a line. A
+    deterministic run repeats them exactly, and needs what only the checkpoint has: the groups that were under way.
     """
+    if recipe.loop.deterministic:
+        return None
     try:
         position = read_position(journal.position(checkpoint))
     except UserError as error:

@@ -73,3 +73,7 @@ def test_a_journal_that_is_damaged_costs_a_line(folder: RunFolder) -> None:
 def test_a_reference_that_follows_the_policy_is_only_in_checkpoints(folder: RunFolder) -> None:
     position, [line] = found(folder, 5, "loss.kl_coef=0.1", "trainer.reference_every=2")
     assert position is None and "reference model follows the policy" in line
+
+
+def test_a_deterministic_run_goes_on_at_its_checkpoint_which_has_the_groups_under_way(folder: RunFolder) -> None:
+    assert found(folder, 5, "loop.deterministic=true") == (None, [])
