@@ -44,8 +44,7 @@ class Stop(StrEnum):
     ERROR = "error"
 
 
-CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)
-"""An episode reached a limit before its end."""
+CUT = (Stop.TURN_TOKENS, Stop.EPISODE_TOKENS, Stop.TIME)  # an episode reached a limit before its end
 
 
 class Outcome(StrEnum):
@@ -337,17 +336,14 @@ class Episode:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """Episodes of one task, compared with each other. advantages: [G], same order; None: left out.
-
-    always_trained: its advantages come from the step's whole batch, so it teaches something whatever they are now.
-    """
+    """Episodes of one task, compared with each other. advantages: [G], same order; None: left out."""
 
     group_id: int
     task: Task
     start_version: int  # the newest weights when the group began
     episodes: list[Episode] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
-    always_trained: bool = False
+    always_trained: bool = False  # its advantages come from the step's whole batch, whatever they are now
 
     @property
     def has_signal(self) -> bool:

@@ -5,46 +5,54 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentgym.actors.runtime import Runtime
 from agentgym.generators.service import GeneratorService
 from agentgym.jobs.credit import make_credit
 from agentgym.jobs.gym import Gym
+from agentgym.jobs.hosts import runtime_of
+from agentgym.jobs.in_flight import opened_with
+from agentgym.jobs.trainer_setup import trainer_setup
 from agentgym.jobs.watchdog import watched
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.garbage import rare_collections
-from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.trainer.actor import TitanTrainer
-from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.journal import Journal
+from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
-from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.store import WeightStore
+
+Load = Callable[[TrainerKeeper], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
     """All started, and at the same version of the weights. reference: None for a loss and an advantage without one."""
 
-    gym: Gym
     player: EpisodePlayer
     generator: GeneratorService
-    trainer: TrainerClient
+    trainer: TrainerKeeper
     reference: ReferenceModel | None
     learner: TitanLearner
+    store: WeightStore
+
+
+async def begin_anew(trainer: TrainerKeeper) -> int:
+    """With the model as it is, which is version 0."""
+    return 0
 
 
 @dataclass(slots=True, kw_only=True)
 class EngineRoom:
     """What the engines are made from. stack: everything that is started is closed with it, in reverse order.
 
-    teacher: the folder of the advantage's teacher, if it has one. load: given the started trainer, loads what is
-    continued and returns the version of its weights; None begins with the model, which is version 0.
+    teacher: the folder of the advantage's teacher, if it has one. reference_path: of the reference model, if it is not
+    the model. load: given the started trainer, loads what is continued and returns the version of its weights.
     """
 
     recipe: Recipe
@@ -53,75 +61,64 @@ class EngineRoom:
     gym: Gym
     stack: AsyncExitStack
     model_path: Path
+    journal: Journal
     teacher: Path | None = None
+    reference_path: Path | None = None
     keep_logprobs: bool = False
-    load: Callable[[TrainerClient], Awaitable[int]] | None = None
+    load: Load = begin_anew
 
     async def start(self) -> Engines:
-        recipe, stack = self.recipe, self.stack
+        stack = self.stack
         stack.enter_context(rare_collections())
-        await stack.enter_async_context(watched(self.gym.activity))
-        logs = self.folder.path / "logs"
-        runtime = Runtime(log_dir=logs, launcher=recipe.launcher, patience_s=recipe.patience_s)
-        await stack.enter_async_context(runtime)
-        store = await recipe.weights.open(self.folder.name, runtime=runtime)
+        await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
+        opening = runtime_of(self.recipe, self.folder.path, self.model_path, self.reporter.note)
+        runtime = await stack.enter_async_context(opening)
+        store = await opened_with(self.recipe).open(self.folder.name, runtime=runtime)
         stack.push_async_callback(store.close)
         with self.gym.activity.doing("start"):
             return await self._start(runtime, store)
 
     async def _start(self, runtime: Runtime, store: WeightStore) -> Engines:
         """Trainer, generators and reference start at the same time, then all hold the same version."""
-        recipe, stack = self.recipe, self.stack
+        recipe = self.recipe
         names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
+        in_gpu = recipe.weights.store.gpu_memory
         generator = GeneratorService(
             config=recipe.generator,
             store=store,
             model_path=str(self.model_path),
             runtime=runtime,
-            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
+            peer_gpus=recipe.trainer.gpus if in_gpu else (),
         )
-        setup = self._setup()
-        trainer = TrainerClient(setup, store=store, runtime=runtime)
-        reference = ReferenceModel(setup, runtime=runtime) if recipe.needs_reference else None
+        setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
+        trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
+        reference = None
+        if recipe.needs_reference:
+            of_reference = replace(setup, model_path=str(self.reference_path or self.model_path))
+            reference = ReferenceModel(of_reference, store=store, runtime=runtime)
         credit = make_credit(recipe, setup, self.teacher, runtime)
         async with asyncio.TaskGroup() as starting:
             for service in (generator, trainer, reference, credit.teacher):
                 if service is not None:
-                    stack.push_async_callback(service.close)
+                    self.stack.push_async_callback(service.close)
                     starting.create_task(service.start())
-        version = 0 if self.load is None else await self.load(trainer)
-        await trainer.call(TitanTrainer.push_weights, version)
+        version = await self.load(trainer)
+        await trainer.push_weights(version)
         await generator.update_weights(version)
         learner = TitanLearner(
             trainer=trainer,
             reference=reference,
-            activity=self.gym.activity,
             credit=credit,
+            activity=self.gym.activity,
             keep_logprobs=self.keep_logprobs,
             branch_weights=recipe.rollout.branch_weights,
         )
         return Engines(
-            gym=self.gym,
             player=self.gym.player(generator),
             generator=generator,
             trainer=trainer,
             reference=reference,
             learner=learner,
-        )
-
-    def _setup(self) -> TrainerSetup:
-        recipe = self.recipe
-        return TrainerSetup(
-            model_path=str(self.model_path),
-            trainer=recipe.trainer,
-            optimizer=recipe.optimizer,
-            loss=recipe.loss,
-            total_steps=recipe.loop.steps,
-            folder=str(self.folder.path / "trainer"),
-            temperature=recipe.rollout.temperature,
-            publish_dtype=recipe.generator.dtype,
-            chat_template=read_template(recipe.model.chat_template),
-            keep_logprobs=self.keep_logprobs,
-            critic=recipe.advantage.needs_critic,
+            store=store,
         )

@@ -36,7 +36,8 @@ from agentgym.rollout.tasks import TaskStream
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
-from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.journal import Journal
+from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams, Task
@@ -152,9 +153,10 @@ class TrainerCalls:
     """The trainer. train_step takes groups, and asks reference, teacher and critic where loss or advantage need them.
 
     Those who do that themselves give samples to forward_backward, which adds their gradient, and call optimizer_step.
+    A trainer that dies comes back as long as all steps were made by train_step.
     """
 
-    def __init__(self, learner: TitanLearner, client: TrainerClient, recipe: Recipe) -> None:
+    def __init__(self, learner: TitanLearner, client: TrainerKeeper, recipe: Recipe) -> None:
         self._learner, self._client, self._recipe = learner, client, recipe
         self.train_step = Call(learner.step)
         self.push_weights = Call(learner.publish)
@@ -165,13 +167,13 @@ class TrainerCalls:
         self.get_status = Call(self._status)
 
     async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
-        return await self._client.call(TitanTrainer.forward_backward, samples)
+        return await self._client.call_unrecorded(TitanTrainer.forward_backward, samples)
 
     async def _optimizer_step(self) -> dict[str, float]:
-        return await self._client.call(TitanTrainer.optimizer_step)
+        return await self._client.call_unrecorded(TitanTrainer.optimizer_step)
 
     async def _clear_gradients(self) -> None:
-        await self._client.call(TitanTrainer.clear_gradients)
+        await self._client.call_unrecorded(TitanTrainer.clear_gradients)
 
     async def _logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._client.call(TitanTrainer.logprobs, samples)
@@ -187,6 +189,7 @@ class Services:
     recipe: Recipe
     folder: RunFolder
     reporter: Reporter
+    gym: Gym
     engines: Engines
     dataset: DatasetCalls
     environment: EnvironmentCalls
@@ -196,13 +199,13 @@ class Services:
     reference: ReferenceCalls | None
 
     @classmethod
-    def of(cls, engines: Engines, recipe: Recipe, folder: RunFolder, reporter: Reporter) -> Services:
-        gym = engines.gym
+    def of(cls, engines: Engines, gym: Gym, recipe: Recipe, folder: RunFolder, reporter: Reporter) -> Services:
         stream = recipe.task_sampler.stream(gym.environment, recipe.loop.seed, 0, in_flight=recipe.loop.num_slots)
         return cls(
             recipe=recipe,
             folder=folder,
             reporter=reporter,
+            gym=gym,
             engines=engines,
             dataset=DatasetCalls(stream),
             environment=EnvironmentCalls(gym, engines.player, recipe),
@@ -225,7 +228,7 @@ class Services:
         """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder."""
         engines, name = self.engines, checkpoint_name(step)
         return await measure(
-            engines.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
+            self.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
     async def save(self, step: int) -> Path:
@@ -233,6 +236,7 @@ class Services:
         target = self.folder.checkpoint_dir(step)
         await self.engines.trainer.call(TitanTrainer.save, str(target / "trainer"))
         await self.engines.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        self.engines.trainer.saved(step, target / "trainer")
         return target
 
 
@@ -259,6 +263,7 @@ async def opened(
             gym=gym,
             stack=stack,
             model_path=model_path,
+            journal=Journal(folder.path / "journal"),
             teacher=teacher,
         )
-        yield Services.of(await room.start(), recipe, folder, reporter)
+        yield Services.of(await room.start(), gym, recipe, folder, reporter)

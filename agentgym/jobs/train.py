@@ -10,18 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from agentgym.actors.runtime import Runtime
 from agentgym.config import to_mapping
 from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.continuing import journal_position
-from agentgym.jobs.credit import find_teacher, make_credit
+from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
+from agentgym.jobs.engines import EngineRoom
 from agentgym.jobs.gym import Gym, check_sampling
-from agentgym.jobs.hosts import runtime_of
-from agentgym.jobs.in_flight import InFlight, opened_with, settle_deterministic
+from agentgym.jobs.in_flight import InFlight, settle_deterministic
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
@@ -30,8 +29,6 @@ from agentgym.jobs.resume import resumed_state, undo_later_steps
 from agentgym.jobs.state import RunState
 from agentgym.jobs.steering import Helm
 from agentgym.jobs.sync_check import check_sync
-from agentgym.jobs.trainer_setup import trainer_setup
-from agentgym.jobs.watchdog import watched
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
@@ -39,7 +36,6 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.ending import nothing_left
 from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.garbage import rare_collections
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
 from agentgym.runs.checkpoints import drop_undone, prune, save_position
@@ -49,12 +45,10 @@ from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
 from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
-from agentgym.trainer.credit import Credit
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
-from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Group, Json, Task
 from agentgym.weights.store import WeightStore
 
@@ -127,7 +121,6 @@ class TrainJob:
     generator: GeneratorService = field(init=False)
     trainer: TrainerKeeper = field(init=False)
     reference: ReferenceModel | None = None
-    credit: Credit = field(init=False)
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
@@ -190,77 +183,47 @@ class TrainJob:
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
         self._open_sinks()
-        stack.enter_context(rare_collections())
-        path = self.folder.path
-        await stack.enter_async_context(watched(self.gym.activity, logs=path / "logs"))
-        runtime = await stack.enter_async_context(runtime_of(recipe, path, self.model_path, self.reporter.note))
-        self.store = store = await opened_with(recipe).open(self.folder.name, runtime=runtime)
-        stack.push_async_callback(store.close)
-        with self.gym.activity.doing("start"):
-            await self._start_services(str(self.model_path), runtime, store)
+        room = EngineRoom(
+            recipe=recipe,
+            folder=self.folder,
+            reporter=self.reporter,
+            gym=self.gym,
+            stack=stack,
+            model_path=self.model_path,
+            journal=self.journal,
+            teacher=self.teacher,
+            reference_path=self._reference_path(),
+            keep_logprobs=self.keeps_logprobs,
+            load=self._load,
+        )
+        engines = await room.start()
+        self.player, self.generator, self.trainer = engines.player, engines.generator, engines.trainer
+        self.reference, self.learner, self.store = engines.reference, engines.learner, engines.store
         stack.callback(self.gym.activity.begin, "stop")  # called first of all when the run ends
-        self.player = self.gym.player(self.generator)
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
-    async def _start_services(self, model_path: str, runtime: Runtime, store: WeightStore) -> None:
-        """Trainer, generators and reference start at the same time, then all hold the same version."""
-        recipe = self.recipe
-        names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
-        self.reporter.phase(f"starting {names}")
-        self.generator = GeneratorService(
-            config=recipe.generator,
-            store=store,
-            model_path=model_path,
-            runtime=runtime,
-            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_memory else (),
-        )
-        self.stack.push_async_callback(self.generator.close)
-        setup = trainer_setup(recipe, self.folder, model_path, keep_logprobs=self.keeps_logprobs)
-        in_gpu = recipe.weights.store.gpu_memory
-        self.trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
-        self.stack.push_async_callback(self.trainer.close)
-        if recipe.needs_reference:
-            self.reference = ReferenceModel(self._reference_setup(setup), store=store, runtime=runtime)
-            self.stack.push_async_callback(self.reference.close)
-        self.credit = make_credit(recipe, setup, self.teacher, runtime)
-        asked = [model for model in (self.reference, self.credit.teacher) if model is not None]
-        if self.credit.teacher is not None:
-            self.stack.push_async_callback(self.credit.teacher.close)
-        async with asyncio.TaskGroup() as starting:
-            starting.create_task(self.generator.start())
-            starting.create_task(self.trainer.start())
-            for model in asked:
-                starting.create_task(model.start())
+    async def _load(self, trainer: TrainerKeeper) -> int:
+        """What the run goes on with, after how many steps."""
         step = 0
         if self.state.position is not None:
             saved = self.state.position.step
             step = saved if self.begin is None else self.begin.step
-            await self.trainer.resume(saved, self.folder.checkpoint_dir(saved) / "trainer", until=step)
-        machine = await self.trainer.call(TitanTrainer.get_machine)
-        config = cast("dict[str, Json]", to_mapping(recipe))
-        record_start(self.folder, step=step, config=config, machine=machine)
-        await self.trainer.push_weights(step)
-        await self.generator.update_weights(step)
+            await trainer.resume(saved, self.folder.checkpoint_dir(saved) / "trainer", until=step)
+        machine = await trainer.call(TitanTrainer.get_machine)
+        record_start(self.folder, step=step, config=cast("dict[str, Json]", to_mapping(self.recipe)), machine=machine)
+        return step
 
-    def _reference_setup(self, setup: TrainerSetup) -> TrainerSetup:
+    def _reference_path(self) -> Path | None:
         """A resumed run goes on with the reference model of its checkpoint, where that followed the policy."""
         position = self.state.position
         saved = self.folder.checkpoint_dir(position.step if position else 0) / "reference"
-        return replace(setup, model_path=str(saved)) if position and saved.is_dir() else setup
+        return saved if position and saved.is_dir() else None
 
     async def _train(self) -> list[Group]:
         """The groups without signal that ended the run before its last step, if some did."""
         recipe = self.recipe
         position = self.state.position or Position()
         self.done = position.step
-        self.learner = learner = TitanLearner(
-            trainer=self.trainer,
-            reference=self.reference,
-            credit=self.credit,
-            activity=self.gym.activity,
-            keep_logprobs=self.keeps_logprobs,
-            branch_weights=recipe.rollout.branch_weights,
-        )
         self.tasks = recipe.task_sampler.stream(
             self.gym.environment,
             recipe.loop.seed,
@@ -272,7 +235,7 @@ class TrainJob:
             config=recipe.loop,
             tasks=self.tasks,
             rollout=self._rollout,
-            learner=Turns(learner, self.turn),
+            learner=Turns(self.learner, self.turn),
             generator=self.generator,
             after_step=self._after_step,
             position=position,

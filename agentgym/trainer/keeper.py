@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
+from agentgym.actors.endpoint import Endpoint
 from agentgym.actors.runtime import Runtime
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
@@ -20,6 +22,8 @@ from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
 
 log = logging.getLogger(__name__)
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 class TrainerKeeper(TrainerClient):
@@ -67,6 +71,11 @@ class TrainerKeeper(TrainerClient):
             lambda: self._ask(TitanTrainer.push_weights, version), again=lambda: self._push_if_missing(version)
         )
         self._version = version
+
+    async def call_unrecorded(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
+        """A call that changes the trainer beside the journal: a loss can't be made good from then on, and is raised."""
+        self._max_restarts = 0
+        return (await self._ask(method, *args))[0]
 
     def saved(self, step: int, checkpoint: Path) -> None:
         """There is a whole checkpoint of this step: what the journal has of it and before is dropped."""

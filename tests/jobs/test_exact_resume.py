@@ -57,4 +57,4 @@ def test_a_deterministic_run_that_is_killed_and_stopped_is_the_run_that_was_not(
         assert ended_at == (4 if reporter is stops else 5)
     with RunFolder.open(whole.path) as whole, RunFolder.open(folder.path) as again:
         assert differences(whole, again) == []
-        assert max(row.metrics["loop/staleness_max"] for row in whole.read_metrics()) == 2
+        assert max(row.metrics["loop/staleness_max"] for row in whole.read_metrics()) == 1, "it was asynchronous"

@@ -88,7 +88,7 @@ async def test_every_service_answers_under_each_of_its_names_and_what_the_loop_r
             services.dataset.observe(group)
             assert len(group.episodes) == 4 and all(len(episode.turns) == 1 for episode in group.episodes)
             [said] = await services.generator.generate.route("1 + 1 =")
-            assert said.text == services.engines.gym.renderer.text(said.completion.completion_ids)
+            assert said.text == services.gym.renderer.text(said.completion.completion_ids)
             assert len(await services.generator.generate("1 + 1 =", n=2)) == 2
             assert await services.generator.get_version.fanout() == [0]
             assert services.reference is not None and (await services.trainer.get_status()).step == 0

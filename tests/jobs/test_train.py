@@ -112,6 +112,7 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
         "step": 2,
         "next_group": 9,
         "tasks": None,
+        "versions": [],
     }
     saved = list(folder.read_episodes(3))
     assert {one.group_id for one in saved} == {6, 7, 8} and not any(one.trained for one in saved)
