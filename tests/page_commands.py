@@ -133,6 +133,8 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
             make_evaluation(folder / evaluation[0], RunStatus.INTERRUPTED if "--resume" in words else RunStatus.DONE)
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)
+    if words[:1] == ["launch"]:
+        words = [*words, "--dry-run"]  # nothing is submitted, where there is a scheduler
     is_server = words[:1] == ["host"] or (words[:1] == ["view"] and "--export" not in words)  # it would not end
     if is_server or (words[:1] and words[0] not in OWN and not words[0].startswith("-")):
         command = load_command(words[0])

@@ -69,7 +69,7 @@ def test_negative_values_are_values(cli) -> None:
     ("words", "expected"),
     [
         (["--trainer.prcs", "4"], ["'trainer.prcs'", "Did you mean 'trainer.procs'?"]),
-        (["--loop.lr", "1"], ["Did you mean 'optimizer.lr'?"]),
+        (["--loop.lr", "1"], ["Did you mean 'optimizer.lr' or 'trainer.critic.lr'?"]),
         (["--loop.steps", "many"], ["loop.steps is 'many' (str); allowed is int"]),
         (["--loop.steps"], ["--loop.steps needs a value"]),
         (["--loop.max_refills", "0"], ["loop.max_refills is 0; give at least 1"]),

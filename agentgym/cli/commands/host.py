@@ -18,7 +18,7 @@ Whoever reaches the port can run any program here: private networks only.
 EXAMPLES = """
 agentgym host
 agentgym host --port 26601
-agentgym train apps/grpo/math_tiny.yaml --set 'launcher={name: attach, machines: [node1, node2:26601]}'
+agentgym train apps/grpo/math.yaml --launcher.name attach --launcher.machines [node1,node2:26601]
 """
 TAKES_OVERRIDES = False
 

@@ -28,7 +28,7 @@ A run that is preempted saves within --notice seconds, and is continued in its n
 """
 EXAMPLES = """
 agentgym launch slurm apps/grpo/qwen3_0.6b.yaml --nodes 2 --gpus 8 --option=--partition=gpu --option=--time=4:00:00
-agentgym launch slurm apps/grpo/code_exec_sync.yaml --nodes 3 --set 'hosts.trainer=[node1]' --dry-run
+agentgym launch slurm apps/grpo/code_exec_sync.yaml --nodes 3 --hosts.trainer [node1] --dry-run
 agentgym launch kubernetes apps/grpo/qwen3_0.6b.yaml --image my/agentgym:1 --nodes 2 --gpus 8 --claim shared
 agentgym launch skypilot apps/grpo/qwen3_0.6b.yaml --accelerators H100:8 --nodes 2 --storage my-runs
 """
