@@ -202,6 +202,7 @@ async def test_totals_survive_the_replica_that_earned_them(fleet) -> None:
         assert metrics["generator/tokens_total"] == 200 and metrics["generator/route_p50_s"] > 0
 
 
+@pytest.mark.hostile
 async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
     pytest.importorskip("torchstore")
     async with fleet() as f:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,8 +11,16 @@ import pytest
 from tests.hosts import namespaces as hosts_here
 from tests.hosts import slurm_cluster as cluster_here
 
+WANTED = "AGENTGYM_TEST_SLURM"
 why = hosts_here.why_unavailable() or cluster_here.why_unavailable()
-pytestmark = [pytest.mark.hostile, pytest.mark.skipif(bool(why), reason=why or "none")]
+why = why or (
+    "" if os.environ.get(WANTED) else f"{WANTED}=1 starts a cluster here, on a machine that does nothing else"
+)
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.xdist_group("namespaces"),
+    pytest.mark.skipif(bool(why), reason=why or "none"),
+]
 PROGRAM = """
 import asyncio
 from counting import Counting

@@ -125,6 +125,7 @@ async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.hostile
 async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path: Path) -> None:
     pytest.importorskip("torchstore")
     async with Runtime(log_dir=tmp_path / "logs") as runtime:

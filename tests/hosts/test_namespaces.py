@@ -9,7 +9,11 @@ import pytest
 
 from tests.hosts.namespaces import namespaces, why_unavailable
 
-pytestmark = [pytest.mark.hostile, pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "none")]
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.xdist_group("namespaces"),
+    pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "none"),
+]
 ASK = ("python", "-c", "import socket, sys; socket.create_connection((sys.argv[1], 9000), 1).close()")
 SERVE = "import socket; s = socket.create_server(('', 9000)); print('up', flush=True)\nwhile True: s.accept()"
 

@@ -11,7 +11,11 @@ import pytest
 
 from tests.hosts.namespaces import NamespaceHost, namespaces, why_unavailable
 
-pytestmark = [pytest.mark.hostile, pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "none")]
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.xdist_group("namespaces"),
+    pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "none"),
+]
 TESTS = Path(__file__).parents[1]
 
 
