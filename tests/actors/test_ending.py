@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -34,7 +35,11 @@ class Program:
         words = self.process.stdout.readline().split()
         assert words[:1] == ["ready"], self.process.communicate()[1]
         self.folder = Path(words[1])
-        self.children = [psutil.Process(int(pid)) for pid in words[2:]]
+        assert words[2:]
+        self.children: list[psutil.Process] = []
+        for pid in words[2:]:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a careless one may have ended with all of it already
+                self.children.append(psutil.Process(int(pid)))
 
     def finish(self) -> tuple[int, str]:
         """Exit code and what it wrote to stderr."""

@@ -183,11 +183,11 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is
     with pytest.raises(ExceptionGroup):
         asyncio.run(train(longer, folder, lab.reporter(on_phase=stop), resume=True))
     before = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
-    assert len(before) == 4 and folder.load_comparison()["steps"] == 2
+    assert 4 <= len(before) < 6 and folder.load_comparison()["steps"] == 2  # one may end while the others are stopped
 
     reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
     result = asyncio.run(train(longer, folder, reporter, resume=True))
-    assert "4 of 6 episodes were played before" in reporter.notes
+    assert f"{len(before)} of 6 episodes were played before" in reporter.notes
     after = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
     assert len(after) == result.last.num_episodes == 6 and before.items() <= after.items()
     assert result.first == finished.result.first and result.difference.num_tasks == 6
