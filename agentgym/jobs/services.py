@@ -232,11 +232,11 @@ class Services:
         )
 
     async def save(self, step: int) -> Path:
-        """A checkpoint that `agentgym eval` reads. Returns its folder."""
-        target = self.folder.checkpoint_dir(step)
-        await self.engines.trainer.call(TitanTrainer.save, str(target / "trainer"))
-        await self.engines.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
-        self.engines.trainer.saved(step, target / "trainer")
+        """A checkpoint that `agentgym eval` reads, named by the loop's own step. Returns its folder."""
+        target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
+        await trainer.call(TitanTrainer.save, str(target / "trainer"))
+        await trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        trainer.saved(trainer.step, target / "trainer")  # by its count: a loop may leave steps out
         return target
 
 

@@ -6,12 +6,14 @@ import asyncio
 import runpy
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import agentgym
 from agentgym.cli.loops import run_loop
 from agentgym.jobs.calls import Call
+from agentgym.jobs.services import Services
 from agentgym.jobs.train import train
 from agentgym.runs.folder import RunFolder, RunStatus
 
@@ -32,6 +34,18 @@ async def test_a_call_asks_one_or_all() -> None:
         assert [await call("a", times=2), await call.route("a"), await call.call_one("b")] == ["aa", "a", "b"]
     assert await alone.fanout("a") == await alone.call_all("a") == ["a"]
     assert await replicated.fanout("a", 2) == await replicated.call_all("a", 2) == ["aa", "a"]
+
+
+async def test_a_loop_that_leaves_steps_out_does_not_confuse_the_trainer_that_comes_back(tmp_path: Path) -> None:
+    saved: list[tuple[int, Path]] = []
+
+    async def call(method: object, folder: str) -> None: ...
+
+    trainer = SimpleNamespace(call=call, step=3, saved=lambda step, folder: saved.append((step, folder)))
+    folder = SimpleNamespace(checkpoint_dir=lambda step: tmp_path / f"step-{step}")
+    services = SimpleNamespace(folder=folder, engines=SimpleNamespace(trainer=trainer))
+    assert await Services.save(services, 10) == tmp_path / "step-10"  # type: ignore[arg-type]
+    assert saved == [(3, tmp_path / "step-10" / "trainer")]
 
 
 def test_a_program_of_ones_own_explains_itself_and_mistakes(capsys, tmp_path: Path) -> None:
