@@ -16,7 +16,7 @@ from types import FrameType
 
 from agentgym.cli.failures import FAILED
 from agentgym.commands.parser import Parser
-from agentgym.commands.stopping import SIGNALS, Stopped
+from agentgym.commands.stopping import Stopped, signals_to
 from agentgym.errors import InfraError, UserError
 from agentgym.runs.folder import RunFolder, RunStatus
 
@@ -107,15 +107,8 @@ class Restarts:
                 raise Stopped(number)
             self._process.send_signal(number)
 
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # as set by nohup
-                signal.signal(number, handle)
-        try:
+        with signals_to(handle):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def restarts(arguments: argparse.Namespace, path: Path, *, command: str, warn: Callable[[str], None]) -> Restarts:

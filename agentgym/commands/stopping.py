@@ -51,10 +51,17 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
+    with signals_to(stop):
+        yield
+
+
+@contextlib.contextmanager
+def signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, the signals call `handle`, but for one that is ignored, as nohup sets it."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as set by nohup
-            signal.signal(number, stop)
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, handle)
     try:
         yield
     finally:

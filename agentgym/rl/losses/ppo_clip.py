@@ -44,7 +44,7 @@ class PpoClip(PolicyLoss):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrGrpo(PolicyLoss):
+class DrGrpo(PpoClip):
     """Dr. GRPO (arXiv:2503.20783, eq. 3): PPO's surrogate, summed over tokens and divided by a constant.
 
     So neither a short right answer nor a long wrong one is preferred for its length. horizon: the constant, which the
@@ -53,15 +53,10 @@ class DrGrpo(PolicyLoss):
     """
 
     aggregation: Aggregation = "fixed_horizon"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-
-    def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, Tensor]:
-        return clipped(token_ratio(tokens.logprobs, old_N), tokens.advantages, self.clip_low, self.clip_high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dapo(PolicyLoss):
+class Dapo(PpoClip):
     """DAPO (arXiv:2503.14476, eq. 8): PPO's surrogate with a higher upper bound, as a mean over all tokens.
 
     The higher bound lets unlikely tokens grow, which keeps the entropy up; no KL term. The rest of DAPO is outside of
@@ -70,8 +65,4 @@ class Dapo(PolicyLoss):
     """
 
     aggregation: Aggregation = "token_mean"
-    clip_low: float = 0.2
     clip_high: float = 0.28
-
-    def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, Tensor]:
-        return clipped(token_ratio(tokens.logprobs, old_N), tokens.advantages, self.clip_low, self.clip_high)
