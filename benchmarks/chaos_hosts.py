@@ -49,6 +49,7 @@ from tests.hosts.namespaces import NamespaceHost, namespaces, why_unavailable  #
 AWAY_S = 5.0  # of a host that was killed
 CUT_S = 20.0
 LOST_S = 10.0
+END_S = 20.0  # for hosts that were lost to free their memory
 
 
 def cells() -> list[Cell]:
@@ -146,7 +147,7 @@ async def drill(cells: Sequence[Cell], root: Path, seed: int) -> Result:
                 run = Run.start(again, log)
                 code = await asyncio.to_thread(run.finish)
             result.seconds = time.monotonic() - began
-            result.faults += [*judge(path, code, steps), *left_in_memory(hosts)]
+            result.faults += [*judge(path, code, steps), *await left_in_memory(hosts)]
         finally:
             run.end()
     if result.faults:
@@ -156,9 +157,15 @@ async def drill(cells: Sequence[Cell], root: Path, seed: int) -> Result:
     return result
 
 
-def left_in_memory(hosts: Sequence[NamespaceHost]) -> list[str]:
+async def left_in_memory(hosts: Sequence[NamespaceHost]) -> list[str]:
+    """A host whose network was cut hears of the end a little later."""
     shared = [(host, Path(f"/proc/{host.pid}/root/dev/shm")) for host in hosts]
-    return [f"left behind: {host.name}: {one.name} in /dev/shm" for host, folder in shared for one in folder.iterdir()]
+    until_s = time.monotonic() + END_S
+    while left := [f"left behind: {host.name}: {one}" for host, at in shared for one in at.iterdir()]:
+        if time.monotonic() > until_s:
+            break
+        await asyncio.sleep(0.1)
+    return left
 
 
 def main() -> int:
