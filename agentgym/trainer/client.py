@@ -88,6 +88,9 @@ class TrainerClient:
 
     async def close(self) -> None:
         """Safe to call twice."""
+        await self._stop()
+
+    async def _stop(self) -> None:
         if self._group is not None:
             group, self._group = self._group, None
             await group.stop()
@@ -144,16 +147,19 @@ class TrainerClient:
     async def _launch(self) -> None:
         if self._group is not None:
             self._group.give_up("it is replaced")  # a process that hangs is not asked to end, it is killed
-            await self.close()
-        part = "trainer" if self._name == "trainer" else "reference"  # a teacher, too, is beside the trainer
-        options = trainer_options(self._setup.trainer, self._store, part)
-        self._group = TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
+            await self._stop()
+        self._group = self._new_group()
         try:
             await self._group.start(timeout_s=self._timeout_s)
             await self._ask(TitanTrainer.setup)
         except BaseException:
-            await self.close()
+            await self._stop()
             raise
+
+    def _new_group(self) -> ProcessGroup[TitanTrainer]:
+        part = "trainer" if self._name == "trainer" else "reference"  # a teacher, too, is beside the trainer
+        options = trainer_options(self._setup.trainer, self._store, part)
+        return TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
 
     def _started(self) -> ProcessGroup[TitanTrainer]:
         if self._group is None:

@@ -26,6 +26,19 @@ SAMPLES = draw_samples(3)
 Plan = Mapping[tuple[str, int, str], type[InfraError]]
 
 
+class Group:
+    """Of no process."""
+
+    def give_up(self, reason: str) -> None:
+        pass
+
+    async def start(self, *, timeout_s: float) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
 class InThisProcess(ReferenceModel):
     """Its engine is here, and is lost as planned: at the n-th call of that name, before or after it has run."""
 
@@ -34,12 +47,15 @@ class InThisProcess(ReferenceModel):
         self.plan, self.counts, self.here = dict(plan), dict[str, int](), store
         self.engine: TitanEngine | None = None
 
-    async def _launch(self) -> None:
-        self.engine = TitanEngine(self._setup)
+    def _new_group(self) -> Any:
+        return Group()
 
     async def _ask(self, method: Any, *args: Any) -> list[Any]:
         name = method_name(method)
         self.counts[name] = self.counts.get(name, 0) + 1
+        if name == "setup":
+            self.engine = TitanEngine(self._setup)
+            return [None]
         self._lose(name, "before")
         assert self.engine is not None, "nobody asks one that is lost"
         if name == "follow":
