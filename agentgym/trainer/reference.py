@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agentgym.actors.runtime import Runtime
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -36,7 +37,8 @@ class ReferenceModel(TrainerClient):
         """
         self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
         self._every, self._mix = setup.trainer.reference_every, setup.trainer.reference_mix
-        setup = replace(setup, folder=self._scratch.name, critic=False)
+        trainer = replace(setup.trainer, lora=LoraConfig())
+        setup = replace(setup, trainer=trainer, folder=self._scratch.name, critic=False)
         restarts = 0 if self.moves else setup.trainer.max_restarts
         store = store if self.moves else None
         super().__init__(setup, store=store, runtime=runtime, name=name, max_restarts=restarts)
@@ -60,3 +62,17 @@ class ReferenceModel(TrainerClient):
     async def close(self) -> None:
         await super().close()
         self._scratch.cleanup()
+
+
+@dataclass(frozen=True, slots=True)
+class BaseOfTrainer:
+    """The reference of a policy with adapters: its trainer without them. It has no processes of its own."""
+
+    trainer: TrainerClient
+
+    async def follow(self, step: int) -> None:
+        """It stays what it is; see `Recipe.needs_reference_model`."""
+
+    async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
+        return await self.trainer.call(TitanTrainer.base_logprobs, samples)
