@@ -5,11 +5,12 @@
     python benchmarks/algorithms.py --jobs 8 --out runs/algorithms.jsonl --write docs/algorithms.md
     python benchmarks/algorithms.py --jobs 0                        runs nothing: the table of what is there
 
-Arms differ in their loss or advantage alone, with two exceptions that ARMS names. A run ends with the step in which its
-budget of sampled episodes is reached, those of groups without signal included. `--stale 3` trains each group three
-versions after the one that sampled it, but for the first steps. Runs are deterministic, and on the CPU. The last line
-of a run, its figures, goes into `--out`; runs that are in it are not played again. One that fails is reported, and the
-others go on.
+Arms differ in their loss or advantage alone; `dr_grpo` also has the advantage of its paper. In synchronous runs with
+one update by each batch all ratios are 1, so most losses are one and the same: `--minibatches 4` makes them differ.
+A run ends with the step in which its budget of sampled episodes is reached, those of groups without signal included.
+`--stale 3` trains each group three versions after the one that sampled it, but for the first steps. Runs are
+deterministic, and on the CPU. The last line of a run, its figures, goes into `--out`; runs that are in it are not
+played again. One that fails is reported, and the others go on.
 
 Differences are of held-out success against the default, paired by task, with the same seeds of training and sampling on
 both sides. An interval is over tasks: it says how sure the difference of these runs is, not of other seeds.
@@ -42,14 +43,13 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 RECIPES = {"code_exec": "code_exec_sync.yaml", "math": "math.yaml", "tool_use": "tool_use.yaml"}
 DEFAULT = "grpo"
-LOSSES = ("grpo", "reinforce", "ppo_clip", "dapo", "cispo", "gspo", "sapo", "dppo", "tis", "mis")
+LOSSES = ("grpo", "reinforce", "ppo_clip", "dapo", "cispo", "gspo", "sapo", "dppo", "tis", "mis",
+          "decoupled")  # fmt: skip
 ADVANTAGES = ("mean_only", "rloo", "opo", "reinforce_plus_plus", "gae_tokens")
 ARMS: Mapping[str, tuple[str, ...]] = {
     **{name: (f"loss.name={name}",) for name in LOSSES},
     # without the division by the standard deviation it is the paper's
     "dr_grpo": ("loss.name=dr_grpo", "loss.horizon=64", "advantage.name=mean_only"),
-    # which takes several updates a batch
-    "decoupled": ("loss.name=decoupled", "trainer.minibatches=2"),
     **{name: (f"advantage.name={name}",) for name in ADVANTAGES},
 }
 GROUP_SIZE, SAMPLES = 8, 2
@@ -72,6 +72,7 @@ class Run:
     seed: int
     steps: int
     groups: int
+    minibatches: int
     tasks: int
 
     @property
@@ -94,6 +95,7 @@ def play(run: Run) -> Row:
     asked = (
         f"loop.steps={run.steps}", f"loop.groups_per_step={run.groups}", f"loop.max_staleness={run.stale}",
         f"loop.seed={run.seed}", f"trainer.seed={run.seed}", f"eval.tasks={run.tasks}",
+        f"trainer.minibatches={run.minibatches}",
     )  # fmt: skip
     base = read_yaml(HERE.parent / "apps" / "grpo" / RECIPES[run.env])
     recipe, sources = finish_recipe(apply_overrides(base, [*FIXED, *asked, *ARMS[run.arm]]))
@@ -210,6 +212,8 @@ def against(base: Mapping[int, Row], mine: Mapping[int, Row]) -> tuple[str, str]
         sides.append([[one for task in tasks for one in task] for tasks in zip(*by_seed, strict=True)])
     found = paired_difference(sides[0], sides[1], shares=True)
     said = "better" if found.low > 0 else "worse" if found.high < 0 else "not told apart"
+    if sides[0] == sides[1]:
+        said = "the same episodes succeed"
     each = ", ".join(f"{mean(mine[seed]) - mean(base[seed]):+.3f}" for seed in seeds)
     return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], {said}", each
 
@@ -231,7 +235,8 @@ def table(runs: Sequence[Run], rows: Sequence[Row]) -> str:
         first, machines = asked[0], ", ".join(sorted({row["machine"] for row in done}))
         lines += [
             f"**`{env}`, {f'{stale} versions stale' if stale else 'synchronous'}**: a budget of {first.budget} sampled "
-            f"episodes in groups of {GROUP_SIZE}, {first.groups} groups a step ({sampled} sampled, {steps} steps); "
+            f"episodes in groups of {GROUP_SIZE}, {first.groups} groups a step ({sampled} sampled, {steps} steps), "
+            f"updates by each batch: {first.minibatches}; "
             f"{first.tasks} held-out tasks, each played {SAMPLES} times; {machines}.",
             "",
             f"| arm | seeds | before | after, mean | minus `{DEFAULT}`, 95% | by seed |",
@@ -270,7 +275,12 @@ def main() -> int:
     if options.play:
         print(json.dumps(play(Run(**json.loads(options.play)))))
         return 0
-    size = {"steps": options.steps, "groups": options.groups, "tasks": options.tasks}
+    size = {
+        "steps": options.steps,
+        "groups": options.groups,
+        "minibatches": options.minibatches,
+        "tasks": options.tasks,
+    }
     runs = [  # seeds first: what ends early is a whole table of fewer seeds
         Run(env=env, stale=stale, arm=arm, seed=seed, **size)
         for seed, env, stale, arm in product(options.seeds, options.env, options.stale, options.only)

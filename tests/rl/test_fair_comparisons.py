@@ -18,7 +18,7 @@ from agentgym.types import Episode, Group, Task
 from benchmarks.algorithms import ARMS, DEFAULT, FIXED, Count, Row, Run, measure, read, table
 
 TASK = Task(task_id="t", prompt=())
-SMALL = Run(env="math", stale=0, arm=DEFAULT, seed=0, steps=2, groups=2, tasks=3)
+SMALL = Run(env="math", stale=0, arm=DEFAULT, seed=0, steps=2, groups=2, minibatches=1, tasks=3)
 
 
 def row(run: Run, *after: str) -> Row:
