@@ -8,9 +8,9 @@
 Arms differ in their loss or advantage alone; `dr_grpo` also has the advantage of its paper. In synchronous runs with
 one update by each batch all ratios are 1, so most losses are one and the same: `--minibatches 4` makes them differ.
 A run ends with the step in which its budget of sampled episodes is reached, those of groups without signal included.
-`--stale 3` trains each group three versions after the one that sampled it, but for the first steps. Runs are
-deterministic, and on the CPU. The last line of a run, its figures, goes into `--out`; runs that are in it are not
-played again. One that fails is reported, and the others go on.
+`--stale 3` trains groups three versions after the one that sampled them, but for the first steps and those that took
+the place of groups without signal. Runs are deterministic, and on the CPU. The last line of a run, its figures, goes
+into `--out`; runs that are in it are not played again. One that fails is reported, and the others go on.
 
 Differences are of held-out success against the default, paired by task, with the same seeds of training and sampling on
 both sides. An interval is over tasks: it says how sure the difference of these runs is, not of other seeds.
@@ -256,7 +256,7 @@ def table(runs: Sequence[Run], rows: Sequence[Row]) -> str:
     return "\n".join(lines).strip()
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(ARMS), choices=ARMS, metavar="ARM", help=", ".join(ARMS))
     parser.add_argument("--env", nargs="+", default=list(RECIPES), choices=RECIPES)
@@ -264,6 +264,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=30, help="their episodes are the budget")
     parser.add_argument("--groups", type=int, default=8, help=f"a step, of {GROUP_SIZE} episodes each")
+    parser.add_argument("--minibatches", type=int, default=1, help="updates by each step's batch")
     parser.add_argument(
         "--tasks", type=int, default=128, help=f"held out, each played {SAMPLES} times before and after"
     )
@@ -271,7 +272,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/algorithms.jsonl"), help="one line for each run")
     parser.add_argument("--write", type=Path, help="a page with the marks of this table")
     parser.add_argument("--play", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.play:
         print(json.dumps(play(Run(**json.loads(options.play)))))
         return 0
