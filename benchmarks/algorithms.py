@@ -80,7 +80,7 @@ class Run:
         return self.steps * self.groups * GROUP_SIZE
 
     def same(self, row: Row) -> bool:
-        return all(row[field.name] == getattr(self, field.name) for field in fields(self))
+        return all(row.get(field.name) == getattr(self, field.name) for field in fields(self))
 
 
 def play(run: Run) -> Row:
