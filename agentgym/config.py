@@ -60,9 +60,15 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> 
     """A copy of the mapping with `section.field=value` set; values are typed as YAML types them.
 
     `--section.field=value` is read the same way. A component that is given by its name alone becomes a section when
-    one of its settings is set. Raises UserError for anything else than such an assignment.
+    one of its settings is set; one that gets another name keeps no setting that the mapping has for the one before.
+    Raises UserError for anything else than such an assignment.
     """
     result = copy.deepcopy(dict(mapping))
+    overrides = list(overrides)
+    for override in overrides:
+        key, equals, text = override.removeprefix("--").partition("=")
+        if equals and key.endswith(".name"):
+            _forget_other_component(result, key.split(".")[:-1], parse_yaml(text, where=override))
     for override in overrides:
         key, equals, text = override.removeprefix("--").partition("=")
         parts = key.split(".")
@@ -80,6 +86,15 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> 
             place = inner
         place[parts[-1]] = parse_yaml(text, where=override)
     return result
+
+
+def _forget_other_component(mapping: dict[str, object], section: list[str], name: object) -> None:
+    """Empty the section in place, if it names another component."""
+    place: object = mapping
+    for part in section:
+        place = place.get(part) if isinstance(place, dict) else None
+    if isinstance(place, dict) and place.get("name", name) != name:
+        place.clear()
 
 
 def build(cls: type[T], mapping: Mapping[str, object], where: str = "recipe", find_component: Finder = find) -> T:

@@ -29,11 +29,11 @@ from agentgym import Episode, Reward, hookimpl
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.jobs.train import TrainResult, train
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
-from agentgym.yaml import read_yaml
 
 
 def coin(episode: Episode) -> float:
@@ -140,7 +140,8 @@ def main() -> None:
     registry.register(BenchmarkPlugin(registry, arguments.delay_ms / 1000), "benchmark")
     if arguments.lag:
         overrides += [f"weights.keep={arguments.lag + 2}", "loop.check_sync_every=0"]
-    given = apply_overrides(read_yaml(arguments.recipe) if arguments.recipe else {}, overrides)
+    read, _ = read_recipe_files([Path(arguments.recipe)]) if arguments.recipe else ({}, "")
+    given = apply_overrides(read, overrides)
     recipe, sources = finish_recipe(given)
     name = f"{arguments.name}-{time.strftime('%H%M%S')}"
     Path(arguments.runs_dir).mkdir(parents=True, exist_ok=True)

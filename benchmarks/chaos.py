@@ -54,7 +54,7 @@ SETTINGS = {
     "logging.sinks": "[]",
 }
 VARIANTS: dict[str, dict[str, object]] = {  # what a victim or a fault needs
-    "reference": {"loss.kl_coef": 0.01},
+    "reference": {"loss.kl_coef": 0.01, "trainer.reference_every": 1, "trainer.reference_mix": 0.5},
     "weights": {"weights.store": "torchstore"},
     "network": {"trainer.procs": 2},
 }
@@ -353,7 +353,7 @@ def tail(log: Path) -> Iterator[str]:
         yield f"    {line[:300]}\n"
 
 
-def _part(every: list[tuple[int, Cell]], part: str) -> list[tuple[int, Cell]]:
+def part_of(every: list[tuple[int, Cell]], part: str) -> list[tuple[int, Cell]]:
     begin, colon, end = part.partition(":")
     return every[int(begin or 0) : int(end) if end else None] if colon else [every[int(part)]]
 
@@ -369,7 +369,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the runs")
     arguments = parser.parse_args()
     every = list(enumerate(cells()))
-    picked = [one for part in arguments.cells.split(",") for one in _part(every, part)]
+    picked = [one for part in arguments.cells.split(",") for one in part_of(every, part)]
     words = [word for word in arguments.only.split(",") if word]
     chosen = [(n, cell) for n, cell in picked if all(word in str(cell).split() for word in words)]
     if arguments.list:

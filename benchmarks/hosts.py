@@ -21,7 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.hosts.namespaces import NamespaceHost, Running, namespaces, why_unavailable
+sys.path[:0] = [str(Path(__file__).parent.parent)]  # the repository, which has the tests
+
+from tests.hosts.namespaces import NamespaceHost, Running, namespaces, why_unavailable  # noqa: E402
 
 LOST_AFTER_S = 8
 CUT_S = 20

@@ -1,7 +1,7 @@
 """How soon the view answers from 10,000 episodes, and what an open page costs a run.
 
     python benchmarks/view.py answers
-    python benchmarks/view.py run --steps 16
+    python benchmarks/view.py run --steps 124
 
 `answers` writes a folder of 80 steps of 128 episodes of 300 tokens with what a run writes with, starts `agentgym view`
 in a process of its own, and asks it what the page asks first; each figure is the first answer of a fresh process, and

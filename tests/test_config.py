@@ -153,6 +153,14 @@ def test_overrides_leave_their_source_alone() -> None:
     assert source == {"a": {"b": 1, "c": 2}, "empty": None}
 
 
+def test_a_component_of_another_name_keeps_no_settings_of_the_one_before() -> None:
+    source = {"engine": {"name": "vllm", "eager": True}}
+    assert config.apply_overrides(source, ["engine.name=native"]) == {"engine": {"name": "native"}}
+    both = ["engine.threads=2", "engine.name=native"]  # in either order: what is given here is for the new one
+    assert config.apply_overrides(source, both) == {"engine": {"name": "native", "threads": 2}}
+    assert config.apply_overrides(source, ["engine.name=vllm"]) == source
+
+
 @pytest.mark.parametrize("override", ["a.b", "=3", "a..b=3", "a.b.c=1", "x=[1"])
 def test_what_is_no_override_is_refused(override: str) -> None:
     with pytest.raises(UserError):

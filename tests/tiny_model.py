@@ -29,8 +29,9 @@ def write_model(
     layers: int = 2,
     family: str = "qwen3",
     seed: int = 0,
+    **changes: object,
 ) -> str:
-    """Write a Hugging Face folder with random weights, large enough to make logits differ."""
+    """Write a Hugging Face folder with random weights, large enough to make logits differ. changes: of its config."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     settings: dict[str, object] = {
@@ -47,7 +48,7 @@ def write_model(
         "initializer_range": 0.2,
     }
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings | FAMILIES[family]))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings | FAMILIES[family] | changes))
     for name, weight in model.named_parameters():
         if name.endswith("bias"):  # transformers sets them to 0, which would hide a mistake
             torch.nn.init.uniform_(weight, -0.5, 0.5)

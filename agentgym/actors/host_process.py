@@ -1,7 +1,8 @@
 """A machine as a host of a run: one process that serves it, for as long as the controller holds its lifeline.
 
 The lifeline is the process's standard input: a pipe (ssh, srun) or a connection (`agentgym host`). It ends with the
-controller, however that ends; then the host process exits, and the kernel kills the actors below it.
+controller, however that ends; then the host process kills the actors below it, which the kernel does too when the host
+process dies, frees the memory that was theirs, and exits.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+
+import psutil
 
 from agentgym.actors.network import own_address
+from agentgym.actors.owned_folder import MEMORY, sweep
 
 PORT = 26600  # of `agentgym host`
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 12}
 """A controller that says nothing for so long (3 minutes) has lost its power or its network."""
 HELLO = "agentgym-host "
+KILL_WAIT_S = 5.0
 BUSY_WAIT_S = 10.0  # the actors of the controller before may take a moment to end
 
 
@@ -40,10 +46,17 @@ def serve_as_host(address: str, name: str = "", controller: str = "") -> None:
     run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
-def _exit_with_the_controller() -> None:
+def _exit_with_the_controller(memory: Path = MEMORY) -> None:
     with suppress(OSError):  # a connection that was lost
         while os.read(0, 4096):
             pass
+    with suppress(Exception):  # whatever comes, it exits
+        actors = psutil.Process().children(recursive=True)
+        for actor in actors:
+            with suppress(psutil.Error):
+                actor.kill()
+        psutil.wait_procs(actors, KILL_WAIT_S)
+        sweep(memory)  # weights, of a controller that could not end its actors: killed, or without a network
     os._exit(0)
 
 

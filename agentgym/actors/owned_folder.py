@@ -1,4 +1,4 @@
-"""Folders in memory that belong to a process: the next run removes those whose process was killed."""
+"""Folders in memory that belong to a process: who comes next there removes those whose process was killed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from agentgym.actors.process_id import ProcessId
 
 log = logging.getLogger(__name__)
 
+MEMORY = Path("/dev/shm")
 PREFIX = "agentgym-"
 OWNER_FILE = "owner.json"
 

@@ -54,10 +54,16 @@ class Replica(Generic[A]):
     async def supervise(self) -> None:
         """Keep the replica alive until cancelled, or until it dies while it is leaving. It can be called again then.
 
-        Raises what the first start raised, and InfraError when it died too often.
+        Raises what the first start raised, and InfraError when it died too often. A process that is killed in the
+        first start is started once more: where that is no accident, it comes again.
         """
         self._deaths_in_a_row = 0
-        reason = await self._live_once(first=True)
+        try:
+            reason = await self._live_once(first=True)
+        except ProcessDied as error:
+            self.respawns += 1
+            await self._back_off(f"start failed: {error}")
+            reason = await self._live_once(first=True)
         while not self.leaving:
             self.respawns += 1
             await self._back_off(reason)

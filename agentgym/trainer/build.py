@@ -20,6 +20,8 @@ from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
 from agentgym.trainer.setup import TrainerSetup
 
+_FLEX_HEAD_DIM = 16  # the narrowest heads that flex attention's kernels compute
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
@@ -34,6 +36,21 @@ class TrainedModel:
     critic: Critic | None = None
 
 
+def uses_flex(trainer: TrainerConfig, architecture: Architecture, *, on_cpu: bool) -> bool:
+    """Whether packed rows go through flex attention. Raises UserError where it is asked for and can't compute."""
+    narrow = architecture.head_dim < _FLEX_HEAD_DIM
+    if trainer.attention != "flex":
+        return trainer.attention == "auto" and not on_cpu and not narrow
+    if on_cpu:
+        raise UserError("trainer.attention is 'flex', which can't train on a CPU; use 'auto' or 'sdpa'")
+    if narrow:
+        raise UserError(
+            f"trainer.attention is 'flex', which needs heads of at least {_FLEX_HEAD_DIM} dimensions; the model's have "
+            f"{architecture.head_dim}. Use 'auto' or 'sdpa'"
+        )
+    return True
+
+
 def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> TrainedModel:
     """Its weights are random, from trainer.seed; load others over them."""
     trainer, optimizer = setup.trainer, setup.optimizer
@@ -45,9 +62,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
             f"{trainer.tensor_parallel}: the ranks share each row's tokens between layers"
         )
     on_cpu = ranks.device.type == "cpu"
-    flex = trainer.attention == "flex" or (trainer.attention == "auto" and not on_cpu)
-    if flex and on_cpu:
-        raise UserError("trainer.attention is 'flex', which can't train on a CPU; use 'auto' or 'sdpa'")
+    flex = uses_flex(trainer, architecture, on_cpu=on_cpu)
     if flex:
         titan.disable_flex_autotune()
     config = titan_config(architecture, setup, flex=flex)

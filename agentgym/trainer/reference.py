@@ -3,9 +3,12 @@ policy as it was at the start or follows it."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from agentgym.actors.runtime import Runtime
 from agentgym.trainer.actor import TitanTrainer
@@ -18,8 +21,8 @@ from agentgym.weights.store import WeightStore
 class ReferenceModel(TrainerClient):
     """A trainer that is never stepped: AdamW allocates its state at the first step, so it has none.
 
-    One that is lost is simply started again: it has learned nothing. One that follows the policy ends the run, which
-    continues from its checkpoint.
+    One that is lost is started again, with the weights that it had: those of its model, or where it follows the policy
+    those that it wrote when it last did.
     """
 
     def __init__(
@@ -32,24 +35,41 @@ class ReferenceModel(TrainerClient):
     ) -> None:
         """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path.
 
-        store: where it finds the weights that it follows; see trainer.reference_every.
+        store: where it finds the weights that it follows, see trainer.reference_every; without one it never moves.
         """
         self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
-        self._every, self._mix = setup.trainer.reference_every, setup.trainer.reference_mix
+        self._every = 0 if store is None else setup.trainer.reference_every
+        self._mix = setup.trainer.reference_mix
+        # Below the run's folder, which all hosts see. Two: a process needs the one that it was started from.
+        self._kept = [Path(setup.folder).absolute() / f"{name}-{number}" for number in range(2)]
         setup = replace(setup, folder=self._scratch.name, critic=False)
-        restarts = 0 if self.moves else setup.trainer.max_restarts
-        store = store if self.moves else None
-        super().__init__(setup, store=store, runtime=runtime, name=name, max_restarts=restarts)
+        restarts = setup.trainer.max_restarts
+        super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name, max_restarts=restarts)
 
     @property
     def moves(self) -> bool:
         """Whether it follows the policy; a run then saves it with each checkpoint."""
         return self._every > 0
 
+    async def start(self) -> None:
+        if self.moves:
+            await asyncio.to_thread(self._hold_model)
+        await super().start()
+
     async def follow(self, step: int) -> None:
         """Take trainer.reference_mix of the weights that were published for a step, where this is one to follow."""
-        if self.moves and step % self._every == 0:
-            await self.call(TitanTrainer.follow, step, self._mix)
+        if not self.moves or step % self._every:
+            return
+        kept = next(folder for folder in self._kept if str(folder) != self._setup.model_path)
+
+        async def move() -> None:
+            await self._ask(TitanTrainer.follow, step, self._mix)
+            if self._max_restarts:
+                await self._ask(TitanTrainer.export_hf, str(kept))
+
+        await self._insist(move)  # a new process has moved by no part of it: it holds what was kept before
+        if self._max_restarts:
+            self._setup = replace(self._setup, model_path=str(kept))
 
     async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
@@ -60,3 +80,18 @@ class ReferenceModel(TrainerClient):
     async def close(self) -> None:
         await super().close()
         self._scratch.cleanup()
+        if self.moves:
+            self._drop_kept()
+
+    def _hold_model(self) -> None:
+        """A model that is the run's own, as when it was resumed, is in a checkpoint, which may be removed."""
+        self._drop_kept()
+        model, kept = Path(self._setup.model_path).absolute(), self._kept[0]
+        if model.is_relative_to(kept.parent.parent):
+            shutil.copytree(model, kept)
+            self._setup = replace(self._setup, model_path=str(kept))
+
+    def _drop_kept(self) -> None:
+        for folder in self._kept:
+            for path in (folder, folder.with_name(f"{folder.name}.partial")):
+                shutil.rmtree(path, ignore_errors=True)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.actors import owned_folder
-from agentgym.actors.owned_folder import PREFIX
+from agentgym.actors.owned_folder import MEMORY, PREFIX
 from agentgym.errors import InfraError
 from agentgym.models.safetensors import WeightFile, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROOT = Path("/dev/shm")
+ROOT = MEMORY
 HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
 
 

@@ -13,6 +13,7 @@ import pytest
 from counting import Counting
 from waiting import LONG_S, no_child_left, until
 
+from agentgym.actors import owned_folder
 from agentgym.actors.launchers import ProcessLauncher
 from agentgym.actors.process_group import ProcessDied
 from agentgym.actors.runtime import Runtime
@@ -50,6 +51,7 @@ async def test_groups_are_spawned_on_the_hosts_in_turn(tmp_path: Path) -> None:
 PROGRAM = """
 import asyncio, sys
 from counting import Counting
+from agentgym.actors import owned_folder
 from agentgym.actors.launchers import ProcessLauncher
 from agentgym.actors.runtime import Runtime
 
@@ -72,6 +74,39 @@ async def test_a_host_process_dies_with_a_controller_that_is_killed() -> None:
         assert host is not None and host.pid != program.pid
         program.kill()
         await until(lambda: not host.is_running() and not actor.is_running(), timeout_s=20)
+
+
+HOLDER = """
+import time
+from pathlib import Path
+from agentgym.actors.owned_folder import claim
+claim(Path({folder!r}))
+print(flush=True)
+time.sleep(600)
+"""
+HOST = """
+import subprocess, sys
+from pathlib import Path
+from agentgym.actors.host_process import _exit_with_the_controller
+actor = subprocess.Popen([sys.executable, "-c", {holder!r}], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+actor.stdout.readline()
+print(actor.pid, flush=True)
+_exit_with_the_controller(Path({memory!r}))
+"""
+
+
+def test_a_host_process_that_loses_its_controller_frees_the_memory_of_its_actors(tmp_path: Path) -> None:
+    kept = tmp_path / "agentgym-of-this-process"
+    owned_folder.claim(kept)
+    holder = HOLDER.format(folder=str(tmp_path / "agentgym-weights"))
+    command = [sys.executable, "-c", HOST.format(holder=holder, memory=str(tmp_path))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
+        assert host.stdin is not None and host.stdout is not None
+        actor = int(host.stdout.readline())
+        assert len(list(tmp_path.iterdir())) == 2
+        host.stdin.close()
+        assert host.wait(20) == 0
+    assert list(tmp_path.iterdir()) == [kept] and not psutil.pid_exists(actor)
 
 
 @pytest.mark.parametrize(

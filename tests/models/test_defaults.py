@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_gguf import write_gguf
 
-from agentgym.models.defaults import KEYS, LENGTHS, TURN_LENGTH, model_defaults
+from agentgym.models.defaults import KEYS, LENGTHS, ROWS, TURN_LENGTH, model_defaults
 from agentgym.models.smollm2 import FOLDER, cache_folder, converted
 from agentgym.models.tiny import policy_path
 
@@ -38,7 +38,7 @@ def test_the_tiny_policy_brings_the_settings_it_was_measured_with() -> None:
         "generator.max_model_len": 1024,
         "generator.dtype": "float32",
     }
-    assert set(values("builtin:tiny", {})) == set(KEYS)
+    assert set(values("builtin:tiny", {})) == set(KEYS) - {ROWS}
 
 
 def test_a_model_on_a_gpu_gets_bfloat16_and_compile_and_on_a_cpu_neither(tmp_path: Path) -> None:
@@ -49,6 +49,20 @@ def test_a_model_on_a_gpu_gets_bfloat16_and_compile_and_on_a_cpu_neither(tmp_pat
     assert on_gpu["trainer.compile"] is True and on_cpu["trainer.compile"] is False
     mixed = values(path, {"trainer.device": "cuda", "generator.device": "cpu"})
     assert (mixed["trainer.dtype"], mixed["generator.dtype"]) == ("bfloat16", "float32")
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({"rollout.max_episode_tokens": 768}, 22),
+        ({"rollout.max_episode_tokens": 4096}, 4),
+        ({"trainer.seq_len": 8192}, 4),
+        ({"trainer.device": "cpu"}, None),
+    ],
+)
+def test_short_rows_are_computed_more_at_a_time_on_a_gpu(tmp_path: Path, given: dict[str, object], rows: int) -> None:
+    path = model(tmp_path, max_position_embeddings=40_960)
+    assert values(path, {**GPU, **given}).get(ROWS) == rows
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from agentgym.errors import UserError
+from agentgym.models.architecture import read_architecture
 from agentgym.rl.advantages import MeanOnly, assign_advantages
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
-from agentgym.trainer.config import OptimizerConfig
+from agentgym.trainer.build import uses_flex
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Task, Turn, VersionSpan
 
@@ -327,6 +329,16 @@ def test_settings_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         make_engine(**trainer)
+
+
+@pytest.mark.parametrize(("head_dim", "flex"), [(8, False), (16, True)])
+def test_heads_too_narrow_for_flex_attention_go_without_it(tmp_path: Path, head_dim: int, flex: bool) -> None:
+    architecture = read_architecture(Path(write_model(tmp_path / "model", head_dim=head_dim)))
+    assert uses_flex(TrainerConfig(), architecture, on_cpu=False) == flex
+    assert not uses_flex(TrainerConfig(attention="sdpa"), architecture, on_cpu=False)
+    if not flex:
+        with pytest.raises(UserError, match="at least 16 dimensions; the model's have 8"):
+            uses_flex(TrainerConfig(attention="flex"), architecture, on_cpu=False)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])

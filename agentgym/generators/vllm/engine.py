@@ -20,6 +20,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.places import Places
+from agentgym.generators.vllm.causes import last_error
 from agentgym.generators.vllm.pressure import step_reporter
 from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
 from agentgym.models.architecture import collect
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SHARED_MEMORY = Path("/dev/shm")
+_OWN_OUTPUT = Path("/proc/self/fd/2")  # the log of this process and of vLLM's
 _SHUTDOWN_S = 10.0  # for vLLM's process to end by itself; then it is killed
 
 
@@ -86,6 +88,9 @@ class VllmEngine:
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[step_reporter(self._saw)])
         except ValueError as error:
             raise UserError(f"vLLM refuses its settings, {self._options} among them: {error}") from error
+        except RuntimeError as error:  # of another process, whose own words are in the log
+            cause = await asyncio.to_thread(last_error, _OWN_OUTPUT)
+            raise InfraError(f"vLLM did not start: {cause or error}") from error
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""

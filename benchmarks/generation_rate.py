@@ -1,0 +1,165 @@
+"""Tokens a second through the generator service, beside our engine alone and vLLM alone, on the same requests.
+
+    python benchmarks/generation_rate.py FOLDER --requests 512 --prompt 128 --tokens 1024
+    python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
+
+FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. Each arm starts
+vLLM once, with the same settings, and plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths
+drawn from a log-normal distribution whose longest are --tokens. All requests are sent at once and ask for
+log-probabilities. Prints one line of JSON an arm and load, then a Markdown table of medians of --rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from agentgym.actors.runtime import Runtime
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import VllmEngineConfig
+from agentgym.generators.service import GeneratorService
+from agentgym.models.resolve import resolve_model
+from agentgym.types import GenerateRequest, SamplingParams
+from agentgym.weights.config import WeightsConfig
+
+Generate = Callable[[GenerateRequest], Awaitable[int]]
+"""Samples one completion; how many tokens it has."""
+LOADS = ("equal", "tailed")
+
+
+def requests_of(arguments: argparse.Namespace, load: str) -> list[GenerateRequest]:
+    numbers = random.Random(0)
+    found = []
+    for index in range(arguments.requests):
+        share = 1.0 if load == "equal" else min(1.0, numbers.lognormvariate(-2.0, 1.0))
+        prompt = tuple(numbers.randrange(5, 500) for _ in range(arguments.prompt))
+        sampling = SamplingParams(max_tokens=max(1, round(share * arguments.tokens)), temperature=1.0, seed=index)
+        found.append(GenerateRequest(prompt_ids=prompt, sampling=sampling))
+    return found
+
+
+async def rates(arm: str, generate: Generate, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Tokens a second of each round, by load, after a first one that does not count."""
+    found: dict[str, list[float]] = {load: [] for load in LOADS}
+    for load in LOADS:
+        requests = requests_of(arguments, load)
+        await asyncio.gather(*(generate(request) for request in requests[: max(1, len(requests) // 8)]))
+        for _ in range(arguments.rounds):
+            begin_s = time.perf_counter()
+            tokens = sum(await asyncio.gather(*(generate(request) for request in requests)))
+            found[load].append(tokens / (time.perf_counter() - begin_s))
+        print(json.dumps({"arm": arm, "load": load, "tokens_per_s": found[load]}), flush=True)
+    return found
+
+
+async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """vLLM's own asynchronous engine, called as its documentation does."""
+    from vllm import SamplingParams as VllmSamplingParams
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from agentgym.generators.vllm.settings import engine_arguments, set_environment, wants_gpu
+
+    set_environment(config)
+    options = {"gpu_memory_utilization": arguments.gpu_memory_utilization}
+    llm = AsyncLLM.from_engine_args(engine_arguments(config, Path(model), gpu=wants_gpu(config), **options))
+
+    async def generate(request: GenerateRequest) -> int:
+        sampling = VllmSamplingParams(
+            max_tokens=request.sampling.max_tokens,
+            temperature=request.sampling.temperature,
+            seed=request.sampling.seed,
+            ignore_eos=True,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
+        name = f"{id(request)}-{time.perf_counter_ns()}"
+        async for result in llm.generate(prompt, sampling, name):
+            final = result
+        return len(final.outputs[0].token_ids)
+
+    try:
+        return await rates("vLLM alone", generate, arguments)
+    finally:
+        await asyncio.to_thread(llm.shutdown, 10.0)
+
+
+async def engine(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    built = config.engine.build(config, model)
+    await built.start()
+
+    async def generate(request: GenerateRequest) -> int:
+        return len((await built.generate(request)).completion_ids)
+
+    try:
+        return await rates("our engine", generate, arguments)
+    finally:
+        await built.close()
+
+
+async def service(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runtime(log_dir=Path(folder) / "logs") as runtime:
+            store = await WeightsConfig().open("generation-rate", runtime=runtime)
+            replicas = GeneratorService(config=config, store=store, model_path=model, runtime=runtime)
+
+            async def generate(request: GenerateRequest) -> int:
+                return len((await replicas.generate(request)).completion_ids)
+
+            try:
+                await replicas.start()
+                return await rates("the service", generate, arguments)
+            finally:
+                await replicas.close()
+                await store.close()
+
+
+def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> None:
+    medians = {arm: {load: statistics.median(by_load[load]) for load in loads} for arm, by_load in found.items()}
+    first = next(iter(medians.values()))
+    print("\n| arm | " + " | ".join(f"{load}, tokens/s | against vLLM alone" for load in loads) + " |")
+    print("|---|" + "--:|--:|" * len(loads))
+    for arm, by_load in medians.items():
+        cells = [f"{by_load[load]:,.0f} | {by_load[load] / first[load]:.3f}" for load in loads]
+        print(f"| {arm} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--prompt", type=int, default=128, help="tokens")
+    parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
+    arguments = parser.parse_args()
+    random_weights = not any(arguments.folder.glob("*.safetensors"))
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(resolve_model(str(arguments.folder), Path(folder), random_weights=random_weights))
+        config = GeneratorConfig(
+            engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization),
+            max_batch=arguments.requests,
+            max_model_len=arguments.prompt + arguments.tokens,
+            dtype="bfloat16" if arguments.device == "cuda" else "float32",
+            device=arguments.device,
+            gpus=(0,) if arguments.device == "cuda" else (),
+            start_timeout_s=550.0,
+        )
+        found = {}
+        for arm, measure in {"vLLM alone": raw, "our engine": engine, "the service": service}.items():
+            found[arm] = asyncio.run(measure(config, model, arguments))
+    report(found, LOADS)
+
+
+if __name__ == "__main__":
+    main()
