@@ -231,8 +231,8 @@ WEAKENINGS = (
     Weakening(
         name="root with all capabilities, and the agent stands still",
         host=_all_rights,
-        patches=STAY_ROOT,
-        patient=False,  # each try waits for the agent, which is being debugged, as long as the trial may take
+        patches=(*STAY_ROOT, ("    os.setsid()\n", "")),
+        wall_s=4.0,  # which all of it is waited for
         breaks=("attach_to_the_runner",),
     ),
     Weakening(
@@ -273,8 +273,8 @@ WEAKENINGS = (
     ),
     Weakening(
         name="programs run in the zygote too, which then stands still",
-        patches=RUN_IN_THE_ZYGOTE,
-        patient=False,  # as above
+        patches=(*RUN_IN_THE_ZYGOTE, ("    os.umask(0o077)\n", "")),
+        wall_s=4.0,
         breaks=("signals_and_timers",),
     ),
     Weakening(
