@@ -5,7 +5,8 @@
 
 A synchronous run measures both alone, since nothing else runs beside either: `time/generate_s` and `time/train_s` of
 its steps. Asynchronous runs of the same recipe follow, with at most one, then three versions of staleness. The first
-steps are left out: they compile, and wait for the first groups. Prints JSON, then a Markdown table. Needs an idle machine.
+steps are left out: they compile, and wait for the first groups. Prints JSON, then a Markdown table. Needs an idle
+machine.
 """
 
 from __future__ import annotations

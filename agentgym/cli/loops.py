@@ -28,6 +28,7 @@ from agentgym.cli.training import default_name
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.hooks import PluginRegistry
+from agentgym.loops.pieces import Pieces
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter, Reporter
@@ -38,12 +39,17 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def services(
-    recipe: Recipe | Mapping[str, object] | str, *, name: str | None = None, reporter: Reporter | None = None
+    recipe: Recipe | Mapping[str, object] | str,
+    *,
+    name: str | None = None,
+    reporter: Reporter | None = None,
+    pieces: Pieces | None = None,
 ) -> AsyncIterator[Services]:
     """Start what a recipe names, for a loop of one's own, in a run's folder that `agentgym runs` and `view` show.
 
     recipe: finished, a mapping of its sections, or a file. name: of the folder; by default from environment, date and
-    time. Leaving the block ends all processes; an error in it is recorded and raised. Raises UserError for a mistake.
+    time. pieces: data sets, functions that score responses, and a buffer's settings. Leaving the block ends all
+    processes; an error in it is recorded and raised. Raises UserError for a mistake.
     """
     made = recipe if isinstance(recipe, Recipe) else recipe_of(recipe)
     registry = PluginRegistry.discover(made.plugins.disabled)
@@ -60,7 +66,7 @@ async def services(
             from agentgym.jobs.services import opened
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        async with opened(made, folder, shown, registry) as found:
+        async with opened(made, folder, shown, registry, pieces or Pieces()) as found:
             yield found
         folder.set_status(RunStatus.DONE)
         folder.event("done")

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import settle_engine
@@ -23,7 +24,10 @@ from agentgym.jobs.engines import EngineRoom, Engines
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import rollout_metrics
+from agentgym.jobs.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
 from agentgym.jobs.places import settle_places
+from agentgym.loops.pieces import Pieces
+from agentgym.loops.rewards import RewardService
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
@@ -40,7 +44,7 @@ from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
-from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams, Task
+from agentgym.types import Completion, Episode, GenerateRequest, Group, Outcome, Sample, SamplingParams, Task, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +139,23 @@ class DatasetCalls:
 
 
 class RewardCalls:
-    """The recipe's rewards, for episodes that were not played here; `environment` scores its own."""
+    """The recipe's rewards, for episodes that were not played here; `environment` scores its own.
 
-    def __init__(self, scorer: Scorer) -> None:
+    evaluate_response(prompt, response, target): the mean of the reward functions that were asked for.
+    """
+
+    def __init__(self, scorer: Scorer, responses: RewardService | None) -> None:
+        self._responses = responses
         self.score = Call(scorer.score)
         self.score_group = Call(scorer.score_group)
+        self.evaluate_response = Call(self._evaluate)
+
+    async def _evaluate(self, prompt: str, response: str, target: str) -> float:
+        if self._responses is None:
+            raise UserError(
+                "no functions score a response: agentgym.services(recipe, pieces=Pieces(reward_functions=[...]))"
+            )
+        return await self._responses.evaluate_response(prompt, response, target)
 
 
 class ReferenceCalls:
@@ -184,7 +200,10 @@ class TrainerCalls:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """What a loop is made of. All of them hold version 0 of the weights; reference: None where the loss needs none."""
+    """What a loop is made of. All of them hold version 0 of the weights.
+
+    reference: None where the loss needs none. rows: None where no data sets were asked for.
+    """
 
     recipe: Recipe
     folder: RunFolder
@@ -197,9 +216,13 @@ class Services:
     generator: GeneratorCalls
     trainer: TrainerCalls
     reference: ReferenceCalls | None
+    replay_buffer: BufferCalls
+    rows: RowCalls | None
 
     @classmethod
-    def of(cls, engines: Engines, gym: Gym, recipe: Recipe, folder: RunFolder, reporter: Reporter) -> Services:
+    def of(
+        cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, folder: RunFolder, reporter: Reporter
+    ) -> Services:
         stream = recipe.task_sampler.stream(gym.environment, recipe.loop.seed, 0, in_flight=recipe.loop.num_slots)
         return cls(
             recipe=recipe,
@@ -209,11 +232,29 @@ class Services:
             engines=engines,
             dataset=DatasetCalls(stream),
             environment=EnvironmentCalls(gym, engines.player, recipe),
-            rewards=RewardCalls(gym.scorer),
+            rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
             trainer=TrainerCalls(engines.learner, engines.trainer, recipe),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
+            replay_buffer=pieces.buffer,
+            rows=pieces.rows,
         )
+
+    def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
+        """Completions of one prompt that the loop sampled and scored itself, with their advantages, to be trained."""
+        task = Task(task_id=f"group/{group_id}", prompt=())
+        episodes = []
+        for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
+            episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
+            prompt = self.gym.renderer.text(one.prompt_ids)
+            episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
+            episode.turns = [Turn.of(one.prompt_ids, one.completion)]
+            episode.rewards, episode.reward = {"reward": reward}, reward
+            episodes.append(episode)
+        version = min(episode.min_version for episode in episodes)
+        group = Group(group_id=group_id, task=task, start_version=version, episodes=episodes)
+        assign_advantages(group, self.recipe.advantage)
+        return group
 
     def record(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         """Into the run's folder, and shown: metrics, and the episodes that were trained."""
@@ -242,7 +283,7 @@ class Services:
 
 @asynccontextmanager
 async def opened(
-    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry
+    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, pieces: Pieces
 ) -> AsyncIterator[Services]:
     """Start them all; on any end they are gone when this returns. folder: of the run, open for writing.
 
@@ -253,6 +294,7 @@ async def opened(
     recipe = settle_places(replace(recipe, generator=engine), read_architecture(model_path), reporter.note)
     teacher = find_teacher(recipe, model_path, folder.path)
     check_sampling(recipe)
+    buffer = BufferCalls.of(recipe, pieces)
     async with AsyncExitStack() as stack:
         gym = await Gym.open(recipe, model_path, registry, reporter, training=True)
         stack.push_async_callback(gym.close)
@@ -266,4 +308,6 @@ async def opened(
             journal=Journal(folder.path / "journal"),
             teacher=teacher,
         )
-        yield Services.of(await room.start(), gym, recipe, folder, reporter)
+        engines = await room.start()
+        started = await start_pieces(pieces, buffer, stack)
+        yield Services.of(engines, started, gym, recipe, folder, reporter)

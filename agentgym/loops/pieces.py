@@ -1,0 +1,38 @@
+"""What a loop of one's own asks for besides what a recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentgym.errors import UserError
+from agentgym.loops.rows import RowSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """For `agentgym.services(recipe, pieces=Pieces(...))`.
+
+    replay_buffer: settings of `agentgym.rl.replay_buffer.ReplayBuffer`, over those that follow from the recipe:
+    batch_size is loop.groups_per_step, max_policy_age loop.max_staleness, seed loop.seed.
+    rows: data sets, read by a process of their own. row_settings: of `agentgym.loops.rows.RowStream`.
+    reward_functions: `(prompt, response, target) -> float`, as `agentgym.loops.rewards.RewardActor` takes them, in
+    reward_replicas processes; reward_timeout_s is for one answer.
+    """
+
+    replay_buffer: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[RowSource] = ()
+    row_settings: Mapping[str, Any] = field(default_factory=dict)
+    reward_functions: Sequence[Any] = ()
+    reward_replicas: int = 1
+    reward_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.row_settings and not self.rows:
+            raise UserError("Pieces: row_settings without rows; give the data sets, as RowSource(path=...)")
+        if self.reward_replicas < 1 or self.reward_timeout_s <= 0:
+            raise UserError(
+                f"Pieces: reward_replicas {self.reward_replicas} must be at least 1 and reward_timeout_s "
+                f"{self.reward_timeout_s:g} above 0"
+            )
