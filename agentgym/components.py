@@ -59,6 +59,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "std_normalized": "agentgym.rl.advantages.episodes:StdNormalized",
             "mean_only": "agentgym.rl.advantages.episodes:MeanOnly",
             "rloo": "agentgym.rl.advantages.episodes:Rloo",
+            "opo": "agentgym.rl.advantages.episodes:Opo",
             "soft_overlong": "agentgym.rl.advantages.overlong:SoftOverlong",
             "per_turn": "agentgym.rl.advantages.turns:PerTurn",
             "gae_turns": "agentgym.rl.advantages.estimation:GaeTurns",

@@ -124,13 +124,21 @@ def test_a_program_runs_and_prints_what_is_shown(block: Block, place: Path, requ
 
 @pytest.mark.slow
 def test_the_environment_of_the_first_screen_is_trained(place: Path) -> None:
-    """The README's file and command, for two steps."""
+    """The README's file and command, for two steps; what was trained is measured by the command line too."""
+
+    def run(*words: str) -> str:
+        small = ["--eval.tasks", "8", "--eval.samples_per_task", "1", "--generator.replicas", "1"]
+        command = [sys.executable, "-m", "agentgym.cli.main", *words, *small, "--logging.sinks", "[]"]
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     words = next(c.words for c in COMMANDS if "digits.py:Digits" in c.words and "train" in c.words)
-    command = [sys.executable, "-m", "agentgym.cli.main", *words[1:]]
-    short = ["--loop.steps", "2", "--eval.tasks", "8", "--logging.sinks", "[]", "--json"]
-    done = subprocess.run([*command, *short], cwd=place, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["steps"] == 2
+    printed = run(*words[1:], "--loop.steps", "2", "--json", "--name", "one")
+    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert [event["step"] for event in events if event["event"] == "step"] == [1, 2]
+    assert events[-1]["event"] == "result" and events[-1]["steps"] == 2 and events[-1]["last"]
+    assert "digits.py:Digits, held-out tasks" in run("eval", "runs/one", "--plain")
 
 
 @those("fragment")

@@ -62,6 +62,7 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
         "--loop.steps": "2",
         "--loop.groups_per_step": "2",
         "--loop.group_size": "4",
+        "--generator.replicas": "1",
         "--eval.at_end": "false",
         "--rollout.cut_turns": "score",
         "--rollout.max_turn_tokens": "16",

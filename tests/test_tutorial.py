@@ -76,12 +76,3 @@ def test_a_newcomer_who_follows_it_has_a_trained_policy(reader: Reader) -> None:
     run = reader.folder / "runs" / "house"
     difference = json.loads((run / "comparison.json").read_text())["difference"]
     assert difference["mean"] >= 0.2 and difference["low"] > 0
-
-
-@pytest.mark.slow
-def test_what_comes_before_the_training_works(reader: Reader) -> None:
-    for block in blocks(PAGE):
-        if "agentgym eval" in block.text:
-            return
-        reader.follows(block)
-    raise AssertionError("the page has no evaluation")

@@ -54,7 +54,7 @@ def _docstring(factory: Callable[..., Any]) -> str:
     own = vars(factory).get("__init__") if inspect.isclass(factory) else None
     inherited = getattr(factory, "__init__", None) if inspect.isclass(factory) else None
     for place in (own, inherited, factory):
-        text = getattr(place, "__doc__", None)
+        text = None if place is None else place.__doc__  # from Python 3.13 on None has a docstring too
         if text and text != object.__init__.__doc__:
             return _RAISES.sub("", inspect.cleandoc(text))
     return ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from agentgym.cli.recipes import check_names, plan
-from agentgym.config import describe
+from agentgym.config import describe, to_mapping
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
@@ -18,6 +19,7 @@ from agentgym.yaml import read_yaml
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
 FILES = [path for path in sorted(FOLDER.glob("*.yaml")) if EXTENDS not in read_yaml(path)]
 """Those of models extend others: tests/jobs/test_model_recipes.py."""
+ALGORITHMS = sorted((FOLDER.parent / "presets" / "algorithms").glob("*.yaml"))
 
 
 def recipe(name: str) -> Recipe:
@@ -43,6 +45,26 @@ def test_every_recipe_builds_and_names_only_what_there_is(path: Path) -> None:
     check_names(made, PluginRegistry.discover())
     assert made.rollout.max_episode_tokens <= min(made.generator.max_model_len, made.trainer.seq_len)
     assert plan(made)
+
+
+@pytest.mark.parametrize("task", ["math", "tool_use"])
+@pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)
+def test_every_algorithms_preset_builds_over_a_recipe_and_changes_more_than_one_field(path: Path, task: str) -> None:
+    mapping, where = read_recipe_files([FOLDER / f"{task}.yaml", path])
+    made, plain = finish_recipe(mapping, where=where)[0], recipe(f"{task}.yaml")
+    check_names(made, PluginRegistry.discover())
+    before, after = to_mapping(plain), to_mapping(made)
+    changed = [
+        key for key, given in read_yaml(path).items() for field in given if after[key][field] != before[key].get(field)
+    ]
+    assert set(changed) == read_yaml(path).keys(), f"{path.name} sets a section to what it is anyway"
+    assert len(changed) > 1, f"{path.name} changes one field, which needs no file"
+
+
+def test_the_page_names_every_algorithms_preset() -> None:
+    page = (FOLDER.parents[1] / "docs" / "algorithms.md").read_text()
+    table = page.partition("**Presets.**")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([a-z_]+)` \|", table, re.M) == [path.stem for path in ALGORITHMS]
 
 
 def test_the_tiny_recipe_is_the_default_with_every_field_written_out() -> None:

@@ -1,10 +1,11 @@
-"""Runs on a host: the losses of a trainer of two ranks on two hosts, and on one."""
+"""Runs on a host: what a trainer of two ranks finds, one on each of two hosts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tiny_model import draw_samples, write_model
@@ -18,31 +19,34 @@ from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 
+BATCHES = [draw_samples(4)] * 3
 
-async def main(folder: Path, machines: tuple[str, ...]) -> None:
-    setup = TrainerSetup(
+
+def make_setup(folder: Path, procs: int) -> TrainerSetup:
+    return TrainerSetup(
         model_path=str(write_model(folder / "policy")),
-        trainer=TrainerConfig(procs=2, device="cpu", seq_len=64),
+        trainer=TrainerConfig(procs=procs, device="cpu", seq_len=64),
         optimizer=OptimizerConfig(lr=1e-2),
         loss=Grpo(),
         total_steps=10,
-        folder=str(folder / "titan"),
+        folder=str(folder / f"titan-{procs}"),
     )
-    found = {}
+
+
+def compared(steps: Sequence[Mapping[str, float]]) -> list[float]:
+    return [step[key] for key in ("train/loss", "train/grad_norm") for step in steps]
+
+
+async def main(folder: Path, machines: tuple[str, ...]) -> None:
     launcher, places = AttachLauncher(machines=machines), HostsConfig(trainer=machines)
     async with open_runtime(launcher=launcher, places=places, log_dir=folder / "logs", patience_s=100.0) as runtime:
-        for names in (machines, machines[:1]):
-            runtime.hosts.config = HostsConfig(trainer=names)
-            trainer = TrainerClient(setup, runtime=runtime)
-            await trainer.start()
-            assert trainer._group is not None
-            where = [host.name for host in trainer._group.hosts]
-            steps = [await trainer.call(TitanTrainer.train_step, draw_samples(4)) for _ in range(3)]
-            found[",".join(where)] = [step["train/loss"] for step in steps] + [
-                step["train/grad_norm"] for step in steps
-            ]
-            await trainer.close()
-    (folder / "found.json").write_text(json.dumps(found))
+        trainer = TrainerClient(make_setup(folder, 2), runtime=runtime)
+        await trainer.start()
+        assert trainer._group is not None
+        where = [host.name for host in trainer._group.hosts]
+        steps = [await trainer.call(TitanTrainer.train_step, samples) for samples in BATCHES]
+        await trainer.close()
+    (folder / "found.json").write_text(json.dumps({"hosts": where, "figures": compared(steps)}))
 
 
 if __name__ == "__main__":

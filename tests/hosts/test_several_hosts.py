@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.trainer.engine import TitanEngine
 from tests.hosts.namespaces import NamespaceHost, namespaces, why_unavailable
+from tests.hosts.ranks_program import BATCHES, compared, make_setup
 
 pytestmark = [
     pytest.mark.hostile,
@@ -27,7 +29,7 @@ async def lend(hosts: list[NamespaceHost], folder: Path) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_ranks_on_two_hosts_compute_what_they_do_on_one(tmp_path: Path) -> None:
+async def test_ranks_on_two_hosts_compute_what_one_process_does(tmp_path: Path) -> None:
     async with namespaces(2) as hosts:
         await lend(hosts, tmp_path)
         path = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
@@ -35,7 +37,11 @@ async def test_ranks_on_two_hosts_compute_what_they_do_on_one(tmp_path: Path) ->
         done = await hosts[0].run("python", *program, environment=path)
         assert done.code == 0, done.output
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["host0,host1"] == found["host0"] and len(set(found["host0"])) > 3
+    assert found["hosts"] == ["host0", "host1"]
+    engine = TitanEngine(make_setup(tmp_path, 1))
+    wanted = compared([engine.train_step(samples) for samples in BATCHES])
+    engine.close()
+    assert found["figures"] == pytest.approx(wanted, rel=1e-5) and len(set(wanted)) > 3
 
 
 async def test_a_run_on_three_hosts_trains_and_leaves_nothing(tmp_path: Path) -> None:

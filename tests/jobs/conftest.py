@@ -1,4 +1,4 @@
-"""Small but whole runs: the tiny policy, the embedded interpreter, two generators, a trainer."""
+"""Small but whole runs: the tiny policy, the embedded interpreter, a generator, a trainer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ SMALL = (
     "loop.checkpoint_every=1",
     "eval.tasks=6",
     "eval.samples_per_task=1",
+    "generator.replicas=1",  # most of a short run is the start of its processes
     "sandbox.name=monty",
     "logging.sinks=[]",
 )

@@ -289,25 +289,39 @@ def test_a_step_belongs_to_the_start_that_trained_it(tmp_path: Path) -> None:
         assert starts == {1: 1.0, 20: 1.0, 21: 3.0, 40: 3.0, 41: 3.0, 90: 3.0}
 
 
+class JobsHere(Jobs):
+    """Trains again in this process."""
+
+    async def replay(self, plan, recipe, reporter, **settings):
+        return await replay(plan, recipe, reporter, open_trainer=in_process, **settings)
+
+
+def command(folder: RunFolder, jobs: type[Jobs], *words: str) -> tuple[int, str]:
+    """How `agentgym replay` ends, and what it prints."""
+    out = io.StringIO()
+    shell = JobShell(out=out, err=io.StringIO(), jobs=jobs, plugins=PluginRegistry.discover)
+    return main(["replay", str(folder.path), *words], shell), out.getvalue()
+
+
+def test_the_command_shows_the_figures_and_exits_with_1_where_they_differ(altered: RunFolder) -> None:
+    code, printed = command(altered, JobsHere, "--step", "4", "--loss.name", "reinforce", "--reward", "success")
+    assert code == 0 and "with these settings" in printed and "bit for bit" in printed, printed
+    [first, *_] = read_json_lines(altered.path / "episodes" / "step-000002.jsonl.gz")
+    alter_first_episode(altered, 2, advantage=first["advantage"] + 0.5)
+    code, printed = command(altered, JobsHere, "--step", "3", "--from-step", "0")
+    assert code == 1 and "3 steps: NOT what was recorded" in printed and "step 1: all" in printed, printed
+
+
 @pytest.mark.hostile
-def test_the_command_trains_a_real_runs_steps_again_and_exits_with_1_where_they_differ(lab) -> None:
-    recipe = lab.recipe("loop.checkpoint_every=0", "eval.at_end=false", "loss.kl_coef=0.01", "loop.max_staleness=1")
+def test_the_steps_of_a_real_run_are_trained_again_by_processes_as_the_runs(lab) -> None:
+    recipe = lab.recipe(
+        *("loop.steps=2", "loop.checkpoint_every=0", "loop.max_staleness=1"),
+        *("loss.kl_coef=0.01", "eval.at_end=false"),
+    )
     folder = lab.new_run(recipe)
     asyncio.run(train(recipe, folder, lab.reporter()))
     folder.close()
-
-    def run(*words: str) -> tuple[int, str]:
-        out = io.StringIO()
-        shell = JobShell(out=out, err=io.StringIO(), jobs=Jobs, plugins=PluginRegistry.discover)
-        return main(["replay", str(folder.path), "--step", "3", "--from-step", "0", *words], shell), out.getvalue()
-
-    code, printed = run("--json")
+    code, printed = command(folder, Jobs, "--step", "2", "--json", "--loss.name", "reinforce")
     found = json.loads(printed)
-    assert code == 0 and found["equal"] and [step["step"] for step in found["steps"]] == [1, 2, 3], printed
-    assert "train/kl_ref" in found["steps"][-1]["figures"]
-    code, printed = run("--loss.name", "reinforce", "--reward", "success")
-    assert code == 0 and "with these settings" in printed and "bit for bit" in printed, printed
-    [first, *_] = read_json_lines(folder.path / "episodes" / "step-000002.jsonl.gz")
-    alter_first_episode(folder, 2, advantage=(first["advantage"] or 0.0) + 0.5)
-    code, printed = run()
-    assert code == 1 and "3 steps: NOT what was recorded" in printed and "step 1: all" in printed, printed
+    assert code == 0 and found["equal"] and [step["step"] for step in found["steps"]] == [1, 2], printed
+    assert "train/kl_ref" in found["steps"][-1]["figures"] and found["changed"]["train/loss"], printed

@@ -57,8 +57,8 @@ def talks(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_run_learns_saves_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(make_lab, tmp_path, talks):
-    settings, reporter = recipe(data=[talks]), make_lab.reporter()
+def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(make_lab, tmp_path, talks):
+    settings, reporter = recipe(data=[talks], env=ENV), make_lab.reporter()
     folder = new_run(tmp_path, settings)
     result = asyncio.run(sft(settings, folder, reporter))
     folder.close()
@@ -72,7 +72,12 @@ def test_a_run_learns_saves_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopp
     assert any("row 41: messages is missing" in note for note in reporter.notes)
     assert any("36 conversations of" in note and "4 more held out" in note for note in reporter.notes)
 
+    assert result.first.num_tasks == result.last.num_tasks == 4 and result.difference is not None
+    assert folder.load_comparison()["steps"] == 6
+    assert [row.step for row in with_held_out(folder, HELD_OUT) if HELD_OUT in row.metrics] == [0, 6]
+
     Path(talks).unlink()  # the folder has them
+    settings = replace(settings, eval=replace(settings.eval, at_end=False))
     shutil.copytree(folder.path, tmp_path / "again")
     again = RunFolder.open(tmp_path / "again", for_writing=True)
     asyncio.run(sft(settings, again, make_lab.reporter(), resume=True, from_step=3))
@@ -81,16 +86,6 @@ def test_a_run_learns_saves_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopp
     assert repeated == losses and again.checkpoint_steps() == [0, 3, 6]
     with pytest.raises(UserError, match=r"is done: it is at step 6 of 6"):
         asyncio.run(sft(settings, again, make_lab.reporter(), resume=True))
-
-
-def test_with_an_environment_it_is_measured_before_and_after_on_the_same_tasks(make_lab, tmp_path, talks):
-    settings = recipe(data=[talks], env=ENV, steps=2)
-    folder = new_run(tmp_path, settings)
-    result = asyncio.run(sft(settings, folder, make_lab.reporter()))
-    folder.close()
-    assert result.first.num_tasks == result.last.num_tasks == 4 and result.difference is not None
-    assert folder.load_comparison()["steps"] == 2
-    assert [row.step for row in with_held_out(folder, HELD_OUT) if HELD_OUT in row.metrics] == [0, 2]
 
 
 def test_an_oracles_conversations_are_kept_with_the_tools_that_it_was_shown(make_lab, tmp_path):

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,40 +47,46 @@ class Finished:
     recipe: Recipe
     folder: RunFolder
     result: TrainResult
+    metrics: list[Mapping[str, float]]
+    searches: list[tuple[int, int, int]]  # of the garbage collector: its thresholds before, at each step, after
+    left: list[object]
 
     def copy(self, place: Path) -> RunFolder:
         shutil.copytree(self.folder.path, place / "run")
         return RunFolder.open(place / "run", for_writing=True)
 
+    def longer(self, steps: int) -> Recipe:
+        """With fewer processes, which do not change what is resumed."""
+        recipe = replace(self.recipe, loop=replace(self.recipe.loop, steps=steps))
+        generator, loss = replace(recipe.generator, replicas=1), replace(recipe.loss, kl_coef=0.0)
+        return replace(recipe, generator=generator, loss=loss)
+
 
 @pytest.fixture(scope="module")
 def finished(make_lab, tmp_path_factory) -> Finished:
     lab = make_lab(tmp_path_factory.mktemp("finished"))
-    recipe = lab.recipe("loop.steps=2", "rollout.temperature=0.7")
-    folder = lab.new_run(recipe)
-    result = asyncio.run(train(recipe, folder, lab.reporter()))
-    folder.close()
-    return Finished(recipe, folder, result)
-
-
-def test_a_run_trains_saves_measures_and_leaves_nothing(lab):
-    recipe = lab.recipe("loss.kl_coef=0.01", "loop.check_sync_every=1")
+    settings = ("rollout.temperature=0.7", "loss.kl_coef=0.01", "loop.check_sync_every=1", "generator.replicas=2")
+    recipe = lab.recipe("loop.steps=2", *settings)
     searches = [gc.get_threshold()]
     folder, reporter = lab.new_run(recipe), lab.reporter(on_step=lambda step: searches.append(gc.get_threshold()))
     result = asyncio.run(train(recipe, folder, reporter))
     folder.close()
-    assert searches[1] == THRESHOLDS and gc.get_threshold() == searches[0] != THRESHOLDS
-    assert [row.step for row in folder.read_metrics()] == [1, 2, 3]
-    assert result.first.num_episodes == result.last.num_episodes == 6
-    assert folder.checkpoint_steps() == [0, 1, 2, 3]
-    assert all(metrics["sync/mismatch_max"] < 1e-4 for metrics in reporter.metrics)
-    assert reporter.metrics[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
-    assert reporter.metrics[-1]["train/kl_ref"] > 0
+    searches.append(gc.get_threshold())
+    return Finished(recipe, folder, result, reporter.metrics, searches, leftovers(lab, folder))
+
+
+def test_a_run_trains_saves_measures_and_leaves_nothing(finished):
+    before, *during, after = finished.searches
+    assert during == [THRESHOLDS] * 2 and after == before != THRESHOLDS
+    folder, (first, last) = finished.folder, finished.metrics
+    assert [row.step for row in folder.read_metrics()] == [1, 2]
+    assert finished.result.first.num_episodes == finished.result.last.num_episodes == 6
+    assert folder.checkpoint_steps() == [0, 1, 2]
+    assert max(first["sync/mismatch_max"], last["sync/mismatch_max"]) < 1e-4
+    assert first["train/kl_ref"] == pytest.approx(0, abs=1e-6) and last["train/kl_ref"] > 0
     assert folder.load_sandbox()["backend"] == "monty"
-    calls = [metrics["sandbox/calls"] for metrics in reporter.metrics]
-    totals = [metrics["sandbox/calls_total"] for metrics in reporter.metrics]
-    assert min(calls) > 0 and totals[2] - totals[0] == calls[1] + calls[2]
-    assert leftovers(lab, folder) == []
+    assert last["sandbox/calls_total"] - first["sandbox/calls_total"] == last["sandbox/calls"] > 0
+    assert finished.left == []
 
 
 def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypatch):
@@ -130,7 +137,8 @@ def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
 
 @pytest.mark.hostile
 def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
-    recipe = lab.recipe("loop.steps=20", "loop.checkpoint_every=0", "eval.at_end=false", "loop.check_sync_every=1")
+    more = ("generator.replicas=2", "loop.steps=60", "loop.checkpoint_every=0", "loop.check_sync_every=1")
+    recipe = lab.recipe("eval.at_end=false", *more)
     folder = lab.new_run(recipe)
     killed: list[int] = []
 
@@ -139,14 +147,18 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
             victim = lab.processes(folder.path, "generator0")[0]
             victim.send_signal(signal.SIGKILL)
             killed.append(victim.pid)
-        elif killed and reporter.metrics[-1]["generator/replicas_up"] < 2:
-            time.sleep(2)  # the run must not end before it has started again, however slowly
+        elif killed:
+            last = reporter.metrics[-1]
+            if last["generator/respawns_total"] == 1 and last["generator/replicas_up"] == 2:
+                Steering(folder.path).ask("stop")
+            else:
+                time.sleep(1)  # the run must not end before it has started again, however slowly
 
     reporter = lab.reporter(on_step=kill)
     asyncio.run(train(recipe, folder, reporter))
     folder.close()
     assert killed
-    assert len(reporter.metrics) == 20
+    assert 3 <= len(reporter.metrics) < 60
     last = reporter.metrics[-1]
     assert last["generator/respawns_total"] == 1
     assert last["generator/replicas_up"] == 2
@@ -159,7 +171,7 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
 
 def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
     folder = finished.copy(tmp_path)
-    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=4))
+    longer = finished.longer(4)
     reporter = lab.reporter()
     second = asyncio.run(train(longer, folder, reporter, resume=True))
     folder.close()
@@ -179,7 +191,7 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is
             raise InfraError("stopped")
 
     folder = finished.copy(tmp_path)
-    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=3))
+    longer = finished.longer(3)
     with pytest.raises(ExceptionGroup):
         asyncio.run(train(longer, folder, lab.reporter(on_phase=stop), resume=True))
     before = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
@@ -208,7 +220,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused_before_anything_starts(lab,
     for step in folder.checkpoint_steps():
         largest = max(folder.checkpoint_dir(step).joinpath("trainer").rglob("*"), key=lambda p: p.stat().st_size)
         largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
-    longer = replace(finished.recipe, loop=replace(finished.recipe.loop, steps=3))
+    longer = finished.longer(3)
     reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
     with pytest.raises(UserError, match="checkpoint"):
         asyncio.run(train(longer, folder, reporter, resume=True))

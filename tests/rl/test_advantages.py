@@ -1,10 +1,12 @@
 """Advantages against numbers worked by hand, and which episodes they count."""
 
 import dataclasses
+import random
 
+import numpy as np
 import pytest
 
-from agentgym.rl.advantages import Advantage, MeanOnly, PerTurn, Rloo, StdNormalized, assign_advantages
+from agentgym.rl.advantages import Advantage, MeanOnly, Opo, PerTurn, Rloo, StdNormalized, assign_advantages
 from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
 
 TASK = Task(task_id="t", prompt=())
@@ -73,6 +75,37 @@ def test_an_advantage_that_misses_an_episode_or_is_not_finite_is_refused(values)
 
     with pytest.raises(ValueError, match=r"Broken gave the advantages .* for 2 episodes"):
         assign_advantages(group_of(*rewarded(0.0, 1.0)), Broken())
+
+
+def answer(reward, length, *, masked=False):
+    turn = Turn(
+        prompt_ids=(1,),
+        completion_ids=(2,) * length,
+        logprobs=(-1.0,) * length,
+        versions=(VersionSpan(version=0, start=0, end=length),),
+        finish_reason=FinishReason.STOP,
+        masked=masked,
+    )
+    return dataclasses.replace(episode(Outcome.SCORED, reward), turns=[turn])
+
+
+def test_opo_against_a_float64_computation_and_its_baseline_has_the_least_variance():
+    """The variance of the gradient's estimate is sum l (r - b)^2, less what does not depend on b."""
+    rng = random.Random(0)
+    rewards, lengths = np.array([rng.random() for _ in range(8)]), np.array([rng.randrange(1, 200) for _ in range(8)])
+    found = Opo()([answer(r, n) for r, n in zip(rewards.tolist(), lengths.tolist(), strict=True)])
+    baselines = np.linspace(0, 1, 100_001, dtype=np.float64)
+    variances = (lengths * (rewards - baselines[:, None]) ** 2).sum(axis=1)
+    assert rewards - np.array(found) == pytest.approx(baselines[variances.argmin()], abs=1e-5)
+    assert found == pytest.approx(rewards - np.average(rewards, weights=lengths), abs=1e-12)
+
+
+def test_opo_is_the_mean_where_lengths_are_equal_and_tokens_that_are_not_trained_have_no_weight():
+    even = [answer(1.0, 7), answer(0.0, 7), answer(0.5, 7)]
+    assert Opo()(even) == MeanOnly()(even) == [0.5, -0.5, 0.0]
+    assert Opo()([answer(1.0, 30), answer(0.0, 10), answer(0.0, 500, masked=True)]) == [0.25, -0.75, -0.75]
+    assert Opo()([answer(0.1 + 0.2, 3), answer(0.3, 8)]) == [0.0, 0.0]
+    assert Opo()(rewarded(1.0, 0.0)) == [0.0, 0.0], "without a trained token there is nothing to weight"
 
 
 def with_turns(reward, *turn_rewards):

@@ -45,6 +45,7 @@ async def test_monty_holds_or_can_not_even_try(monty: MontyBackend) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("bubblewrap")  # it looks at no container
 async def test_bubblewrap_holds(bubblewrap: ServedBackend) -> None:
     report = await verify(bubblewrap, only=[trial.name for trial in SNIPPETS])
     assert report.holds, [f for f in report.findings if f.outcome in (Outcome.ESCAPED, Outcome.BROKEN)]

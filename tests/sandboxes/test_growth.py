@@ -1,4 +1,4 @@
-"""A thousand episodes in a row: nothing grows, neither here nor in the container."""
+"""Hundreds of episodes in a row: nothing grows, neither here nor in the container."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-EPISODES, WARM_UP = 1000, 300
+EPISODES, WARM_UP = 500, 300  # a thousand: see `agentgym sandbox bench`
 NUM_REPLACEMENTS = 2 * EPISODES // 50 - 2
-MAX_GROWTH_MIB = 3.0  # of our process: what the allocator does on its own within so many episodes
-MAX_AGENT_GROWTH_MIB = 2.0
+MAX_GROWTH_MIB = 2.0  # of our process: what the allocator does on its own within so many episodes
+MAX_AGENT_GROWTH_MIB = 1.0
 MAX_POOLED = 32 + 12  # threads: the loop's and the engine client's
 MAX_KEPT = 10  # connections that the engine client keeps once it needed so many at a time
 SETTLE_S = 120.0
@@ -124,7 +124,7 @@ def play_in_this_process() -> tuple[Footprint, Footprint, float]:
     return asyncio.run(play_on_and_on())
 
 
-async def test_a_thousand_episodes_with_replacements_and_sessions_leave_us_as_we_were(engine: str) -> None:
+async def test_hundreds_of_episodes_with_replacements_and_sessions_leave_us_as_we_were(engine: str) -> None:
     """In a process of its own, which holds nothing of other tests."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
         running = asyncio.get_running_loop().run_in_executor(processes, play_in_this_process)
@@ -134,7 +134,7 @@ async def test_a_thousand_episodes_with_replacements_and_sessions_leave_us_as_we
     assert after.memory_mib - before.memory_mib < MAX_GROWTH_MIB, (before, after)
 
 
-async def test_one_container_is_after_a_thousand_calls_as_it_was(engine: str) -> None:
+async def test_one_container_is_after_hundreds_of_calls_as_it_was(engine: str) -> None:
     async with DockerBackend(DockerConfig(pool_size=1, spares=0, max_uses=100_000)) as backend:
         [container] = await our_containers(backend._owner)
         await play_episodes(backend, WARM_UP // 3, sessions=False)

@@ -26,8 +26,9 @@ from agentgym_sandboxes.docker.config import DockerConfig
 
 pytestmark = pytest.mark.hostile
 
-# Each is a try, for the kernel chooses whom it kills when memory ends: wall limits that leave even a busy machine time
-PATIENCE_S = (15.0, 30.0, 60.0, 60.0, 60.0)
+# Each is a try, for the kernel chooses whom it kills when memory ends: as many times the first wall limit, so that even
+# a busy machine has time
+PATIENCE = (1.0, 2.0, 4.0, 4.0, 4.0)
 SANDBOXES_AT_ONCE = 4
 
 UNBREAKABLE = {
@@ -49,10 +50,10 @@ def test_every_snippet_has_a_weakening_that_lets_it_through() -> None:
 async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakening) -> None:
     trials = chosen(weakening.breaks)
     held = {trial.name: "not tried" for trial in trials}
-    for wall_s in PATIENCE_S:
+    for times in PATIENCE:
         again = [trial for trial in trials if trial.name in held]
-        again = [_patient(trial, wall_s) for trial in again] if weakening.patient else again
-        sandboxes = [[trial] for trial in again] if weakening.alone else [again]
+        again = [_patient(trial, times * weakening.wall_s) for trial in again] if weakening.patient else again
+        sandboxes = _dealt(again, weakening)
         turns = asyncio.Semaphore(SANDBOXES_AT_ONCE)  # most of the time they wait for what went wrong inside
         outcomes: dict[str, str] = {}
         for found in await asyncio.gather(*(_outcomes(weakening, some, turns) for some in sandboxes)):
@@ -61,6 +62,15 @@ async def test_it_gets_through_without_the_wall(engine: str, weakening: Weakenin
         if not held:
             return
     assert not held
+
+
+def _dealt(trials: list[Trial], weakening: Weakening) -> list[list[Trial]]:
+    """To sandboxes. Those whose own time limit matters stay in one, where no other takes their time."""
+    if weakening.alone:
+        return [[trial] for trial in trials]
+    if weakening.at_once or not weakening.patient:
+        return [trials]
+    return [some for first in range(SANDBOXES_AT_ONCE) if (some := trials[first::SANDBOXES_AT_ONCE])]
 
 
 def _patient(trial: Trial, wall_s: float) -> Trial:

@@ -221,12 +221,19 @@ WEAKENINGS = (
         host=_all_rights,
         patches=(*STAY_ROOT, ("    os.setsid()\n", "")),
         breaks=(
-            "kill_everyone", "signal_the_runner", "process_groups", "kill_own_group", "attach_to_the_runner",
-            "descriptors_of_the_runner", "urgent_priority", "immutable_files", "secrets_of_the_image", "process_one",
+            "kill_everyone", "signal_the_runner", "process_groups", "kill_own_group", "descriptors_of_the_runner",
+            "urgent_priority", "immutable_files", "secrets_of_the_image", "process_one",
             "memory_of_the_machine", "devices", "shared_programs", "kernel_settings", "own_setuid_file",
             "other_users", "no_rights", "join_namespaces", "other_root", "other_kernel", "kernel_modules",
             "swap_and_accounting", "clock_of_the_host", "host_name", "ports_of_the_machine", "raw_packets",
         ),
+    ),
+    Weakening(
+        name="root with all capabilities, and the agent stands still",
+        host=_all_rights,
+        patches=(*STAY_ROOT, ("    os.setsid()\n", "")),
+        wall_s=4.0,  # which all of it is waited for
+        breaks=("attach_to_the_runner",),
     ),
     Weakening(
         name="parts of the host are mounted",
@@ -262,7 +269,13 @@ WEAKENINGS = (
         patches=(*RUN_IN_THE_ZYGOTE, ("    os.umask(0o077)\n", "")),
         alone=True,
         breaks=("patched_builtins", "patched_modules", "import_hooks", "settings_of_modules", "environment",
-                "folder_and_mask", "lowered_limits", "signals_and_timers"),
+                "folder_and_mask", "lowered_limits"),
+    ),
+    Weakening(
+        name="programs run in the zygote too, which then stands still",
+        patches=(*RUN_IN_THE_ZYGOTE, ("    os.umask(0o077)\n", "")),
+        wall_s=4.0,
+        breaks=("signals_and_timers",),
     ),
     Weakening(
         name="programs run in the zygote too, and its descriptors stay open",

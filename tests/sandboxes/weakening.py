@@ -23,7 +23,7 @@ class Weakening:
 
     alone: each trial gets a container of its own, because what it leaves would disturb the next.
     at_once: the trials run side by side, without a next-call check. patient: on a busy machine a trial may take
-    longer than its own limits say; not where it is the limit that matters.
+    longer than its own limits say; not where it is the limit that matters. wall_s: what it may take at first.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Weakening:
     alone: bool = False
     at_once: bool = False
     patient: bool = True
+    wall_s: float = 15.0
     slots: int = 4
 
     def settings(self, config: DockerConfig, image: str, owner: str, remapped: bool) -> dict[str, Json]:

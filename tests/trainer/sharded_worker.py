@@ -1,6 +1,7 @@
-"""One rank of a sharded trainer: three steps, then what the test compares, as JSON on standard output.
+"""One rank of sharded trainers, one after the other: of each three steps, then what the test compares, as JSON.
 
-Arguments: model folder, tensor parallel size, work folder. RANK, WORLD_SIZE and MASTER_* as torchrun sets them.
+Argument: JSON, of each trainer its model folder, work folder, tensor parallel size and the port where its ranks meet.
+RANK, WORLD_SIZE and MASTER_ADDR as torchrun sets them.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,12 +35,12 @@ class Broken(Loss):
         return TokenLoss(loss=tokens.advantages if broken else -tokens.logprobs)
 
 
-def main(model_path: str, tensor_parallel: str, folder: str) -> None:
+def train(model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int = 1) -> dict[str, Any]:
     setup = TrainerSetup(
         model_path=model_path,
         trainer=TrainerConfig(
-            procs=int(os.environ["WORLD_SIZE"]),
-            tensor_parallel=int(tensor_parallel),
+            procs=procs,
+            tensor_parallel=tensor_parallel,
             seq_len=128,
             rows_per_microbatch=1,
             logprob_chunk=16,
@@ -74,11 +76,19 @@ def main(model_path: str, tensor_parallel: str, folder: str) -> None:
         "logprobs": logprobs,
         "restored": engine.logprobs(samples) == logprobs and engine.step == 3,
         "weights": {name: float(weight.double().abs().sum()) for name, weight in engine.hf_weights()},
-        "rank": torch.distributed.get_rank() if torch.distributed.is_initialized() else 0,
     }
     engine.close()
-    sys.stdout.write(json.dumps(result) + "\n")
+    return result
+
+
+def main(trainers: str) -> None:
+    found = []
+    for model_path, folder, tensor_parallel, port in json.loads(trainers):
+        os.environ["MASTER_PORT"] = str(port)
+        procs = int(os.environ["WORLD_SIZE"])
+        found.append(train(model_path, folder, procs=procs, tensor_parallel=tensor_parallel))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

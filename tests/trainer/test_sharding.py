@@ -7,7 +7,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,56 +18,79 @@ from tiny_model import write_model
 
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
+from tests.trainer.sharded_worker import train
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
 
-def run_workers(model_path: str, folder: Path, *, procs: int, tensor_parallel: int) -> list[dict[str, Any]]:
-    """Start the ranks and return what each printed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+FAMILIES = {"qwen3": 2e-5, "llama": 1e-3, "qwen2": 1e-3}
+"""How near log-probabilities are: where gradients are nearly 0, three steps of AdamW make rounding larger."""
+WAYS = {"fsdp": 1, "tensor": 2}
+"""Tensor parallel sizes."""
+
+
+def run_ranks(trainers: Sequence[tuple[str, str, int]]) -> list[list[dict[str, Any]]]:
+    """Train with two ranks, which start once for all trainers; of each trainer what its ranks print."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in trainers]
+        given = json.dumps([(*one, probe.getsockname()[1]) for one, probe in zip(trainers, probes, strict=True)])
     processes = []
-    for rank in range(procs):
-        environment = os.environ | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(procs),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, str(WORKER), model_path, str(tensor_parallel), str(folder)]
+    for rank in ("0", "1"):
+        environment = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
         processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, str(WORKER), given],
+                env=environment | {"OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
-    results = []
+    printed = []
     try:
         for process in processes:
             output, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors[-4000:]
-            results.append(json.loads(output.splitlines()[-1]))
+            printed.append(json.loads(output.splitlines()[-1]))
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    return results
+    return [list(ranks) for ranks in zip(*printed, strict=True)]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    folder: Path
+    ranks: dict[tuple[str, str], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Sharded:
+    """Every family in every way."""
+    folder = tmp_path_factory.mktemp("sharded")
+    models = {family: write_model(folder / family / "model", family=family) for family in FAMILIES}
+    trainers = {
+        (family, way): (models[family], str(folder / family / way), size)
+        for family in FAMILIES
+        for way, size in WAYS.items()
+    }
+    return Sharded(folder, dict(zip(trainers, run_ranks(list(trainers.values())), strict=True)))
 
 
 @pytest.mark.hostile
-@pytest.mark.parametrize(
-    ("family", "near"), [("qwen3", 2e-5), ("llama", 1e-3), ("qwen2", 1e-3)]
-)  # where gradients are nearly 0, three steps of AdamW make rounding larger
+@pytest.mark.parametrize("family", FAMILIES)
 def test_one_process_equals_fsdp_and_tensor_parallel(
-    tmp_path: Path, make_engine: Callable[..., TitanEngine], samples: list[Sample], family: str, near: float
+    sharded: Sharded, make_engine: Callable[..., TitanEngine], samples: list[Sample], family: str
 ) -> None:
     """And what two processes save, one loads."""
-    model_path = write_model(tmp_path / "model", family=family)
-    [alone] = run_workers(model_path, tmp_path / "alone", procs=1, tensor_parallel=1)
-    for name, tensor_parallel in (("fsdp", 1), ("tensor", 2)):
-        ranks = run_workers(model_path, tmp_path / name, procs=2, tensor_parallel=tensor_parallel)
+    folder, near = sharded.folder / family, FAMILIES[family]
+    model_path = str(folder / "model")
+    alone = train(model_path, str(folder / "alone"))
+    for name, tensor_parallel in WAYS.items():
+        ranks = sharded.ranks[family, name]
         assert ranks[0]["steps"] == ranks[1]["steps"]
-        assert len(list((tmp_path / name).glob("bad_batch_step_4_rank_*.pt"))) == tensor_parallel
+        assert len(list((folder / name).glob("bad_batch_step_4_rank_*.pt"))) == tensor_parallel
         for result in ranks:
             assert result["restored"]
             assert result["followed"] == pytest.approx([0.75] * len(result["followed"]), abs=1e-4)
@@ -77,8 +102,8 @@ def test_one_process_equals_fsdp_and_tensor_parallel(
                 assert found_row == pytest.approx(expected_row, abs=near)
             assert result["weights"] == pytest.approx(alone["weights"], rel=near / 2)
         heir = make_engine(path=model_path)
-        heir.load(str(tmp_path / name / "checkpoint"))
-        reader = make_engine(path=str(tmp_path / name / "exported"))
+        heir.load(str(folder / name / "checkpoint"))
+        reader = make_engine(path=str(folder / name / "exported"))
         for engine in (heir, reader):
             for expected_row, found_row in zip(ranks[0]["logprobs"], engine.logprobs(samples), strict=True):
                 assert list(found_row) == pytest.approx(expected_row, abs=near)

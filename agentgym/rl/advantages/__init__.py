@@ -4,7 +4,7 @@ from agentgym.rl.advantages.advantage import Advantage, BatchAdvantages, StepBat
 from agentgym.rl.advantages.assign import assign_advantages
 from agentgym.rl.advantages.batch import ReinforcePlusPlus
 from agentgym.rl.advantages.distillation import Distillation
-from agentgym.rl.advantages.episodes import MeanOnly, Rloo, StdNormalized
+from agentgym.rl.advantages.episodes import MeanOnly, Opo, Rloo, StdNormalized
 from agentgym.rl.advantages.estimation import GaeTokens, GaeTurns
 from agentgym.rl.advantages.turns import PerTurn
 
@@ -15,6 +15,7 @@ __all__ = [
     "GaeTokens",
     "GaeTurns",
     "MeanOnly",
+    "Opo",
     "PerTurn",
     "ReinforcePlusPlus",
     "Rloo",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentgym.rl.advantages.advantage import EPSILON, Advantage, centred_rewards
+from agentgym.rl.advantages.advantage import EPSILON, ROUNDING, Advantage, centred_rewards, reward_of
 from agentgym.types import Episode
 
 
@@ -33,3 +34,21 @@ class Rloo(Advantage):
     def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
         count = len(episodes_G)
         return [value * count / max(1, count - 1) for value in centred_rewards(episodes_G)[0]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opo(Advantage):
+    """r - b with the baseline of least variance, b = sum_i l_i r_i / sum_i l_i (OPO, arXiv:2505.23585).
+
+    l_i: trained tokens of episode i, which stand for the squared norm of its gradient. With episodes of equal length it
+    is `mean_only`. The paper samples from the newest weights alone: take loop.max_staleness 0 with it.
+    """
+
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        rewards_G = [reward_of(episode) for episode in episodes_G]
+        lengths_G = [episode.num_trained_tokens for episode in episodes_G]
+        if not any(lengths_G) or not any(centred_rewards(episodes_G)[0]):
+            return [0.0] * len(rewards_G)
+        baseline = math.fsum(r * length for r, length in zip(rewards_G, lengths_G, strict=True)) / sum(lengths_G)
+        nothing = ROUNDING * max(map(abs, rewards_G))
+        return [reward - baseline if abs(reward - baseline) > nothing else 0.0 for reward in rewards_G]
