@@ -144,6 +144,11 @@ class Recipe:
         return self.loss.needs_reference or self.advantage.needs_reference
 
     @property
+    def needs_reference_model(self) -> bool:
+        """Whether it has processes of its own: one that stays is, with adapters, the trainer without them."""
+        return self.needs_reference and not (self.trainer.lora.rank and not self.trainer.reference_every)
+
+    @property
     def patience_s(self) -> float:
         """The longest deadline of a call to one of the run's processes."""
         of_generator = (self.generator.start_timeout_s, self.generator.update_timeout_s)

@@ -6,7 +6,8 @@
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. Each arm starts
 vLLM once, with the same settings, and plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths
 drawn from a log-normal distribution whose longest are --tokens. All requests are sent at once and ask for
-log-probabilities. Prints one line of JSON an arm and load, then a Markdown table of medians of --rounds.
+log-probabilities. The arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of
+a run. Prints one line of JSON an arm and load, then a Markdown table of medians of --rounds.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from agentgym.actors.runtime import Runtime
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
-from agentgym.generators.service import GeneratorService
 from agentgym.models.resolve import resolve_model
 from agentgym.types import GenerateRequest, SamplingParams
-from agentgym.weights.config import WeightsConfig
 
 Generate = Callable[[GenerateRequest], Awaitable[int]]
 """Samples one completion; how many tokens it has."""
@@ -88,7 +86,7 @@ async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace
         return len(final.outputs[0].token_ids)
 
     try:
-        return await rates("vLLM alone", generate, arguments)
+        return await rates("vllm", generate, arguments)
     finally:
         await asyncio.to_thread(llm.shutdown, 10.0)
 
@@ -101,12 +99,16 @@ async def engine(config: GeneratorConfig, model: str, arguments: argparse.Namesp
         return len((await built.generate(request)).completion_ids)
 
     try:
-        return await rates("our engine", generate, arguments)
+        return await rates("engine", generate, arguments)
     finally:
         await built.close()
 
 
 async def service(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    from agentgym.actors.runtime import Runtime
+    from agentgym.generators.service import GeneratorService
+    from agentgym.weights.config import WeightsConfig
+
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime(log_dir=Path(folder) / "logs") as runtime:
             store = await WeightsConfig().open("generation-rate", runtime=runtime)
@@ -117,16 +119,19 @@ async def service(config: GeneratorConfig, model: str, arguments: argparse.Names
 
             try:
                 await replicas.start()
-                return await rates("the service", generate, arguments)
+                return await rates("service", generate, arguments)
             finally:
                 await replicas.close()
                 await store.close()
 
 
+ARMS = {"vllm": raw, "engine": engine, "service": service}
+
+
 def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> None:
     medians = {arm: {load: statistics.median(by_load[load]) for load in loads} for arm, by_load in found.items()}
     first = next(iter(medians.values()))
-    print("\n| arm | " + " | ".join(f"{load}, tokens/s | against vLLM alone" for load in loads) + " |")
+    print("\n| arm | " + " | ".join(f"{load}, tokens/s | against the first" for load in loads) + " |")
     print("|---|" + "--:|--:|" * len(loads))
     for arm, by_load in medians.items():
         cells = [f"{by_load[load]:,.0f} | {by_load[load] / first[load]:.3f}" for load in loads]
@@ -137,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
@@ -156,8 +162,8 @@ def main() -> None:
             start_timeout_s=550.0,
         )
         found = {}
-        for arm, measure in {"vLLM alone": raw, "our engine": engine, "the service": service}.items():
-            found[arm] = asyncio.run(measure(config, model, arguments))
+        for arm in arguments.arms:
+            found[arm] = asyncio.run(ARMS[arm](config, model, arguments))
     report(found, LOADS)
 
 

@@ -250,7 +250,8 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         f"loop         {loop.steps} steps of {loop.groups_per_step} groups of {loop.group_size} episodes, {mode}",
     ]
     if recipe.needs_reference:
-        lines.append("reference    1 model, the policy as it is at the start")
+        own = "1 model" if recipe.needs_reference_model else "the trainer without its adapters"
+        lines.append(f"reference    {own}, the policy as it is at the start")
     return lines
 
 

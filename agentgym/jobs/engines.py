@@ -24,7 +24,7 @@ from agentgym.runs.report import Reporter
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
-from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.weights.store import WeightStore
 
 Load = Callable[[TrainerKeeper], Awaitable[int]]
@@ -37,7 +37,7 @@ class Engines:
     player: EpisodePlayer
     generator: GeneratorService
     trainer: TrainerKeeper
-    reference: ReferenceModel | None
+    reference: ReferenceModel | BaseOfTrainer | None
     learner: TitanLearner
     store: WeightStore
 
@@ -93,14 +93,14 @@ class EngineRoom:
         )
         setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
         trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
-        reference = None
-        if recipe.needs_reference:
+        reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
+        if recipe.needs_reference_model:
             of_reference = replace(setup, model_path=str(self.reference_path or self.model_path))
             reference = ReferenceModel(of_reference, store=store, runtime=runtime)
         credit = make_credit(recipe, setup, self.teacher, runtime)
         async with asyncio.TaskGroup() as starting:
             for service in (generator, trainer, reference, credit.teacher):
-                if service is not None:
+                if service is not None and not isinstance(service, BaseOfTrainer):
                     self.stack.push_async_callback(service.close)
                     starting.create_task(service.start())
         version = await self.load(trainer)

@@ -34,7 +34,7 @@ def wanted_of(recipe: Recipe | SftRecipe, model: Architecture) -> Wanted:
         model=model,
         trainer=recipe.trainer,
         generator=recipe.generator,
-        reference=recipe.needs_reference,
+        reference=recipe.needs_reference_model,
         batch_tokens=loop.groups_per_step * loop.group_size * recipe.rollout.max_episode_tokens,
         gpu_versions=recipe.weights.keep if store.gpu_memory else 0,
         host_versions=recipe.weights.keep + 1 if isinstance(store, SharedMemoryConfig) else 0,

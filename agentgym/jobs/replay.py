@@ -30,7 +30,7 @@ from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.checkpoint import check
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
-from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Group
 
@@ -195,10 +195,11 @@ async def trainer_processes(
     )
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(runtime_of(recipe, scratch, Path(model_path), reporter.note))
-        trainer, reference = TrainerClient(setup, runtime=runtime), None
+        trainer = TrainerClient(setup, runtime=runtime)
+        reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
         stack.push_async_callback(trainer.close)
         await trainer.start()
-        if recipe.needs_reference:
+        if recipe.needs_reference_model:
             reference = ReferenceModel(setup, runtime=runtime)
             stack.push_async_callback(reference.close)
             await reference.start()

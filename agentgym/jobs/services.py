@@ -43,7 +43,7 @@ from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
-from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.types import Completion, Episode, GenerateRequest, Group, Outcome, Sample, SamplingParams, Task, Turn
 
 
@@ -161,7 +161,7 @@ class RewardCalls:
 class ReferenceCalls:
     """The policy as it was at the start: forward(samples) gives each token's log-probability, [L] a sample."""
 
-    def __init__(self, model: ReferenceModel) -> None:
+    def __init__(self, model: ReferenceModel | BaseOfTrainer) -> None:
         self.forward = Call(model.forward)
 
 

@@ -48,7 +48,7 @@ from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
-from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.types import Group, Json, Task
 from agentgym.weights.store import WeightStore
 
@@ -120,7 +120,7 @@ class TrainJob:
     player: EpisodePlayer = field(init=False)
     generator: GeneratorService = field(init=False)
     trainer: TrainerKeeper = field(init=False)
-    reference: ReferenceModel | None = None
+    reference: ReferenceModel | BaseOfTrainer | None = None
     sinks: list[MetricSink] = field(default_factory=list)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
@@ -345,7 +345,7 @@ class TrainJob:
             with self.gym.activity.doing("save"):
                 await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
                 await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
-                if self.reference is not None and self.reference.moves:
+                if isinstance(self.reference, ReferenceModel) and self.reference.moves:
                     await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
         await self.in_flight.save(position, self.trainer)
         self.state.position = position

@@ -38,7 +38,21 @@ class Default(NamedTuple):
     source: str
 
 
+LORA_FACTOR = 10
+"""What adapters learn faster by than all weights do: "LoRA Without Regret", Schulman and others, 2025."""
+
+
 def model_defaults(path: str, given: Mapping[str, object], rates: LearningRates | None = None) -> dict[str, Default]:
+    """As `_model_defaults`, with the learning rate of adapters where `trainer.lora` has a rank."""
+    found = _model_defaults(path, given, rates)
+    lora, rate = given.get("trainer.lora"), found.get("optimizer.lr")
+    if isinstance(lora, Mapping) and lora.get("rank") and rate is not None and isinstance(rate.value, float):
+        source = f"{rate.source}; {LORA_FACTOR} times that of full fine-tuning, for trainer.lora"
+        found["optimizer.lr"] = Default(value=LORA_FACTOR * rate.value, source=source)
+    return found
+
+
+def _model_defaults(path: str, given: Mapping[str, object], rates: LearningRates | None) -> dict[str, Default]:
     """The defaults of `KEYS` for a model, by dotted key; a key that is absent keeps the recipe's own default.
 
     given: the fields that a recipe or the command line sets, by dotted key. Lengths follow those that are given.

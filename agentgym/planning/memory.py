@@ -5,14 +5,14 @@ What was measured on GPUs, and how near the estimates come: docs/placement.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.models.architecture import Architecture
 from agentgym.planning.machine import GIB
-from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 Parts: TypeAlias = dict[str, float]
 """GiB by what it is for."""
@@ -56,7 +56,7 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     """Of one process. batch_tokens: of a whole step; a microbatch holds at most as many.
 
     The optimizer's state and the float32 weights are split over all ranks that shard; bfloat16 copies of what is
-    computed just now are gathered.
+    computed just now are gathered. With LoRA only adapters are trained, and the frozen weights are of trainer.dtype.
     """
     size, parameters = BYTES[trainer.dtype], model.num_parameters / GIB
     shards = sharding(trainer)
@@ -65,12 +65,14 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     per_layer = {"none": kept.all, "selective": kept.selective, "full": kept.full}[trainer.activation_checkpoint]
     ranks = trainer.procs // tensor
     tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // ranks)) / tensor
-    head = head_gib(model, trainer, tokens * tensor)
+    head = head_gib(model, trainer, tokens * tensor, trained=not trainer.lora.rank)
     again = 0.0 if trainer.activation_checkpoint == "none" else kept.all * tokens * size / GIB
+    adapters = adapter_parameters(model, trainer.lora) / GIB
+    trained, frozen = (adapters, parameters) if trainer.lora.rank else (parameters, 0.0)
     parts = {
-        "weights": 4 * parameters / shards,
-        "gradients": 4 * parameters / shards,
-        "optimizer": 8 * parameters / shards,
+        "weights": (4 * trained + size * frozen) / shards,
+        "gradients": 4 * trained / shards,
+        "optimizer": 8 * trained / shards,
         "activations": per_layer * model.num_layers * tokens * size / GIB,
         "head": max(head, again),  # the layer that is computed again comes after the head is done
     }
@@ -81,6 +83,7 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
 
 def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
     """Of one process of the reference model: as the trainer's, without gradients and what only training keeps."""
+    trainer = replace(trainer, lora=LoraConfig())
     of_trainer = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=batch_tokens)
     kept = LayerTokens.of(model, compiled=trainer.compile)
     tokens = min(trainer.rows_per_microbatch * trainer.seq_len, batch_tokens) / trainer.tensor_parallel
@@ -96,6 +99,12 @@ def head_gib(model: Architecture, trainer: TrainerConfig, tokens: float, *, trai
     vocabulary = model.vocab_size / trainer.tensor_parallel
     logits = HEAD_CHUNKS * min(trainer.logprob_chunk, tokens) * vocabulary * 4
     return (logits + (vocabulary * model.dim * 4 if trained else 0)) / GIB
+
+
+def adapter_parameters(model: Architecture, lora: LoraConfig) -> int:
+    """0 where LoRA is off."""
+    matrices = (shape for name, shape in model.hf_shapes().items() if name.split(".")[-2] in lora.targets)
+    return sum(lora.rank * sum(shape) for shape in matrices if len(shape) == 2)
 
 
 def layer_parameters(model: Architecture) -> float:

@@ -99,6 +99,11 @@ class TitanTrainer(ServiceActor):
         return await self._run(self._engine.logprobs, samples)
 
     @endpoint
+    async def base_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """As `logprobs`, of the model without its adapters."""
+        return await self._run(self._engine.base_logprobs, samples)
+
+    @endpoint
     async def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """What the critic expects before each trained token, [L] each; 0.0 elsewhere."""
         return await self._run(self._engine.values, samples)

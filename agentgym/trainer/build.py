@@ -15,6 +15,7 @@ from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.critic import Critic
+from agentgym.trainer.lora import store_frozen_as, with_adapters
 from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
@@ -67,9 +68,12 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         titan.disable_flex_autotune()
     config = titan_config(architecture, setup, flex=flex)
     config.update_from_config(config=SimpleNamespace(parallelism=ranks.parallelism))  # all that it reads
+    if trainer.lora.rank:
+        config = with_adapters(config, trainer.lora)
     torch.manual_seed(trainer.seed)
     with torch.device("meta"):
         model = config.build()
+    store_frozen_as(model, trainer.dtype)
     model = _shard(model, trainer, ranks, setup.folder)
     model.to_empty(device=ranks.device)
     with torch.no_grad(), expected_warnings_off():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from agentgym.errors import nearest
+
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 DType: TypeAlias = Literal["float32", "bfloat16"]
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Every matrix of a layer, by its Hugging Face name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,34 @@ class CriticConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Adapters beside frozen weights: y = W x + alpha / rank * B A x. rank: of A and B; 0 trains all weights instead.
+
+    targets: the matrices of each layer that get adapters. Source: arXiv:2106.09685; that alpha need not change with the
+    rank, and that all matrices should be targets: "LoRA Without Regret", Schulman and others, 2025.
+    """
+
+    rank: int = 0
+    alpha: float = 32.0
+    targets: tuple[str, ...] = LORA_TARGETS
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or not 0 < self.alpha < math.inf:
+            raise ValueError(f"lora: rank {self.rank} must be at least 0 and alpha {self.alpha:g} above 0 and finite")
+        for name in self.targets:
+            if name not in LORA_TARGETS:
+                hint = nearest(name, LORA_TARGETS)
+                raise ValueError(f"lora.targets has {name!r}, which is not a matrix of a layer.{hint}")
+        if not self.targets:
+            raise ValueError("lora.targets is empty; name at least one, or set trainer.lora.rank to 0")
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
     """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
     holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter. gpus: empty,
@@ -61,7 +94,7 @@ class TrainerConfig:
     seq_len: int = 1024
     rows_per_microbatch: int = 4
     logprob_chunk: int = 1024
-    dtype: DType = "float32"  # of matrix products; weights stay float32
+    dtype: DType = "float32"  # of matrix products; weights stay float32, except frozen ones
     attention: Literal["auto", "sdpa", "flex"] = "auto"
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     compile: bool = False
@@ -76,12 +109,18 @@ class TrainerConfig:
     reference_every: int = 0
     reference_mix: float = 1.0
     critic: CriticConfig = CriticConfig()
+    lora: LoraConfig = LoraConfig()
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.procs < 1 or self.tensor_parallel < 1 or self.procs % self.tensor_parallel:
             raise ValueError(
                 f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel}"
+            )
+        if self.lora.rank and self.tensor_parallel > 1:
+            raise ValueError(
+                f"trainer.tensor_parallel is {self.tensor_parallel} and trainer.lora.rank {self.lora.rank}: adapters "
+                "can't be split like that; set trainer.tensor_parallel to 1, then the ranks shard the weights"
             )
         if self.max_restarts < 0:
             raise ValueError(f"trainer.max_restarts is {self.max_restarts}; give 0 for none, or more")

@@ -25,6 +25,7 @@ from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
 from agentgym.trainer.export import export_folder, full_hf_weights, load_hf, mix_weights
 from agentgym.trainer.faults import Faults
+from agentgym.trainer.lora import peft_weights, without_adapters
 from agentgym.trainer.machine import describe_machine
 from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.parallel import join
@@ -194,6 +195,13 @@ class TitanEngine:
         follows_RL[:, :-1] = (index[:, :-1] == index[:, 1:]) & (index[:, 1:] >= 0)
         return self._gathered(batch, follows_RL, lambda logprobs_N: logprobs_N)
 
+    def base_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """As `logprobs`, of the model without its adapters. Raises ValueError where there are none."""
+        if not self._trainer.lora.rank:
+            raise ValueError("trainer.lora is off: the model has no base beside what is trained")
+        with without_adapters(self._model):
+            return self.logprobs(samples)
+
     def _gathered(
         self, batch: TrainBatch, wanted_RL: Tensor, of_logprobs: Callable[[Tensor], Tensor]
     ) -> list[tuple[float, ...]]:
@@ -213,7 +221,7 @@ class TitanEngine:
         Collective: every rank must go through all of them. Tensors may be the live weights: copy what must
         outlast the next step.
         """
-        return full_hf_weights(self._model, self._built.adapter, dtype)
+        return full_hf_weights(self._model, self._built.adapter, dtype, self._trainer.lora)
 
     def publish(self, version: int, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
         """Pass the weights to `write` as the generators want them; from now on they are the published version."""
@@ -240,9 +248,15 @@ class TitanEngine:
         self.step = load_checkpoint(folder, self._built, self._ranks)
 
     def export_hf(self, folder: str) -> None:
-        """Write a Hugging Face folder: safetensors, config.json, tokenizer files and the run's chat template."""
-        setup = self._setup
-        write = partial(export_folder, folder, setup.model_path, chat_template=setup.chat_template)
+        """Write a Hugging Face folder: safetensors, config.json, tokenizer files and the run's chat template.
+
+        With LoRA its weights are merged; the adapters alone are in its folder `adapter`, as PEFT reads them.
+        """
+        setup, lora = self._setup, self._trainer.lora
+        adapters = peft_weights(self._model, self._built.adapter) if lora.rank else None
+        write = partial(
+            export_folder, folder, setup.model_path, chat_template=setup.chat_template, adapters=adapters, lora=lora
+        )
         self._write_weights(write, torch.float32)
 
     def describe_machine(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,15 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentgym.errors import UserError
-from agentgym.models.safetensors import write_folder
+from agentgym.models.safetensors import write_folder, write_tensors
 from agentgym.runs.files import publish
+from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.lora import full, merged, peft_config
 from agentgym.trainer.parallel import expected_warnings_off
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
+ADAPTERS = "adapter"
+"""Its own folder: beside the merged weights transformers would apply them a second time."""
 
 
 def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> None:
@@ -27,13 +31,14 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
 
     Raises UserError when a weight is missing, has another shape, or is unreadable.
     """
-    weights = adapter.to_hf(model.state_dict())
+    state = model.state_dict()
+    weights = adapter.to_hf(state)
     try:
         with expected_warnings_off():
             load(weights, storage_reader=HuggingFaceStorageReader(folder), no_dist=not sharded)
     except Exception as error:  # the reader raises errors of many kinds
         raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
-    model.load_state_dict(adapter.from_hf(weights), strict=True)
+    model.load_state_dict(state | adapter.from_hf(weights), strict=True)
 
 
 def mix_weights(model: nn.Module, adapter: Any, weights: Iterable[tuple[str, Tensor]], share: float) -> None:
@@ -48,19 +53,29 @@ def mix_weights(model: nn.Module, adapter: Any, weights: Iterable[tuple[str, Ten
     model.load_state_dict(adapter.from_hf(own), strict=True)
 
 
-def full_hf_weights(model: nn.Module, adapter: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Full tensors under Hugging Face names, each cast and then gathered, one by one. Collective."""
-    for name, weight in adapter.to_hf(model.state_dict()).items():
-        cast = weight.detach().to(dtype)
-        yield name, cast.full_tensor() if isinstance(cast, DTensor) else cast
+def full_hf_weights(
+    model: nn.Module, adapter: Any, dtype: torch.dtype, lora: LoraConfig
+) -> Iterator[tuple[str, Tensor]]:
+    """Full tensors under Hugging Face names, each cast and then gathered, one by one; LoRA's are merged. Collective."""
+    state = model.state_dict()
+    for name, key in adapter.to_hf({key: key for key in state}).items():
+        with_adapter = merged(state, key, lora)
+        yield name, full(state[key].detach().to(dtype)) if with_adapter is None else with_adapter.to(dtype)
 
 
 def export_folder(
-    folder: str, model_path: str, weights: Iterator[tuple[str, Tensor]], *, chat_template: str = ""
+    folder: str,
+    model_path: str,
+    weights: Iterator[tuple[str, Tensor]],
+    *,
+    chat_template: str = "",
+    adapters: Mapping[str, Tensor] | None = None,
+    lora: LoraConfig | None = None,
 ) -> None:
     """Write weights, config.json and the files beside the weights in model_path. Whole or not at all.
 
-    chat_template: takes the place of the model's own, unless it is empty.
+    chat_template: takes the place of the model's own, unless it is empty. adapters: of the lora, by PEFT's names; they
+    get a folder of their own in it.
     """
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")
@@ -75,7 +90,17 @@ def export_folder(
         if (settings := partial / "tokenizer_config.json").is_file():
             _change(settings, chat_template=None)
         (partial / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+    if adapters and lora is not None:
+        _write_adapters(partial / ADAPTERS, model_path, adapters, lora)
     publish(partial, target)
+
+
+def _write_adapters(folder: Path, model_path: str, adapters: Mapping[str, Tensor], lora: LoraConfig) -> None:
+    folder.mkdir()
+    with (folder / "adapter_model.safetensors").open("w+b") as file:
+        write_tensors(file, adapters.items())
+    text = json.dumps(peft_config(lora, model_path), indent=2)
+    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _change(file: Path, **fields: str | None) -> None:

@@ -86,12 +86,13 @@ class ChunkedLogProb(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: FunctionCtx, grad_N: Tensor, entropy_grad_N: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:
         """With p = softmax(z): d log p_label / dz = onehot - p, and d H / dz = -p (log p + H)."""
         hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV, entropy_N = ctx.saved_tensors  # type: ignore[attr-defined]
         chunk, shard, temperature = ctx.chunk, ctx.shard, ctx.temperature  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
+        trained = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if trained else None
         for first in range(0, hidden_ND.shape[0], chunk):
             part = slice(first, first + chunk)
             if kept_NV is None:
@@ -107,9 +108,11 @@ class ChunkedLogProb(torch.autograd.Function):
                 scaled_NV.addcmul_(falls_NV, entropy_grad_N[part, None])
             scaled_NV = scaled_NV.div_(temperature).to(hidden_ND.dtype)
             grad_hidden_ND[part] = scaled_NV @ weight_VD
-            grad_weight_VD += scaled_NV.t() @ hidden_ND[part]
+            if grad_weight_VD is not None:
+                grad_weight_VD += scaled_NV.t() @ hidden_ND[part]
         shard.reduce(grad_hidden_ND)  # every rank has all hidden states, and a part of their gradient
-        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), None, None, None, None, None
+        of_weight_VD = None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype)
+        return grad_hidden_ND, of_weight_VD, None, None, None, None, None
 
 
 class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types

@@ -11,7 +11,7 @@ from agentgym.rollout.config import BranchWeights
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.credit import Credit
-from agentgym.trainer.reference import ReferenceModel
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.types import Group
 
 
@@ -24,7 +24,7 @@ class TitanLearner:
     """
 
     trainer: TrainerClient
-    reference: ReferenceModel | None
+    reference: ReferenceModel | BaseOfTrainer | None
     activity: Activity
     credit: Credit | None = None
     branch_weights: BranchWeights = "tokens"

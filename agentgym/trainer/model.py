@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.attention import PackedSDPA
 from agentgym.trainer.head import LogProbHead
+from agentgym.trainer.lora import SeparateQKV
 from agentgym.trainer.rope import rope_config
 from agentgym.trainer.setup import TrainerSetup
 
@@ -17,7 +19,7 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
 
     All families are its Qwen3, whose rotary pairs lie as in Hugging Face's weights; what a family lacks is left out.
     """
-    dim, tied = architecture.dim, architecture.tied
+    dim, tied, fused = architecture.dim, architecture.tied, not setup.trainer.lora.rank
     norm = titan.qwen3._qwen3_norm
     embedding_init = titan.qwen3._EMBEDDING_SKIP_INIT if tied else titan.qwen3._EMBEDDING_INIT
     layers = titan.qwen3._build_qwen3_layers(
@@ -27,7 +29,7 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
         n_kv_heads=architecture.num_kv_heads,
         head_dim=architecture.head_dim,
         hidden_dim=architecture.ffn_dim,
-        fuse_qkv=True,
+        fuse_qkv=fused,
         attn_backend="flex",
         rope=rope_config(architecture, setup.trainer.seq_len),
     )
@@ -56,11 +58,18 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
             attention.inner_attention = PackedSDPA.Config()
         if not architecture.qk_norm:
             attention.qk_norm = None
-        attention.qkv_linear.wqkv.bias = architecture.qkv_bias
+        if not fused:
+            attention.qkv_linear = _separate(attention.qkv_linear)
+        for name in ("wqkv",) if fused else ("wq", "wkv", "wv"):
+            getattr(attention.qkv_linear, name).bias = architecture.qkv_bias
         for part in (layer.attention_norm, layer.ffn_norm, attention.qk_norm):
             if part is not None:
                 part.eps = architecture.norm_eps
     return config
+
+
+def _separate(qkv: Any) -> Any:
+    return SeparateQKV.Config(head_dim=qkv.head_dim, wq=qkv.wq, wkv=qkv.wkv, wv=replace(qkv.wkv))
 
 
 class HuggingFaceNames(titan.Qwen3StateDictAdapter):  # type: ignore[misc]  # torchtitan has no types

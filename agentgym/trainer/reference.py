@@ -7,12 +7,13 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentgym.actors.runtime import Runtime
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
+from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -42,7 +43,8 @@ class ReferenceModel(TrainerClient):
         self._mix = setup.trainer.reference_mix
         # Below the run's folder, which all hosts see. Two: a process needs the one that it was started from.
         self._kept = [Path(setup.folder).absolute() / f"{name}-{number}" for number in range(2)]
-        setup = replace(setup, folder=self._scratch.name, critic=False)
+        trainer = replace(setup.trainer, lora=LoraConfig())
+        setup = replace(setup, trainer=trainer, folder=self._scratch.name, critic=False)
         restarts = setup.trainer.max_restarts
         super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name, max_restarts=restarts)
 
@@ -95,3 +97,17 @@ class ReferenceModel(TrainerClient):
         for folder in self._kept:
             for path in (folder, folder.with_name(f"{folder.name}.partial")):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseOfTrainer:
+    """The reference of a policy with adapters: its trainer without them. It has no processes of its own."""
+
+    trainer: TrainerClient
+
+    async def follow(self, step: int) -> None:
+        """It stays what it is; see `Recipe.needs_reference_model`."""
+
+    async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
+        return await self.trainer.call(TitanTrainer.base_logprobs, samples)

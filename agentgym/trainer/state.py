@@ -15,6 +15,7 @@ from agentgym.models.architecture import Architecture
 from agentgym.runs.files import publish
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import read_manifest, write_manifest
+from agentgym.trainer.lora import is_adapter
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import RateSchedule
 
@@ -49,7 +50,7 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
             load(state, checkpoint_id=folder, no_dist=not ranks.sharded)
         except Exception as error:  # the reader raises errors of many kinds
             raise UserError(f"the checkpoint {folder} could not be loaded: {error}") from error
-        built.model.load_state_dict(state["model"])
+        built.model.load_state_dict(state["model"], strict=not any(map(is_adapter, state["model"])))
         built.optimizers.load_state_dict(state["optimizer"])
         if saved := RateSchedule.read(Path(folder)):
             built.rate.schedule = built.rate.schedule.taking_over(saved, step)
@@ -60,13 +61,18 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
 
 def _state(built: TrainedModel, step: int) -> dict[str, Any]:
     return {
-        "model": built.model.state_dict(),
+        "model": _trained(built.model.state_dict()),
         "optimizer": _optimizer_state(built),
         "schedule": built.schedule.state_dict(),
         "step": step,
         "random": torch.get_rng_state(),
         **({} if built.critic is None else {"critic": built.critic.state_dict()}),
     }
+
+
+def _trained(weights: dict[str, Any]) -> dict[str, Any]:
+    """What training changes: all, or the adapters."""
+    return {name: weight for name, weight in weights.items() if is_adapter(name)} or weights
 
 
 def _restore_rate(built: TrainedModel, state: dict[str, Any]) -> None:

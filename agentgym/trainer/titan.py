@@ -30,6 +30,7 @@ except ImportError:
     _stood_in = {"triton": MagicMock(), "triton.language": MagicMock()}
     sys.modules.update(_stood_in)
 try:
+    from torchtitan.components.lora import LoRAConverter as LoRAConverter
     from torchtitan.components.optimizer import LRSchedulersContainer as LRSchedulersContainer
     from torchtitan.components.optimizer import default_adamw as default_adamw
     from torchtitan.config import CompileConfig as CompileConfig
@@ -45,6 +46,7 @@ try:
     from torchtitan.models.common import Embedding as Embedding
     from torchtitan.models.common import Linear as Linear
     from torchtitan.models.common.attention import FlexAttention
+    from torchtitan.models.common.attention import QKVLinear as QKVLinear
     from torchtitan.models.qwen3.model import Qwen3Model as Qwen3Model
     from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter as Qwen3StateDictAdapter
     from torchtitan.protocols.module import Module as Module

@@ -114,6 +114,17 @@ def test_a_small_pretrained_model_gets_shorter_episodes_than_its_context(
     assert (on_gpu["trainer.seq_len"], on_cpu["trainer.seq_len"]) == (2048, 1024)
 
 
+@pytest.mark.parametrize("path", ["builtin:tiny", ""])
+def test_adapters_learn_ten_times_as_fast(tmp_path: Path, path: str) -> None:
+    path = path or model(tmp_path, num_hidden_layers=1000)
+    full, off, lora = (
+        model_defaults(path, CPU | {"trainer.lora": {"rank": rank}} if rank is not None else CPU)["optimizer.lr"]
+        for rank in (None, 0, 16)
+    )
+    assert full == off and lora.value == pytest.approx(10 * float(str(full.value)))
+    assert "10 times" in lora.source
+
+
 def test_an_architecture_that_is_not_trained_has_lengths_but_no_learning_rate(tmp_path: Path) -> None:
     found = values(model(tmp_path, model_type="gpt2"), CPU)
     assert found["generator.max_model_len"] == 1024 and "optimizer.lr" not in found

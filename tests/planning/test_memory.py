@@ -6,8 +6,8 @@ import pytest
 
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
-from agentgym.planning.memory import trainer_parts
-from agentgym.trainer.config import TrainerConfig
+from agentgym.planning.memory import reference_parts, trainer_parts
+from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 MEASURED = [  # Qwen3-1.7B on H200s: GPUs, activation checkpointing, rows of 8192 on each, compiled, GiB a GPU
     (1, "none", 4, True, 98),
@@ -46,3 +46,19 @@ def test_tensor_parallel_ranks_split_all_and_a_small_step_fills_no_microbatch() 
     assert one["weights"] == pytest.approx(8.03e9 * 4 / 2**30, rel=0.01)
     small = trainer_parts(model, alone, on_gpu=True, batch_tokens=1024)
     assert small["activations"] == pytest.approx(one["activations"] / 16)
+
+
+def test_adapters_alone_have_gradients_and_moments_and_what_is_frozen_takes_two_bytes() -> None:
+    model = architecture_of(RELEASED["meta-llama/Llama-3.1-8B"], "Llama-3.1-8B")
+    settings = {"seq_len": 4096, "dtype": "bfloat16", "activation_checkpoint": "selective"}
+    lora = TrainerConfig(**settings, lora=LoraConfig(rank=16))  # type: ignore[arg-type]
+    parts = trainer_parts(model, lora, on_gpu=True, batch_tokens=1 << 30)
+    adapters = 41_943_040  # what PEFT counts for rank 16 on all seven matrices
+    assert parts["weights"] == pytest.approx((2 * 8.03e9 + 4 * adapters) / 2**30, rel=0.01)
+    assert parts["gradients"] == pytest.approx(4 * adapters / 2**30)
+    assert parts["optimizer"] == pytest.approx(8 * adapters / 2**30)
+    full = TrainerConfig(**settings)  # type: ignore[arg-type]
+    given = {"on_gpu": True, "batch_tokens": 1 << 30}
+    assert reference_parts(model, lora, **given) == reference_parts(
+        model, full, **given
+    )  # one that follows has no adapters

@@ -1,0 +1,118 @@
+"""LoRA: adapters in torchtitan's configuration of a model, merged into its weights, and as PEFT names them.
+
+Axes: O outputs and I inputs of a matrix, R rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from agentgym.trainer import titan
+from agentgym.trainer.config import DType, LoraConfig
+
+TITAN_NAMES = {
+    "q_proj": "wq",
+    "k_proj": "wkv",
+    "v_proj": "wv",
+    "o_proj": "wo",
+    "gate_proj": "w1",
+    "up_proj": "w3",
+    "down_proj": "w2",
+}
+"""Of the matrices' configurations. That of keys is called wkv; see `SeparateQKV`."""
+A, B = "lora_a.weight", "lora_b.weight"
+
+
+class SeparateQKV(titan.QKVLinear):  # type: ignore[misc]  # torchtitan has no types
+    """Queries, keys and values each with an adapter of its own: torchtitan has one configuration for the latter two."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(titan.QKVLinear.Config):  # type: ignore[misc]
+        """wkv: of the keys."""
+
+        wv: Any
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.wv = config.wv.build()
+
+
+def is_adapter(name: str) -> bool:
+    return name.endswith((A, B))
+
+
+def with_adapters(config: Any, lora: LoraConfig) -> Any:
+    """torchtitan's configuration of the model, changed: adapters at the targets, all else frozen."""
+    targets = [TITAN_NAMES[name] for name in lora.targets]
+    settings = titan.LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=targets)
+    return titan.LoRAConverter(settings).convert(config)
+
+
+def store_frozen_as(model: nn.Module, dtype: DType) -> None:
+    """Give the frozen weights the type that they are multiplied in. Before the model is sharded."""
+    for weight in model.parameters():
+        if not weight.requires_grad:
+            weight.data = weight.data.to(getattr(torch, dtype))
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The model is its base until the end."""
+    adapted = [module for module in model.modules() if hasattr(module, "_lora_scaling")]
+    scales = [module._lora_scaling for module in adapted]
+    try:
+        for module in adapted:
+            module._lora_scaling = 0.0  # type: ignore[assignment]
+        yield
+    finally:
+        for module, scale in zip(adapted, scales, strict=True):
+            module._lora_scaling = scale
+
+
+def merged(state: Mapping[str, Tensor], name: str, lora: LoraConfig) -> Tensor | None:
+    """W + scale * B A of the weight of this name, [O, I] in float32; None for one without an adapter. Collective."""
+    stem = name.removesuffix("weight")
+    if stem + A not in state:
+        return None
+    a_RI, b_OR = full(state[stem + A]), full(state[stem + B])
+    return torch.addmm(full(state[name]).detach().float(), b_OR, a_RI, alpha=lora.scale)
+
+
+def peft_weights(model: nn.Module, names: Any) -> dict[str, Tensor]:
+    """All adapters, whole, under PEFT's names. names: torchtitan's to Hugging Face's. Collective."""
+    state = model.state_dict()
+    found = {}
+    for hf_name, key in names.to_hf({key: key for key in state}).items():
+        stem, hf_stem = key.removesuffix("weight"), "base_model.model." + hf_name.removesuffix("weight")
+        if stem + A in state:
+            found[hf_stem + "lora_A.weight"] = full(state[stem + A])
+            found[hf_stem + "lora_B.weight"] = full(state[stem + B])
+    return found
+
+
+def peft_config(lora: LoraConfig, base: str) -> dict[str, object]:
+    """What adapter_config.json contains. base: the model that they belong to."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": [*lora.targets],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+
+
+def full(weight: Tensor) -> Tensor:
+    """Collective, where it is sharded."""
+    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach()
