@@ -38,7 +38,8 @@ def step_s(words: list[str], steps: int) -> float:
         [run] = Path(folder).iterdir()
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     times = [row["time"] for row in rows if row["step"] >= FIRST_STEPS and "train/loss" in row]
-    return statistics.median(after - before for before, after in itertools.pairwise(times))
+    middle: float = statistics.median(after - before for before, after in itertools.pairwise(times))
+    return middle
 
 
 def main() -> None:

@@ -77,7 +77,8 @@ def chosen_policy(arguments: argparse.Namespace) -> Path:
         raise SystemExit(f"{arguments.runs_dir} has no measured warm start: run `pretrained.py warm` first")
     folder = min(measured, key=lambda folder: abs(measured[folder] - arguments.near))
     print(f"every arm starts from {folder.name}, which solves {measured[folder]:.3f}")
-    return sorted((folder / "checkpoints").glob("step-*"))[-1]
+    newest: Path = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    return newest
 
 
 def train(arguments: argparse.Namespace) -> None:
