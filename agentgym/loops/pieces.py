@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from agentgym.errors import UserError
-from agentgym.loops.rows import RowSource
+from agentgym.errors import UserError, nearest
+from agentgym.import_path import import_object
+from agentgym.loops.rows import RowSource, RowStream
+from agentgym.rl.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class Pieces:
     batch_size is loop.groups_per_step, max_policy_age loop.max_staleness, seed loop.seed.
     rows: data sets, read by a process of their own. row_settings: of `agentgym.loops.rows.RowStream`.
     reward_functions: `(prompt, response, target) -> float`, as `agentgym.loops.rewards.RewardActor` takes them, in
-    reward_replicas processes; reward_timeout_s is for one answer.
+    reward_replicas processes; reward_timeout_s is for one answer. Raises UserError for what is misspelled or not there.
     """
 
     replay_buffer: Mapping[str, Any] = field(default_factory=dict)
@@ -29,6 +31,13 @@ class Pieces:
     reward_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
+        _check_names("replay_buffer", self.replay_buffer, ReplayBuffer, without=())
+        _check_names("row_settings", self.row_settings, RowStream, without=("sources",))
+        if isinstance(self.reward_functions, str):
+            raise UserError(f"Pieces: reward_functions is {self.reward_functions!r}; give a list of them")
+        for function in self.reward_functions:
+            if isinstance(function, str):
+                import_object(function)  # raises UserError here, not in another process
         if self.row_settings and not self.rows:
             raise UserError("Pieces: row_settings without rows; give the data sets, as RowSource(path=...)")
         if self.reward_replicas < 1 or self.reward_timeout_s <= 0:
@@ -36,3 +45,10 @@ class Pieces:
                 f"Pieces: reward_replicas {self.reward_replicas} must be at least 1 and reward_timeout_s "
                 f"{self.reward_timeout_s:g} above 0"
             )
+
+
+def _check_names(what: str, settings: Mapping[str, Any], of: type, without: Sequence[str]) -> None:
+    known = [one.name for one in fields(of) if one.init and one.name not in without]
+    for name in settings:
+        if name not in known:
+            raise UserError(f"Pieces: {what} has no setting {name!r}.{nearest(name, known)}")
