@@ -49,6 +49,7 @@ SETTINGS = {
     "generator.replicas": 2,
     "generator.device": "cpu",
     "generator.probe_every_s": 1,
+    "generator.start_timeout_s": 60,
     "trainer.device": "cpu",
     "trainer.step_timeout_s": 40,
     "logging.sinks": "[]",
