@@ -242,7 +242,8 @@ class TitanEngine:
 
     def save(self, folder: str) -> None:
         """Write weights, optimizer, schedule, step and random state. Whole or not at all."""
-        save_checkpoint(folder, self._built, self._ranks, step=self.step, architecture=self._architecture)
+        lora = self._trainer.lora
+        save_checkpoint(folder, self._built, self._ranks, step=self.step, architecture=self._architecture, lora=lora)
 
     def load(self, folder: str) -> None:
         """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved."""
