@@ -61,7 +61,8 @@ async def sft(
     found = registry or PluginRegistry.discover(recipe.plugins.disabled)
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
     recipe = settle_places(recipe, read_architecture(model_path), reporter.note)
-    state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
+    lora = recipe.trainer.lora
+    state = resumed_state(folder, model_path, from_step, reporter.note, lora) if resume else RunState()
     lessons = load_lessons(folder) if resume else await collect(recipe, folder, model_path, found, reporter)
     job = SftJob(
         recipe=recipe,
