@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
@@ -22,10 +22,12 @@ from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import checkpoint_name
 from agentgym.jobs.engines import EngineRoom, Engines
 from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.loop_state import LoopState, find_saved, save_loop
 from agentgym.jobs.measure import measure
-from agentgym.jobs.metrics import rollout_metrics
+from agentgym.jobs.metrics import StepClock, group_counts, rollout_metrics
 from agentgym.jobs.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
 from agentgym.jobs.places import settle_places
+from agentgym.jobs.playing import DatasetCalls, EnvironmentCalls
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rewards import RewardService
 from agentgym.models.architecture import read_architecture
@@ -33,10 +35,10 @@ from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import TaskStream
+from agentgym.runs.checkpoints import drop_undone, prune
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
@@ -44,7 +46,18 @@ from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
-from agentgym.types import Completion, Episode, GenerateRequest, Group, Outcome, Sample, SamplingParams, Task, Turn
+from agentgym.types import (
+    Completion,
+    Episode,
+    GenerateRequest,
+    Group,
+    Json,
+    Outcome,
+    Sample,
+    SamplingParams,
+    Task,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,48 +107,6 @@ class GeneratorCalls:
 
     async def _version(self) -> int:
         return self._service.version
-
-
-class EnvironmentCalls:
-    """Plays the environment's tasks with the generators, and scores what was played."""
-
-    def __init__(self, gym: Gym, player: EpisodePlayer, recipe: Recipe) -> None:
-        self._player, self._recipe = player, recipe
-        self._monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
-        self.environment = gym.environment
-        self.play_episode = Call(self._play_episode)
-        self.play_group = Call(self._play_group)
-
-    async def _play_episode(self, task: Task, *, seed: int = 0, episode_id: str = "episode") -> Episode:
-        """Raises nothing for what breaks: the episode's outcome and error say it."""
-        episode = await self._player.play(task, episode_id=episode_id, seed=seed)
-        self._monitor.add(episode)
-        return episode
-
-    async def _play_group(self, task: Task, group_id: int, *, size: int | None = None) -> Group:
-        """`size` episodes of one task, with their advantages; by default loop.group_size of them.
-
-        Raises InfraError when too large a share of the last episodes was lost to broken infrastructure.
-        """
-        loop = self._recipe.loop
-        group = await play_group(
-            self._player, task, group_id=group_id, size=size or loop.group_size, run_seed=loop.seed
-        )
-        for episode in group.episodes:
-            self._monitor.add(episode)
-        assign_advantages(group, self._recipe.advantage)
-        return group
-
-
-class DatasetCalls:
-    """The training tasks, endless. observe: tells a sampler that learns which tasks have signal."""
-
-    def __init__(self, stream: TaskStream) -> None:
-        self.stream = stream
-        self.sample = Call(stream.draw)
-
-    def observe(self, group: Group) -> None:
-        self.stream.observe(group)
 
 
 class RewardCalls:
@@ -208,6 +179,7 @@ class Services:
     recipe: Recipe
     folder: RunFolder
     reporter: Reporter
+    model_path: Path
     gym: Gym
     engines: Engines
     dataset: DatasetCalls
@@ -218,20 +190,29 @@ class Services:
     reference: ReferenceCalls | None
     replay_buffer: BufferCalls
     rows: RowCalls | None
+    _clock: StepClock = field(init=False)
+    _loaded: int = -1  # the step that the loop went on from
+
+    def __post_init__(self) -> None:
+        self._clock = StepClock(self.gym.activity)
 
     @classmethod
-    def of(
-        cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, folder: RunFolder, reporter: Reporter
-    ) -> Services:
-        stream = recipe.task_sampler.stream(gym.environment, recipe.loop.seed, 0, in_flight=recipe.loop.num_slots)
+    def of(cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, room: EngineRoom) -> Services:
+        slots, sampler = recipe.loop.num_slots, recipe.task_sampler
+
+        def stream(start: int, state: Json) -> TaskStream:
+            return sampler.stream(gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
+
+        dataset = DatasetCalls(stream, in_flight=slots)
         return cls(
             recipe=recipe,
-            folder=folder,
-            reporter=reporter,
+            folder=room.folder,
+            reporter=room.reporter,
+            model_path=room.model_path,
             gym=gym,
             engines=engines,
-            dataset=DatasetCalls(stream),
-            environment=EnvironmentCalls(gym, engines.player, recipe),
+            dataset=dataset,
+            environment=EnvironmentCalls(gym, engines.player, recipe, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
             trainer=TrainerCalls(engines.learner, engines.trainer, recipe),
@@ -256,29 +237,90 @@ class Services:
         assign_advantages(group, self.recipe.advantage)
         return group
 
-    def record(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
-        """Into the run's folder, and shown: metrics, and the episodes that were trained."""
-        episodes = [episode for group in groups for episode in group.episodes]
-        found = {**rollout_metrics(episodes), **metrics}
+    def record(
+        self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], skipped: Sequence[Group] = ()
+    ) -> None:
+        """Into the run's folder, and shown: metrics, and the episodes that were trained, or skipped by this step.
+
+        Times are since the last call, the first since the services started; see StepClock.
+        """
+        played = [episode for group in [*groups, *skipped] for episode in group.episodes]
+        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics()}
+        found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
         if self.recipe.logging.save_episodes:
-            self.folder.save_groups(step, list(groups))
+            self.folder.save_groups(step, groups, skipped)
         self.reporter.step(step, self.recipe.loop.steps, found)
 
     async def evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
-        """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder."""
+        """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder.
+
+        Up to the step that `load` went on from it is what the folder has. Raises UserError where that is nothing.
+        """
+        known = read_record(self.folder, step).get("result") if step <= self._loaded else None
+        if isinstance(known, Mapping):
+            return EvalResult.from_mapping(known)
+        if step < self._loaded:
+            raise UserError(f"{self.folder.path} has no measure of the weights after step {step}, which are gone")
         engines, name = self.engines, checkpoint_name(step)
         return await measure(
             self.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
-    async def save(self, step: int) -> Path:
-        """A checkpoint that `agentgym eval` reads, named by the loop's own step. Returns its folder."""
+    async def save(self, step: int, *, next_task: int | None = None) -> Path:
+        """A checkpoint that `load` goes on from and `agentgym eval` reads, named by the loop's own step.
+
+        It keeps the trainer, the position in the tasks, the replay buffer and the rows. next_task: the first task that
+        no step has taken, for a loop that samples ahead; by default all that were sampled are done. Returns its folder.
+        """
         target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
+        state = LoopState(
+            optimizer_steps=(await self.trainer.get_status()).step,
+            dataset=self.dataset.state_dict(next_task),
+            replay_buffer=await self.replay_buffer.state_dict(),
+            rows=None if self.rows is None else await self.rows.state_dict(),
+        )
         await trainer.call(TitanTrainer.save, str(target / "trainer"))
         await trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        reference = self.engines.reference
+        if isinstance(reference, ReferenceModel) and reference.moves:
+            await reference.call(TitanTrainer.export_hf, str(target / "reference"))
+        save_loop(target, state)
         trainer.saved(trainer.step, target / "trainer")  # by its count: a loop may leave steps out
+        prune(self.folder, self.recipe.loop.keep_checkpoints)
         return target
+
+    async def load(self, step: int | None = None) -> int:
+        """Go on where `save` was, before the first step: all that it kept, with its weights in the generators.
+
+        step: of the checkpoint; the newest whole one of the run's folder otherwise. What later steps left there is
+        removed. Returns the step, 0 for a run without checkpoints.
+        """
+        trainer, reference = self.engines.trainer, self.engines.reference
+        if made := (await self.trainer.get_status()).step:
+            raise UserError(f"services.load comes before the first step, and this loop has made {made}")
+        found = find_saved(self.folder, step, self.model_path, self.reporter.note)
+        if found is None:
+            drop_undone(self.folder, -1)
+            return 0
+        step, state = found
+        saved = self.folder.checkpoint_dir(step)
+        self.dataset.load_state_dict(state.dataset)
+        await self.replay_buffer.load_state_dict(state.replay_buffer)
+        if self.rows is not None and state.rows is not None:
+            await self.rows.load_state_dict(state.rows)
+        elif self.rows is not None or state.rows is not None:
+            raise UserError(f"only one of this loop and the checkpoint of step {step} has rows: give the same pieces")
+        trainer.journal.clear()  # of an earlier process
+        await trainer.resume(state.optimizer_steps, saved / "trainer", until=state.optimizer_steps)
+        if isinstance(reference, ReferenceModel) and reference.moves:
+            await reference.start_from(saved / "reference")
+        drop_undone(self.folder, step)
+        if step:  # version 0 is what they began with
+            await trainer.push_weights(step)
+            await self.engines.generator.update_weights(step)
+        self._loaded = step
+        return step
 
 
 @asynccontextmanager
@@ -310,4 +352,4 @@ async def opened(
         )
         engines = await room.start()
         started = await start_pieces(pieces, buffer, stack)
-        yield Services.of(engines, started, gym, recipe, folder, reporter)
+        yield Services.of(engines, started, gym, recipe, room)
