@@ -5,7 +5,6 @@ Each is called by its methods: `await services.trainer.train_step(groups)`. `Cal
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,13 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import settle_engine
-from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.calls import Call
 from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import checkpoint_name
 from agentgym.jobs.engines import EngineRoom, Engines
+from agentgym.jobs.generator_calls import GeneratorCalls, Said
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.loop_state import LoopState, find_saved, save_loop
 from agentgym.jobs.measure import measure
@@ -34,7 +32,6 @@ from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import TaskStream
 from agentgym.runs.checkpoints import drop_undone, prune
@@ -46,67 +43,7 @@ from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
-from agentgym.types import (
-    Completion,
-    Episode,
-    GenerateRequest,
-    Group,
-    Json,
-    Outcome,
-    Sample,
-    SamplingParams,
-    Task,
-    Turn,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What was sampled for one prompt. completion: its tokens, their log-probabilities, and the weights' versions."""
-
-    text: str
-    prompt_ids: tuple[int, ...]
-    completion: Completion
-
-
-class GeneratorCalls:
-    """The generators: all replicas at one version of the weights."""
-
-    def __init__(self, service: GeneratorService, renderer: ChatRenderer, recipe: Recipe) -> None:
-        self._service, self._renderer, self._recipe = service, renderer, recipe
-        self.generate = Call(self._generate)
-        self.update_weights = Call(service.update_weights)
-        self.get_version = Call(self._version)
-        self.get_metrics = Call(service.metrics)
-
-    @property
-    def config(self) -> GeneratorConfig:
-        return self._recipe.generator
-
-    async def _generate(
-        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
-    ) -> list[Said]:
-        """n completions of a prompt, which is a user's words or token ids.
-
-        sampling: by default as in the recipe; with a seed, completion i gets the seed + i.
-        """
-        rollout = self._recipe.rollout
-        ids = self._renderer.prompt([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else tuple(prompt)
-        how = sampling or SamplingParams(
-            max_tokens=rollout.max_turn_tokens,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-        )
-        each = [how if how.seed is None else replace(how, seed=how.seed + i) for i in range(n)]
-        return list(await asyncio.gather(*(self._say(ids, one) for one in each)))
-
-    async def _say(self, ids: tuple[int, ...], sampling: SamplingParams) -> Said:
-        completion = await self._service.generate(GenerateRequest(prompt_ids=ids, sampling=sampling))
-        return Said(text=self._renderer.text(completion.completion_ids), prompt_ids=ids, completion=completion)
-
-    async def _version(self) -> int:
-        return self._service.version
+from agentgym.types import Episode, Group, Json, Outcome, Sample, Task, Turn
 
 
 class RewardCalls:

@@ -146,7 +146,7 @@ def test_the_other_loops_of_apps_train_and_measure(module: str, name: str, lab, 
 @pytest.mark.hostile
 async def test_every_service_answers_under_each_of_its_names_and_what_the_loop_raises_ends_them(lab, tmp_path) -> None:
     given = [word.removeprefix("--") for word in SETTINGS]
-    recipe = lab.recipe(*given, "loss.kl_coef=0.1", f"logging.runs_dir={tmp_path}")
+    recipe = lab.recipe(*given, "loss.kl_coef=0.1", "generator.replicas=2", f"logging.runs_dir={tmp_path}")
     with pytest.raises(RuntimeError, match="mine"):
         async with agentgym.services(recipe, name="all") as services:
             task = await services.dataset.sample()
@@ -156,6 +156,10 @@ async def test_every_service_answers_under_each_of_its_names_and_what_the_loop_r
             [said] = await services.generator.generate.route("1 + 1 =")
             assert said.text == services.gym.renderer.text(said.completion.completion_ids)
             assert len(await services.generator.generate("1 + 1 =", n=2)) == 2
+            everywhere = await services.generator.generate.fanout("1 + 1 =", n=2)
+            assert [len(answers) for answers in everywhere] == [2, 2]  # two answers of each of two replicas
+            async with services.generator.session() as session:
+                assert len(await session.generate("1 + 1 =")) == 1 and len(await session.generate("2 + 2 =", n=2)) == 2
             assert await services.generator.get_version.fanout() == [0]
             assert services.reference is not None and (await services.trainer.get_status()).step == 0
             raise RuntimeError("mine")
