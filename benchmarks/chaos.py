@@ -49,6 +49,7 @@ SETTINGS = {
     "generator.replicas": 2,
     "generator.device": "cpu",
     "generator.probe_every_s": 1,
+    "generator.start_timeout_s": 60,
     "trainer.device": "cpu",
     "trainer.step_timeout_s": 40,
     "logging.sinks": "[]",
@@ -260,7 +261,7 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
             code = resumed.finish()
         result.seconds = time.monotonic() - began
         result.faults += judge(path, code, steps)
-        if result.faults:
+        if result.faults or result.resumes > 1:
             sys.stderr.write(f"{result.row()}\n" + "".join(tail(log)))
     if result.is_good:
         shutil.rmtree(folder, ignore_errors=True)

@@ -154,6 +154,7 @@ def main() -> None:
         model = str(resolve_model(str(arguments.folder), Path(folder), random_weights=random_weights))
         config = GeneratorConfig(
             engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization),
+            replicas=1,
             max_batch=arguments.requests,
             max_model_len=arguments.prompt + arguments.tokens,
             dtype="bfloat16" if arguments.device == "cuda" else "float32",

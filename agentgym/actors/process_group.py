@@ -103,7 +103,7 @@ class ProcessGroup(Generic[A]):
     async def start(self, *, timeout_s: float) -> None:
         """Start the processes, then wait for the actor's own `start` on each of them.
 
-        Raises what `start` raised, or ProcessDied, or InfraError where all hosts are lost.
+        Raises what `start` raised, or ProcessDied, NoAnswer after timeout_s, or InfraError where all hosts are lost.
         """
         options = self._options
         if self._on is not None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from agentgym.actors.endpoint import LifecycleActor
-from agentgym.actors.process_group import ProcessDied, ProcessGroup
+from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
@@ -54,13 +54,13 @@ class Replica(Generic[A]):
     async def supervise(self) -> None:
         """Keep the replica alive until cancelled, or until it dies while it is leaving. It can be called again then.
 
-        Raises what the first start raised, and InfraError when it died too often. A process that is killed in the
-        first start is started once more: where that is no accident, it comes again.
+        Raises what the first start raised, and InfraError when it died too often. A process that is killed or hangs
+        in the first start is started once more: where that is no accident, it comes again.
         """
         self._deaths_in_a_row = 0
         try:
             reason = await self._live_once(first=True)
-        except ProcessDied as error:
+        except (ProcessDied, NoAnswer) as error:
             self.respawns += 1
             await self._back_off(f"start failed: {error}")
             reason = await self._live_once(first=True)
@@ -80,6 +80,8 @@ class Replica(Generic[A]):
             try:
                 await self._start(group)
             except Exception as error:
+                if isinstance(error, NoAnswer):
+                    group.give_up(str(error))  # it is killed, and not asked to end
                 if first:
                     raise
                 return f"start failed: {type(error).__name__}: {error}"

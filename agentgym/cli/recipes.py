@@ -259,7 +259,9 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
     ]
     if recipe.needs_reference:
         own = "1 model" if recipe.needs_reference_model else "the trainer without its adapters"
-        lines.append(f"reference    {own}, the policy as it is at the start")
+        every, mix = recipe.trainer.reference_every, recipe.trainer.reference_mix
+        follows = f"moved {mix:g} of the way to the policy every {every} step(s)"
+        lines.append(f"reference    {own}, {follows if every else 'the policy as it is at the start'}")
     return lines
 
 

@@ -11,15 +11,18 @@ from agentgym.rl.loop import Position
 from agentgym.runs.checkpoints import drop_undone, load_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights
-from agentgym.trainer.checkpoint import check
+from agentgym.trainer.checkpoint import check, check_adapters
+from agentgym.trainer.config import LoraConfig
 from agentgym.weights.shared_memory import sweep
 
 
-def resumed_state(folder: RunFolder, model_path: Path, from_step: int | None, say: Callable[[str], None]) -> RunState:
+def resumed_state(
+    folder: RunFolder, model_path: Path, from_step: int | None, say: Callable[[str], None], lora: LoraConfig
+) -> RunState:
     """The run's state at the checkpoint that it continues from; newer ones that are not whole are skipped with a line.
 
     from_step: that checkpoint and no other. A run that ended before it saved anything begins again. Raises UserError
-    when no checkpoint is whole, or not that one.
+    when no checkpoint is whole, or not that one, or when it was saved with another trainer.lora.
     """
     sweep()  # what the run left in memory if it was killed
     if not folder.has_state and from_step is None:
@@ -40,6 +43,7 @@ def resumed_state(folder: RunFolder, model_path: Path, from_step: int | None, sa
             continue
         for problem in problems:
             say(problem)
+        check_adapters(str(folder.checkpoint_dir(step) / "trainer"), lora)
         return state
     raise UserError("\n".join([f"{folder.path} has no whole checkpoint to continue from", *problems]))
 

@@ -39,6 +39,7 @@ from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.checkpoint import check_adapters
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
@@ -242,6 +243,7 @@ class Services:
             return 0
         step, state = found
         saved = self.folder.checkpoint_dir(step)
+        check_adapters(str(saved / "trainer"), self.recipe.trainer.lora)
         self.dataset.load_state_dict(state.dataset)
         await self.replay_buffer.load_state_dict(state.replay_buffer)
         if self.rows is not None and state.rows is not None:

@@ -62,7 +62,7 @@ def resumed(
         registry=registry,
         model_path=model_path,
         dataset=DemonstrationCalls(load_lessons(folder), recipe.sft),
-        state=resumed_state(folder, model_path, from_step, reporter.note),
+        state=resumed_state(folder, model_path, from_step, reporter.note, recipe.trainer.lora),
     )
 
 

@@ -76,7 +76,8 @@ async def train(
     engine = settle_engine(recipe.generator, str(model_path), reporter.note)
     recipe = settle_places(settle_deterministic(replace(recipe, generator=engine)), architecture, reporter.note)
     teacher = find_teacher(recipe, model_path, folder.path)
-    state = resumed_state(folder, model_path, from_step, reporter.note) if resume else RunState()
+    lora = recipe.trainer.lora
+    state = resumed_state(folder, model_path, from_step, reporter.note, lora) if resume else RunState()
     if state.position is not None and state.position.step >= recipe.loop.steps:
         return await measure_end(recipe, folder, reporter, state, registry)
     journal, begin = Journal(folder.path / "journal"), None

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentgym.errors import UserError
 from agentgym.models.architecture import TIED_HEAD, Architecture, read_architecture
 from agentgym.models.safetensors import read_shapes
+from agentgym.trainer.config import LoraConfig
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -18,17 +19,19 @@ CHECKED_BYTES = 1 << 30  # of each file; all of it up to a size that takes about
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """files: name to (size in bytes, CRC-32 of its first GiB)."""
+    """files: name to (size in bytes, CRC-32 of its first GiB). lora: None in one of an older version."""
 
     step: int
     architecture: dict[str, object]
+    lora: dict[str, object] | None
     files: dict[str, tuple[int, int]]
 
 
-def write_manifest(folder: Path, *, step: int, architecture: Architecture) -> None:
+def write_manifest(folder: Path, *, step: int, architecture: Architecture, lora: LoraConfig) -> None:
     """Describe every file in the folder; written last, so that a folder without one is an unfinished save."""
     files = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
-    content = {"format": FORMAT, "step": step, "architecture": asdict(architecture), "files": files}
+    content = {"format": FORMAT, "step": step, "architecture": asdict(architecture), "lora": _plain(lora)}
+    content["files"] = files
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -42,6 +45,7 @@ def read_manifest(folder: str) -> Manifest:
         return Manifest(
             step=int(content["step"]),
             architecture=dict(content["architecture"]),
+            lora=content.get("lora"),
             files={name: (size, crc) for name, (size, crc) in content["files"].items()},
         )
     except FileNotFoundError:
@@ -80,6 +84,21 @@ def check(folder: str, model_path: str, *, step: int | None = None) -> None:
             f"the checkpoint {folder} is of another model than {model_path}: {'; '.join(differing)}. "
             "Resume with the model that the run was started with."
         )
+
+
+def check_adapters(folder: str, lora: LoraConfig) -> None:
+    """Raises UserError where the adapters of a whole checkpoint could not be loaded, or would be another policy."""
+    saved, wanted = read_manifest(folder).lora, _plain(lora)
+    if saved not in (None, wanted):
+        raise UserError(
+            f"{folder} was saved with trainer.lora {saved}; with {wanted} its weights would be another policy. "
+            "Resume with the trainer.lora that the run was started with."
+        )
+
+
+def _plain(lora: LoraConfig) -> dict[str, object]:
+    """As JSON has it. Without adapters the other settings count for nothing."""
+    return {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)} if lora.rank else {"rank": 0}
 
 
 def check_model(folder: str) -> None:

@@ -58,11 +58,17 @@ class TrainerClient:
         """From each loss that was noticed to the return, in all."""
 
     async def start(self) -> None:
-        """Start the processes and build the engine. Raises UserError for a model that can't be trained."""
+        """Start the processes and build the engine. Raises UserError for a model that can't be trained.
+
+        A start that hangs is made once more, and not as often as others: it may be one that takes too long.
+        """
         try:
             await self._launch()
         except ProcessDied as error:
             await self._restart(error)
+        except NoAnswer as error:
+            limit = f"a first start that hangs is made twice; raise trainer.step_timeout_s ({self._timeout_s:g} s) "
+            await self._restart(error, most=1, limit=f"{limit}if it takes longer")
 
     async def call(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
         """Call an endpoint on every process; the answer of rank 0, whose metrics are of the whole batch."""
@@ -112,15 +118,20 @@ class TrainerClient:
     async def _ask(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
         return await self._started().call(method, *args, timeout_s=self._timeout_s)
 
-    async def _restart(self, error: Exception) -> None:
-        """Replace the processes, again if the new ones are lost. Raises the error when that is not allowed any more."""
+    async def _restart(self, error: Exception, *, most: int | None = None, limit: str = "") -> None:
+        """Replace the processes, again if the new ones are lost. Raises the error when that is not allowed any more.
+
+        most: restarts in a row, where that is fewer than trainer.max_restarts. limit: what says so.
+        """
+        most = self._max_restarts if most is None else min(most, self._max_restarts)
+        limit = limit or f"trainer.max_restarts is {most}"
         began_s = time.monotonic()
         while True:
-            if self._in_a_row >= self._max_restarts:
-                raise self._lost(error) from error
+            if self._in_a_row >= most:
+                raise self._lost(error, limit) from error
             self._in_a_row += 1
             self.restarts += 1
-            allowed = f"restart {self._in_a_row} of at most {self._max_restarts} without a new step"
+            allowed = f"restart {self._in_a_row} of at most {most} without a new step"
             log.warning("the %s is lost and starts again (%s): %s", self._name, allowed, error)
             try:
                 await self._launch()
@@ -136,12 +147,12 @@ class TrainerClient:
         """Where it goes on, for the line that reports it."""
         return ""
 
-    def _lost(self, error: Exception) -> Exception:
+    def _lost(self, error: Exception, limit: str) -> Exception:
         if not self._max_restarts:
             return error
         return InfraError(
             f"the {self._name} was lost {self._in_a_row + 1} times without a new step in between, and is not started "
-            f"again (trainer.max_restarts is {self._max_restarts}). The last time: {error}"
+            f"again ({limit}). The last time: {error}"
         )
 
     async def _launch(self) -> None:
@@ -152,7 +163,9 @@ class TrainerClient:
         try:
             await self._group.start(timeout_s=self._timeout_s)
             await self._ask(TitanTrainer.setup)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, NoAnswer):
+                self._group.give_up(str(error))
             await self._stop()
             raise
 

@@ -15,12 +15,15 @@ from agentgym.models.architecture import Architecture
 from agentgym.runs.files import publish
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import read_manifest, write_manifest
+from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.lora import is_adapter
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import RateSchedule
 
 
-def save_checkpoint(folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture) -> None:
+def save_checkpoint(
+    folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture, lora: LoraConfig
+) -> None:
     """Write to FOLDER.partial and rename at the end. Collective; the folder must be shared by all ranks."""
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")
@@ -33,7 +36,7 @@ def save_checkpoint(folder: str, built: TrainedModel, ranks: Ranks, *, step: int
     ranks.barrier()
     if ranks.rank == 0:
         built.rate.schedule.save(partial)
-        write_manifest(partial, step=step, architecture=architecture)
+        write_manifest(partial, step=step, architecture=architecture, lora=lora)
         publish(partial, target)
     ranks.barrier()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.cli.recipes import check_names, plan
-from agentgym.config import describe, to_mapping
+from agentgym.config import apply_overrides, describe, to_mapping
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
@@ -112,3 +112,13 @@ def test_fields_that_moved_are_named_with_their_new_place_also_on_resume(cli) ->
         assert "grpo is now loss" in end.err and "grpo.correction is now loss.name" in end.err
         assert "loop.force_staleness is now benchmarks/arm.py --lag" in end.err
         assert "grpo.advantage" not in end.err and "generator" not in end.err
+
+
+def test_the_plan_says_whether_the_reference_stays_or_follows() -> None:
+    def lines(*overrides: str) -> str:
+        return "\n".join(plan(finish_recipe(apply_overrides({}, ["env.name=math", "loss.kl_coef=0.1", *overrides]))[0]))
+
+    assert "1 model, the policy as it is at the start" in lines()
+    assert "1 model, moved 0.5 of the way to the policy every 3 step" in lines(
+        "trainer.reference_every=3", "trainer.reference_mix=0.5"
+    )

@@ -26,6 +26,7 @@ from agentgym.rollout.tasks import Shuffled, TaskSampler
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.checkpoint import write_manifest
+from agentgym.trainer.config import LoraConfig
 from agentgym.types import Group, Task
 
 SLOTS = 2
@@ -69,7 +70,8 @@ class FakeTrainer:
         folder = Path(args[0])
         folder.mkdir(parents=True)
         if method is TitanTrainer.save:
-            write_manifest(folder, step=self.steps, architecture=read_architecture(policy_path()))
+            architecture = read_architecture(policy_path())
+            write_manifest(folder, step=self.steps, architecture=architecture, lora=LoraConfig())
         return None
 
     async def resume(self, step: int, checkpoint: Path, *, until: int) -> None:

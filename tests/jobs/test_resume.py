@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,10 @@ from agentgym.rl.loop import Position
 from agentgym.runs.checkpoints import save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.checkpoint import write_manifest
+from agentgym.trainer.config import LoraConfig
 
 WHOLE = (0, 20, 40)
+LORA = LoraConfig(rank=4, alpha=8.0)
 
 
 def save(folder: RunFolder, step: int) -> Path:
@@ -28,7 +31,7 @@ def save(folder: RunFolder, step: int) -> Path:
     place = folder.checkpoint_dir(step)
     (place / "trainer").mkdir(parents=True)
     (place / "trainer" / "0.distcp").write_bytes(b"w" * 100)
-    write_manifest(place / "trainer", step=step, architecture=read_architecture(policy_path()))
+    write_manifest(place / "trainer", step=step, architecture=read_architecture(policy_path()), lora=LORA)
     (place / "hf").mkdir()
     save_position(folder, step, asdict(Position(step=step, next_group=step * 3)))
     return place
@@ -43,9 +46,11 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
         yield made
 
 
-def resume(folder: RunFolder, from_step: int | None = None) -> tuple[Position | None, list[str]]:
+def resume(
+    folder: RunFolder, from_step: int | None = None, lora: LoraConfig = LORA
+) -> tuple[Position | None, list[str]]:
     lines: list[str] = []
-    state = resumed_state(folder, policy_path(), from_step, lines.append)
+    state = resumed_state(folder, policy_path(), from_step, lines.append, lora)
     return state.position, lines
 
 
@@ -131,7 +136,7 @@ def test_a_step_that_is_asked_for_is_taken_and_a_missing_one_names_the_nearest(f
 
 def test_the_state_forgets_a_step_that_was_undone(folder: RunFolder) -> None:
     """Else it would lend its position to a later save of that step which was not finished."""
-    state = resumed_state(folder, policy_path(), 20, print)
+    state = resumed_state(folder, policy_path(), 20, print, LORA)
     undo_later_steps(folder, state)
     assert folder.checkpoint_steps(unfinished=True) == [0, 20]
     assert RunState.from_mapping(folder.load_state()) == state
@@ -146,6 +151,14 @@ def test_no_whole_checkpoint_at_all_is_the_end_with_every_reason(folder: RunFold
         resume(folder)
 
 
+@pytest.mark.parametrize("change", [{"alpha": 16.0}, {"rank": 8}, {"rank": 0}, {"targets": ("q_proj",)}])
+def test_adapters_that_would_be_another_policy_are_refused(folder: RunFolder, change: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"saved with trainer\.lora .*'alpha': 8\.0.*Resume with"):
+        resume(folder, lora=replace(LORA, **change))
+    reordered = replace(LORA, targets=LORA.targets[::-1])
+    assert resume(folder, lora=reordered)[0] is not None
+
+
 def test_a_run_of_an_older_version_has_its_position_in_the_state_alone(folder: RunFolder) -> None:
     for step in WHOLE:
         no_position(folder.checkpoint_dir(step))
@@ -156,8 +169,8 @@ def test_a_run_that_ended_before_it_saved_anything_begins_again(tmp_path: Path) 
     with RunFolder.create(tmp_path, "young") as young:
         (young.checkpoint_dir(0) / "trainer.partial").mkdir(parents=True)
         said: list[str] = []
-        state = resumed_state(young, policy_path(), None, said.append)
+        state = resumed_state(young, policy_path(), None, said.append, LORA)
         assert (state, said) == (RunState(), ["it ended before it had saved anything, so it begins again"])
         assert list((young.path / "checkpoints").iterdir()) == []
         with pytest.raises(UserError, match="before it saved anything"):
-            resumed_state(young, policy_path(), 20, said.append)
+            resumed_state(young, policy_path(), 20, said.append, LORA)

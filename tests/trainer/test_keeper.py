@@ -165,6 +165,19 @@ async def test_one_that_is_always_lost_at_a_step_ends_the_run(model_path: str, t
         await trainer.train_step(draw_samples(3))
 
 
+async def test_a_first_start_that_hangs_is_made_twice_and_not_as_often_as_others(
+    model_path: str, tmp_path: Path
+) -> None:
+    trainer = InThisProcess(model_path, tmp_path, {("launch", 1, "before"): NoAnswer})
+    await trainer.start()
+    assert (trainer.counts["launch"], trainer.restarts) == (2, 1)
+    await trainer.here.close()
+    trainer = InThisProcess(model_path, tmp_path, {("launch", n, "before"): NoAnswer for n in (1, 2, 3)})
+    with pytest.raises(InfraError, match=r"lost 2 times(?s:.)*raise trainer.step_timeout_s \(600 s\)(?s:.)*planned"):
+        await trainer.start()
+    assert trainer.counts["launch"] == 2
+
+
 async def test_without_restarts_a_death_is_what_the_call_raises(model_path: str, tmp_path: Path) -> None:
     trainer = InThisProcess(model_path, tmp_path, {("train_step", 1, "before"): ProcessDied}, max_restarts=0)
     await trainer.start()
