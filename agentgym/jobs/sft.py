@@ -55,6 +55,7 @@ def resumed(
     """With the conversations that the folder holds, at one of its checkpoints."""
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
     recipe = settle_places(recipe, read_architecture(model_path), reporter.note)
+    state = resumed_state(folder, model_path, from_step, reporter.note, recipe.trainer.lora)
     return SftServices(
         recipe=recipe,
         folder=folder,
@@ -62,7 +63,7 @@ def resumed(
         registry=registry,
         model_path=model_path,
         dataset=DemonstrationCalls(load_lessons(folder), recipe.sft),
-        state=resumed_state(folder, model_path, from_step, reporter.note, recipe.trainer.lora),
+        state=state,
     )
 
 
