@@ -93,7 +93,7 @@ async def _services(
     with (
         contextlib.closing(reporter),
         _folder(recipe, name, resume) as (folder, before),
-        recorded(recipe, {}, folder, before),
+        recorded(recipe, folder.load_sources() if before else {}, folder, before),
     ):
         for line in [*plan(recipe), f"folder       {folder.path}"]:
             reporter.note(line)

@@ -66,6 +66,8 @@ async def train(services: Services, done: int) -> int:
             groups, skipped = await collect(step)
             if not groups:
                 print(f"after step {done}: every group earns the same in all of its episodes, nothing is left to learn")
+                if done not in services.folder.checkpoint_steps():
+                    await services.save(done, next_task=skipped[-1].group_id + 1)
                 break
             staleness = max(step - 1 - oldest_version(group) for group in groups)
             metrics = await services.trainer.train_step(groups)
