@@ -59,13 +59,13 @@ VARIANTS: dict[str, dict[str, object]] = {  # what a victim or a fault needs
     "weights": {"weights.store": "torchstore"},
     "network": {"trainer.procs": 2},
 }
-KINDS = {  # phase -> the call that it is
+KINDS = {  # phase -> the call that it is, in the order of a run: faults `--together` come one after another
     "startup": "start",
     "sampling": "generate",
     "update": "train",
     "publish": "publish",
-    "save": "save",
     "evaluation": "evaluate",
+    "save": "save",
     "shutdown": "stop",
 }
 MOMENTS = {
