@@ -76,7 +76,7 @@ MOMENTS = {
     "evaluate": 3,
 }  # calls of a kind, from which one is drawn
 DELAY_S = 5.0
-DISK_MIB = 48
+DISK_MIB = 96  # a checkpoint has 15, and a resume saves one more
 PATIENCE_S = 240.0  # for a run to end
 MAX_RESUMES = 3
 

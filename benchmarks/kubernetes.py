@@ -161,6 +161,10 @@ class Drill:
 
     def outcome(self, name: str, kind: str, reason: str, text: str) -> None:
         def seen() -> Any:
+            for pod in self.get("pods", "-l", f"job-name={name}")["items"]:
+                if "deletionTimestamp" in pod["metadata"]:  # a kubelet says when its containers have ended
+                    gone = ("--grace-period=0", "--force", "--ignore-not-found")
+                    self.kubectl("delete", "pod", pod["metadata"]["name"], *gone)
             return {one["type"]: one for one in self.status(name).get("conditions", []) if one["status"] == "True"}
 
         until(lambda: kind in seen(), f"{name} is {kind}")
