@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import get_args
 
 from agentgym.errors import UserError
 from agentgym.generators.select import VllmEngineConfig
@@ -13,6 +14,7 @@ from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Placement, Wanted, place, settled, uses_gpu
+from agentgym.trainer.config import Recompute
 
 Changes = dict[str, object]
 """Fields of the recipe, by dotted key."""
@@ -65,7 +67,7 @@ def _candidates(wanted: Wanted, machine: Machine) -> Iterator[Changes]:
     count = len(machine.gpus)
     options: dict[str, list[object]] = {}
     if trainer is not None:
-        order = ("none", "selective", "full")
+        order = get_args(Recompute)
         options["trainer.activation_checkpoint"] = list(order[order.index(trainer.activation_checkpoint) :])
         rows = trainer.rows_per_microbatch
         fewer: list[object] = [*sorted({rows, max(1, rows // 2), 1}, reverse=True)]

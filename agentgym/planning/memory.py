@@ -27,18 +27,19 @@ HEAD_CHUNKS = 3  # of logits that the head has at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTokens:
-    """Numbers that are kept of one token in one layer until its backward pass. all: without recomputation."""
+    """Numbers that are kept of one token in one layer until its backward pass, by what is computed again."""
 
-    all: int
+    none: int
+    elementwise: int
     selective: int
     full: int
 
     @classmethod
     def of(cls, model: Architecture, *, compiled: bool) -> LayerTokens:
         """Without recomputation: the inputs and outputs of both norms, queries, keys and values as they are multiplied,
-        normalised and rotated, the output of attention, and three times the feed-forward width. selective keeps the
-        layer's input, every second matrix product and attention's output; full the input alone. What is not compiled
-        keeps one more result of an elementwise operation.
+        normalised and rotated, the output of attention, and three times the feed-forward width. elementwise keeps the
+        layer's input, matrix products and attention's output, selective every second product of these, full the input
+        alone. What is not compiled keeps one more result of an elementwise operation.
         """
         width, kv_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
         products = width + 2 * kv_width
@@ -46,7 +47,8 @@ class LayerTokens:
         every = 4 * model.dim + products + changed + width + 3 * model.ffn_dim
         some = model.dim + products + width + model.ffn_dim
         return cls(
-            all=every + (0 if compiled else model.ffn_dim),
+            none=every + (0 if compiled else model.ffn_dim),
+            elementwise=some + model.dim + model.ffn_dim + (0 if compiled else model.dim),
             selective=some + (0 if compiled else model.dim),
             full=model.dim,
         )
@@ -62,11 +64,11 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     shards = sharding(trainer)
     tensor = trainer.tensor_parallel
     kept = LayerTokens.of(model, compiled=trainer.compile)
-    per_layer = {"none": kept.all, "selective": kept.selective, "full": kept.full}[trainer.activation_checkpoint]
+    per_layer: int = getattr(kept, trainer.activation_checkpoint)
     ranks = trainer.procs // tensor
     tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // ranks)) / tensor
     head = head_gib(model, trainer, tokens * tensor, trained=not trainer.lora.rank)
-    again = 0.0 if trainer.activation_checkpoint == "none" else kept.all * tokens * size / GIB
+    again = 0.0 if trainer.activation_checkpoint == "none" else kept.none * tokens * size / GIB
     adapters = adapter_parameters(model, trainer.lora) / GIB
     trained, frozen = (adapters, parameters) if trainer.lora.rank else (parameters, 0.0)
     parts = {
@@ -87,7 +89,7 @@ def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool
     of_trainer = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=batch_tokens)
     kept = LayerTokens.of(model, compiled=trainer.compile)
     tokens = min(trainer.rows_per_microbatch * trainer.seq_len, batch_tokens) / trainer.tensor_parallel
-    working = kept.all * tokens * BYTES[trainer.dtype] / GIB
+    working = kept.none * tokens * BYTES[trainer.dtype] / GIB
     return {name: size for name, size in of_trainer.items() if name in ("weights", "gathered", "process")} | {
         "activations": working,
         "head": head_gib(model, trainer, tokens, trained=False),

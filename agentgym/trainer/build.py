@@ -15,9 +15,11 @@ from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.critic import Critic
+from agentgym.trainer.float8 import with_float8
 from agentgym.trainer.lora import store_frozen_as, with_adapters
 from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
+from agentgym.trainer.recompute import ElementwiseAC
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
 from agentgym.trainer.setup import TrainerSetup
 
@@ -70,6 +72,8 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     config.update_from_config(config=SimpleNamespace(parallelism=ranks.parallelism))  # all that it reads
     if trainer.lora.rank:
         config = with_adapters(config, trainer.lora)
+    if trainer.float8 != "off":
+        config = with_float8(config, trainer)
     torch.manual_seed(trainer.seed)
     with torch.device("meta"):
         model = config.build()
@@ -93,7 +97,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
 
 
 def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> nn.Module:
-    checkpointing = {"selective": titan.SelectiveAC, "full": titan.FullAC}
+    checkpointing = {"elementwise": ElementwiseAC, "selective": titan.SelectiveAC, "full": titan.FullAC}
     recompute = checkpointing.get(trainer.activation_checkpoint)
     model = titan.qwen3.parallelize_qwen3(
         model,

@@ -10,6 +10,8 @@ from agentgym.errors import nearest
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 DType: TypeAlias = Literal["float32", "bfloat16"]
+Recompute: TypeAlias = Literal["none", "elementwise", "selective", "full"]
+Float8: TypeAlias = Literal["off", "tensorwise", "rowwise", "rowwise_with_gw_hp", "emulated"]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Every matrix of a layer, by its Hugging Face name."""
 
@@ -86,6 +88,10 @@ class TrainerConfig:
     reference_every: steps after which the reference model follows the policy; 0 is never. reference_mix: the share of
     the policy it then takes: 1 is a reset (ProRL, arXiv:2505.24864), less at every step a moving average (TR-DPO,
     arXiv:2404.09656: ref = mix * policy + (1 - mix) * ref).
+
+    activation_checkpoint: what the backward pass computes again: elementwise results alone, every second matrix product
+    too (selective), or whole layers. float8: how the layers' matrix products scale their float8 factors; see
+    trainer/float8.py.
     """
 
     procs: int = 1
@@ -96,7 +102,8 @@ class TrainerConfig:
     logprob_chunk: int = 1024
     dtype: DType = "float32"  # of matrix products; weights stay float32, except frozen ones
     attention: Literal["auto", "sdpa", "flex"] = "auto"
-    activation_checkpoint: Literal["none", "selective", "full"] = "none"
+    float8: Float8 = "off"
+    activation_checkpoint: Recompute = "none"
     compile: bool = False
     device: Device = "auto"
     gpus: tuple[int, ...] = ()
@@ -122,6 +129,7 @@ class TrainerConfig:
                 f"trainer.tensor_parallel is {self.tensor_parallel} and trainer.lora.rank {self.lora.rank}: adapters "
                 "can't be split like that; set trainer.tensor_parallel to 1, then the ranks shard the weights"
             )
+        self._check_float8()
         if self.max_restarts < 0:
             raise ValueError(f"trainer.max_restarts is {self.max_restarts}; give 0 for none, or more")
         if min(self.seq_len, self.rows_per_microbatch, self.logprob_chunk, self.threads) < 1:
@@ -133,6 +141,22 @@ class TrainerConfig:
                 f"trainer.reference_every {self.reference_every} must be at least 0, reference_mix "
                 f"{self.reference_mix} above 0 and at most 1"
             )
+
+    def _check_float8(self) -> None:
+        if self.float8 == "off":
+            return
+        given = {
+            f"trainer.lora.rank {self.lora.rank}": self.lora.rank > 0,
+            f"trainer.tensor_parallel {self.tensor_parallel}": self.tensor_parallel > 1,
+            f"trainer.dtype {self.dtype}": self.dtype != "bfloat16",
+            "trainer.compile, which emulation can't have": self.float8 == "emulated" and self.compile,
+        }
+        for name, wrong in given.items():
+            if wrong:
+                raise ValueError(
+                    f"trainer.float8 is {self.float8!r} with {name}; it needs all weights trained in bfloat16, and "
+                    "ranks that share no layer. Change that, or set trainer.float8 to off"
+                )
 
     @property
     def updates_per_step(self) -> int:

@@ -105,6 +105,7 @@ class TitanEngine:
         microbatches and ranks change nothing but rounding.
         Raises ValueError for a batch without a trained token, RuntimeError when the gradient is not finite.
         """
+        self._ranks.forget_peak()
         if self._trainer.updates_per_step == 1:
             return self._update(samples) | self._end_step()
         begin_s = time.perf_counter()
@@ -148,7 +149,7 @@ class TitanEngine:
         self._built.schedule.step()
         self.step += 1
         of_critic = {} if self._built.critic is None else self._built.critic.fit()
-        return {"train/lr": float(rate)} | of_critic
+        return {"train/lr": float(rate)} | self._ranks.memory_peak() | of_critic
 
     def _drop_update(self) -> None:
         self.clear_gradients()

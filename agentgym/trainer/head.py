@@ -5,7 +5,9 @@ Axes: B rows, L tokens of a row, N tokens to score, D model dimension, V vocabul
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,57 @@ class _Shard:
         return local_N.clamp(0, self.size - 1)[:, None], here_N
 
 
+def _statistics(logits_NV: Tensor, column_N1: Tensor, temperature: float) -> Tensor:
+    """Of each row of the logits over the temperature: highest, sum of exps below it, their product with the logits'
+    sum, and what is in `column`. [4, N]
+    """
+    scaled_NV = logits_NV / temperature
+    highest_N = scaled_NV.amax(1)
+    exps_NV = (scaled_NV - highest_N[:, None]).exp_()
+    target_N = scaled_NV.gather(1, column_N1)[:, 0]
+    return torch.stack([highest_N, exps_NV.sum(1), torch.linalg.vecdot(exps_NV, scaled_NV), target_N])
+
+
+def _gradient(
+    logits_NV: Tensor, normalizer_N: Tensor, factor_N: Tensor, temperature: float, dtype: torch.dtype
+) -> Tensor:
+    """-p * factor / temperature, [N, V], with p = softmax(logits / temperature)."""
+    return ((logits_NV / temperature - normalizer_N[:, None]).exp_() * (factor_N / -temperature)[:, None]).to(dtype)
+
+
+def _gradient_with_entropy(
+    logits_NV: Tensor,
+    normalizer_N: Tensor,
+    factor_N: Tensor,
+    temperature: float,
+    dtype: torch.dtype,
+    entropy_N: Tensor,
+    entropy_grad_N: Tensor,
+) -> Tensor:
+    """As `_gradient`, with -p * (log p + H) for the entropy H. [N, V]"""
+    logs_NV = logits_NV / temperature - normalizer_N[:, None]
+    factor_NV = torch.addcmul(factor_N[:, None], logs_NV + entropy_N[:, None], entropy_grad_N[:, None])
+    return (logs_NV.exp_() * factor_NV).div_(-temperature).to(dtype)
+
+
+@dataclass(slots=True)
+class _Passes:
+    """The passes over a chunk's logits. Compiled, each reads them once or twice and writes next to nothing else."""
+
+    statistics: Callable[..., Tensor]
+    gradient: Callable[..., Tensor]
+    gradient_with_entropy: Callable[..., Tensor]
+
+
+EAGER = _Passes(_statistics, _gradient, _gradient_with_entropy)
+
+
+@cache
+def compiled_passes() -> _Passes:
+    """One for the process: chunks are of one size, but for the last of a microbatch."""
+    return _Passes(*(torch.compile(one) for one in (_statistics, _gradient, _gradient_with_entropy)))
+
+
 class ChunkedLogProb(torch.autograd.Function):
     """Log-probabilities and entropies from hidden states, a chunk of tokens at a time.
 
@@ -42,7 +95,8 @@ class ChunkedLogProb(torch.autograd.Function):
     move a log-probability by as much as training does between two versions.
 
     The backward pass computes a chunk's logits again, unless there was one chunk only: then they were kept.
-    Besides the inputs at most about three chunks times the vocabulary are in memory, in float32.
+    Besides the inputs at most about four chunks times the vocabulary are in memory, in float32; with compiled passes
+    two.
     """
 
     @staticmethod
@@ -55,6 +109,7 @@ class ChunkedLogProb(torch.autograd.Function):
         shard: _Shard,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
+        passes: _Passes = EAGER,
     ) -> tuple[Tensor, Tensor]:
         """Returns log-probabilities [N] and entropies [N], float32; entropies carry a gradient if asked to."""
         count = hidden_ND.shape[0]
@@ -63,22 +118,24 @@ class ChunkedLogProb(torch.autograd.Function):
         kept_NV = None
         for first in range(0, count, chunk):
             part = slice(first, first + chunk)
-            logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()).div_(temperature)
+            logits_NV = matmul_float32(hidden_ND[part], weight_VD.t())
             column_N1, here_N = shard.locate(labels_N[part])
-            target_N = torch.where(here_N, logits_NV.gather(1, column_N1)[:, 0], 0.0)
-            highest_N = logits_NV.amax(1)
+            own_N, exps_N, products_N, target_N = passes.statistics(logits_NV, column_N1, temperature)
+            highest_N = own_N.clone()
             shard.reduce(highest_N, dist.ReduceOp.MAX)
-            exps_NV = (logits_NV - highest_N[:, None]).exp_()
-            sums_3N = torch.stack([exps_NV.sum(1), torch.linalg.vecdot(exps_NV, logits_NV), target_N])
+            target_N = torch.where(here_N, target_N, 0.0)
+            sums_3N = torch.stack([exps_N, products_N, target_N])
+            sums_3N[:2] *= (own_N - highest_N).exp()
             shard.reduce(sums_3N)
             normalizer_N[part] = highest_N + sums_3N[0].log()
             logprobs_N[part] = sums_3N[2] - normalizer_N[part]
             entropy_N[part] = normalizer_N[part] - sums_3N[1] / sums_3N[0]
             if count <= chunk:
-                kept_NV = exps_NV.div_(sums_3N[0][:, None])
+                kept_NV = logits_NV
         of_entropy_N = entropy_N if entropy_gradient else None
-        ctx.save_for_backward(hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV, of_entropy_N)  # type: ignore[arg-type]
-        ctx.chunk, ctx.shard, ctx.temperature = chunk, shard, temperature  # type: ignore[attr-defined]
+        saved = (hidden_ND, weight_VD, labels_N, logprobs_N, normalizer_N, kept_NV, of_entropy_N)
+        ctx.save_for_backward(*saved)  # type: ignore[arg-type]
+        ctx.settings = (chunk, shard, temperature, passes)  # type: ignore[attr-defined]
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
@@ -86,33 +143,33 @@ class ChunkedLogProb(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: FunctionCtx, grad_N: Tensor, entropy_grad_N: Tensor
-    ) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None]:
         """With p = softmax(z): d log p_label / dz = onehot - p, and d H / dz = -p (log p + H)."""
-        hidden_ND, weight_VD, labels_N, normalizer_N, kept_NV, entropy_N = ctx.saved_tensors  # type: ignore[attr-defined]
-        chunk, shard, temperature = ctx.chunk, ctx.shard, ctx.temperature  # type: ignore[attr-defined]
+        hidden_ND, weight_VD, labels_N, logprobs_N, normalizer_N, kept_NV, entropy_N = ctx.saved_tensors  # type: ignore[attr-defined]
+        chunk, shard, temperature, passes = ctx.settings  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)
         trained = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if trained else None
         for first in range(0, hidden_ND.shape[0], chunk):
             part = slice(first, first + chunk)
-            if kept_NV is None:
-                logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()).div_(temperature)
-                probabilities_NV = logits_NV.sub_(normalizer_N[part, None]).exp_()
+            logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()) if kept_NV is None else kept_NV
+            given = (logits_NV, normalizer_N[part], grad_N[part], temperature, hidden_ND.dtype)
+            factor_N = grad_N[part]
+            if entropy_N is None:
+                grad_NV = passes.gradient(*given)
             else:
-                probabilities_NV = kept_NV
+                grad_NV = passes.gradient_with_entropy(*given, entropy_N[part], entropy_grad_N[part])
+                factor_N = torch.addcmul(factor_N, logprobs_N[part] + entropy_N[part], entropy_grad_N[part])
             column_N1, here_N = shard.locate(labels_N[part])
-            scaled_NV = probabilities_NV * -grad_N[part, None]
-            scaled_NV.scatter_add_(1, column_N1, torch.where(here_N, grad_N[part], 0.0)[:, None])
-            if entropy_N is not None:
-                falls_NV = torch.special.entr(probabilities_NV).sub_(probabilities_NV * entropy_N[part, None])
-                scaled_NV.addcmul_(falls_NV, entropy_grad_N[part, None])
-            scaled_NV = scaled_NV.div_(temperature).to(hidden_ND.dtype)
-            grad_hidden_ND[part] = scaled_NV @ weight_VD
+            at_label_N = (grad_N[part] - logprobs_N[part].exp() * factor_N) / temperature
+            others_N = grad_NV.gather(1, column_N1)[:, 0]
+            grad_NV.scatter_(1, column_N1, torch.where(here_N, at_label_N.to(grad_NV.dtype), others_N)[:, None])
+            grad_hidden_ND[part] = grad_NV @ weight_VD
             if grad_weight_VD is not None:
-                grad_weight_VD += scaled_NV.t() @ hidden_ND[part]
+                grad_weight_VD += matmul_float32(grad_NV.t(), hidden_ND[part])
         shard.reduce(grad_hidden_ND)  # every rank has all hidden states, and a part of their gradient
         of_weight_VD = None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype)
-        return grad_hidden_ND, of_weight_VD, None, None, None, None, None
+        return grad_hidden_ND, of_weight_VD, None, None, None, None, None, None
 
 
 class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
@@ -123,12 +180,14 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
         chunk: int = 1024
         temperature: float = 1.0
         entropy_gradient: bool = False
+        compiled: bool = False
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.chunk = config.chunk
         self.temperature = config.temperature
         self.entropy_gradient = config.entropy_gradient
+        self.passes = compiled_passes() if config.compiled else EAGER
         self.targets: tuple[Tensor, Tensor] | None = None
         self.hidden: Tensor | None = None
 
@@ -152,6 +211,6 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
         hidden_ND = hidden_BLD.flatten(0, 1).index_select(0, entries_N)
         self.hidden = hidden_ND.detach()
         shard = _Shard(group, weight_VD.shape[0])
-        settings = (self.chunk, shard, self.temperature, self.entropy_gradient)
+        settings = (self.chunk, shard, self.temperature, self.entropy_gradient, self.passes)
         scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, *settings)  # type: ignore[no-untyped-call]
         return torch.stack(scored)

@@ -48,6 +48,7 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
             chunk=setup.trainer.logprob_chunk,
             temperature=setup.temperature,
             entropy_gradient=setup.loss.needs_entropy,
+            compiled=setup.trainer.compile,
         ),
         layers=layers,
     )

@@ -49,6 +49,17 @@ class Ranks:
             dist.all_reduce(values, operation, self._batch_mesh.get_group())
         return values
 
+    def forget_peak(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def memory_peak(self) -> dict[str, float]:
+        """GiB of the GPU at most since `forget_peak`, on the rank that took most; nothing on a CPU."""
+        if self.device.type != "cuda":
+            return {}
+        peak = torch.tensor(torch.cuda.max_memory_allocated(self.device) / 2**30, device=self.device)
+        return {"train/gpu_peak_gib": float(self.reduce(peak, dist.ReduceOp.MAX))}
+
     def barrier(self) -> None:
         if self.sharded:
             dist.barrier()

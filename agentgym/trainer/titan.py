@@ -33,6 +33,7 @@ try:
     from torchtitan.components.lora import LoRAConverter as LoRAConverter
     from torchtitan.components.optimizer import LRSchedulersContainer as LRSchedulersContainer
     from torchtitan.components.optimizer import default_adamw as default_adamw
+    from torchtitan.components.quantization import Float8LinearConverter as Float8LinearConverter
     from torchtitan.config import CompileConfig as CompileConfig
     from torchtitan.config import ParallelismConfig as ParallelismConfig
     from torchtitan.config import TrainingConfig as TrainingConfig

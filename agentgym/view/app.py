@@ -288,11 +288,14 @@ def _number(request: Request, name: str, default: int, low: int, high: int) -> i
 
 
 def _index(view: View, page: Path, request: Request) -> Response:
-    """With what the page asks first named in the head, so that it comes while the script is still read."""
+    """With what the page asks first named in the head, so that it comes while the script is still read, and the colours
+    that were chosen before."""
     try:
         text = (page / "index.html").read_bytes()
     except OSError:
         raise Problem("not_found", "this installation has no page; the data is at /api") from None
+    if (theme := request.cookies.get("agentgym-theme")) in ("light", "dark"):
+        text = text.replace(b"<html ", f'<html data-theme="{theme}" '.encode(), 1)
     first = [f"/api/runs/{quote(run.place.id, safe='')}" for run in view.runs()[:1]]
     asked = ["/api/runs", *first, *(f"{run}/curves" for run in first)]
     links = ", ".join(f"<{path}>; rel=preload; as=fetch; crossorigin" for path in asked)

@@ -370,7 +370,7 @@ def test_what_is_published_is_rounded_once_and_what_is_exported_is_not(make_engi
     assert {tensor.dtype for tensor in load_file(tmp_path / "hf" / "model.safetensors").values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("recompute", ["elementwise", "selective", "full"])
 def test_activation_checkpoints_change_nothing(make_engine: MakeEngine, samples: list[Sample], recompute: str) -> None:
     plain = make_engine().train_step(samples)
     step = make_engine(activation_checkpoint=recompute).train_step(samples)

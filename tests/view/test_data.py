@@ -59,6 +59,13 @@ def test_the_page_names_what_it_asks_first_so_that_it_comes_early(view: TestClie
     assert get(view, links[1])["id"] == "runs:one" and get(view, links[2])["curves"]
 
 
+def test_the_page_comes_in_the_colours_that_were_chosen(view: TestClient) -> None:
+    plain = b"<html lang"
+    for said, first in (("dark", b'<html data-theme="dark" lang'), ('"><script>', plain), ("system", plain)):
+        page = view.get("/", headers={"cookie": f"other=1; agentgym-theme={said}"}).content
+        assert page.startswith(b"<!doctype html>\n" + first)
+
+
 def test_a_summary_adds_up_what_the_steps_measured(view: TestClient) -> None:
     found = get(view, "/api/runs/runs:one")
     shares = {one["phase"]: (one["seconds"], one["share"]) for one in found["time_shares"]}

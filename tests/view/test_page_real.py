@@ -54,6 +54,17 @@ def test_every_view_reads_what_the_server_answers(browser: Browser, tmp_path: Pa
         assert not watched.wrong
 
 
+def test_the_scheme_that_was_chosen_stays(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "one")
+    with viewing(tmp_path / "runs") as url, browser.new_context(color_scheme="light") as context:
+        page = Watched(context.new_page(), url).open("runs", "main table")
+        for chosen in ("light", "dark"):
+            page.keyboard.press("t")
+            page.wait_for_selector(f"html[data-theme={chosen}]")
+        page.reload()
+        page.wait_for_selector("html[data-theme=dark] main table")
+
+
 def test_the_pictures_of_the_documentation_can_be_made_again(browser: Browser, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "one")
     with viewing(tmp_path / "runs") as url:

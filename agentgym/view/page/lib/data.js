@@ -1,5 +1,5 @@
 /* Where all data comes from: the server, or, in an exported file, the element that holds the server's answers. */
-import { useEffect, useRef, useState } from "../vendor/htm-preact.module.js";
+import { useLayoutEffect, useRef, useState } from "../vendor/htm-preact.module.js";
 
 const island = document.getElementById("agentgym-data");
 const answers = island ? JSON.parse(island.textContent) : null;
@@ -62,7 +62,7 @@ export function getOnce(path) {
 export function useData(path, { again = 0, once = false } = {}) {
   const [state, setState] = useState({ data: null, failure: null, path: null });
   const latest = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => { // not after the next frame, as `useEffect`: what waits for data waits for it at each level
     latest.current = path;
     if (path === null) {
       setState({ data: null, failure: null, path });

@@ -1,23 +1,15 @@
-/* Light, dark, or as the system says; remembered in the browser where it may be. */
+/* Light, dark, or as the system says; remembered in a cookie, but for a page that is a file. */
 import { useEffect, useState } from "../vendor/htm-preact.module.js";
 
-const KEY = "agentgym-theme";
 export const THEMES = ["system", "light", "dark"];
 
+/* The server wrote what was chosen into the page. Asking the browser's storage would hold up the first view. */
 function remembered() {
-  try {
-    return THEMES.includes(localStorage.getItem(KEY)) ? localStorage.getItem(KEY) : "system";
-  } catch {
-    return "system";
-  }
+  return document.documentElement.dataset.theme ?? "system";
 }
 
 function remember(theme) {
-  try {
-    localStorage.setItem(KEY, theme);
-  } catch {
-    /* a browser that keeps nothing: the choice lasts for this page */
-  }
+  document.cookie = `agentgym-theme=${theme}; path=/; max-age=31536000; samesite=strict`;
   return theme;
 }
 

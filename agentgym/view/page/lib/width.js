@@ -1,6 +1,7 @@
 /* How wide elements are, and whether they are near the view: drawings use the page's own scale, and wait to be seen. */
 import { useLayoutEffect, useRef, useState } from "../vendor/htm-preact.module.js";
 
+const MARGIN = 0.5; // of the view's height, above and below it
 const nearing = new Map(); // element -> what is called with its width, once
 const watch = new IntersectionObserver(
   (entries) => {
@@ -11,11 +12,16 @@ const watch = new IntersectionObserver(
       nearing.delete(target);
     }
   },
-  { rootMargin: "50% 0px" },
+  { rootMargin: `${100 * MARGIN}% 0px` },
 );
 
-/* Calls once with the element's width when it is near the view. Returns what ends the waiting. */
+/* Calls once with the element's width when it is near the view, at once if it is now. Returns what ends the waiting. */
 export function whenNear(element, call) {
+  const { top, bottom, width } = element.getBoundingClientRect();
+  if (bottom > -MARGIN * innerHeight && top < (1 + MARGIN) * innerHeight) {
+    call(Math.floor(width));
+    return () => {};
+  }
   nearing.set(element, call);
   watch.observe(element);
   return () => {

@@ -1,5 +1,5 @@
 /* Curves over the steps, with their intervals as bands. */
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.module.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/htm-preact.module.js";
 import uPlot from "../vendor/uPlot.esm.js";
 import { figure, interval, isNumber } from "../lib/format.js";
 import { colour } from "../lib/theme.js";
@@ -123,8 +123,8 @@ export function Chart({ title, unit = "", lines, bound, range, wide = false, dar
   const data = useMemo(() => [x, ...lines.flatMap((line, i) => (line.low ? [columns[i].values, columns[i].low, columns[i].high] : [columns[i].values]))], [columns]);
   const shape = lines.map((line) => `${line.label}${line.low ? "+" : ""}${line.steps.length <= SPARSE}`).join("|");
   const [width, setWidth] = useState(0); // until it is near the view
-  useEffect(() => whenNear(place.current, setWidth), []);
-  useEffect(() => {
+  useLayoutEffect(() => whenNear(place.current, setWidth), []);
+  useLayoutEffect(() => {
     if (!width) return;
     plot.current = new uPlot(options(lines, columns, { width, bound, range, onCursor: setAt }), data, place.current);
     onDrawn?.();
