@@ -350,7 +350,7 @@ def _fill(path: Path) -> None:
 
 
 def tail(log: Path) -> Iterator[str]:
-    for line in log.read_text(errors="replace").splitlines()[-25:]:
+    for line in log.read_text(errors="replace").splitlines()[-120:]:
         yield f"    {line[:300]}\n"
 
 
