@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def gpu_recipes(only: list[str], steps: int, tokens: int, scratch: Path) -> Iter
         folder = scratch / path.stem
         write_folder(str(dict(mapping["model"])["path"]), folder)  # type: ignore[call-overload]
         more = [f"model={{path: '{folder}', random_weights: true}}", "env={name: math}", f"loop.steps={steps}"]
-        more += ["rewards={length_penalty: -1.0}", "rollout.cut_turns=score", f"rollout.max_turn_tokens={tokens}"]
+        more += ["rewards={'tailed_engine:short': 1.0}", "rollout.cut_turns=score", f"rollout.max_turn_tokens={tokens}"]
         more += [f"rollout.max_episode_tokens={tokens + 512}", "rollout.max_turns=1"]
         yield path.stem, finish_recipe(apply_overrides(mapping, [*QUIET, *more]), where=where)[0]
 
@@ -155,6 +156,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.cpu and not this_machine().gpus:
         parser.error("this machine has no GPU; --cpu measures three set-ups of the tiny policy")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
     lines, within = [], True
     with tempfile.TemporaryDirectory(prefix="plan-accuracy-") as folder:
         scratch = Path(folder)
