@@ -6,13 +6,13 @@ where the publisher is; connections are made by who reads, so a process that com
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import re
 import secrets
-import threading
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Client, Listener
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from agentgym.actors import owned_folder
 from agentgym.actors.network import own_address
 from agentgym.actors.owned_folder import MEMORY, PREFIX
+from agentgym.weights.listening import Listening
 from agentgym.weights.publisher import Contents, Publisher
 from agentgym.weights.receiver import Source, receiver
 from agentgym.weights.store import SENT_SUFFIX
@@ -34,27 +35,17 @@ class Directory:
     """Of the controller: knows where the process is that publishes."""
 
     def __init__(self, address: str, token: bytes) -> None:
-        self._closed = False
-        self._listener = Listener((address, 0), authkey=token)
-        self.port: int = self._listener.address[1]
-        self._place: tuple[str, int] | None = None
-        threading.Thread(target=self._answer, name="weights-directory", daemon=True).start()
+        self._publisher: tuple[str, int] | None = None
+        self._listening = Listening(address, token, self._answer)
+        self.port = self._listening.place[1]
+        self.close = self._listening.close
 
-    def _answer(self) -> None:
-        while True:
-            try:
-                with self._listener.accept() as line:
-                    what, *values = line.recv()
-                    if what == "here":
-                        self._place = values[0]
-                    line.send(self._place)
-            except Exception:  # who does not know the token, or left; or it is closed
-                if self._closed:
-                    return
-
-    def close(self) -> None:
-        self._closed = True
-        self._listener.close()
+    def _answer(self, line: Connection) -> None:
+        what, *values = line.recv()
+        if what == "here":
+            self._publisher = values[0]
+        line.send(self._publisher)
+        line.close()
 
 
 class SentWeights:
@@ -122,7 +113,7 @@ class NcclStore:
 
     async def get(self, version: int) -> SentWeights:
         """What `weights/reading.py` receives by its path, in any process of this host."""
-        contents = self._asked("contents", version)
+        contents = await self._asked("contents", version)
         if not isinstance(contents, Contents):
             raise KeyError(f"no weights of version {version}; the store holds {contents or []}")
         folder = self._root / f"{PREFIX}{self._slug}-{os.getpid()}-received"
@@ -138,19 +129,19 @@ class NcclStore:
         return SentWeights(path)
 
     async def delete(self, version: int) -> None:
-        self._asked("delete", version)
+        await self._asked("delete", version)
 
     async def versions(self) -> list[int]:
-        return cast(list[int], self._asked("versions")) or []
+        return cast(list[int], await self._asked("versions")) or []
 
     async def close(self) -> None:
         if self._directory is not None:
             self._directory.close()
             owned_folder.sweep(self._root)
 
-    def _asked(self, *request: object) -> object:
+    async def _asked(self, *request: object) -> object:
         """None where nobody publishes: whoever did is gone, and its versions with it."""
         try:
-            return self._source.ask(*request)
+            return await asyncio.to_thread(self._source.ask, *request)
         except (OSError, EOFError):
             return None

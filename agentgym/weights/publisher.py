@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Listener, Pipe, wait
+from multiprocessing.connection import Connection, Pipe, wait
 
 import torch
 from torch import Tensor
 
 from agentgym.weights.collective import Communicator, meeting_place, own_gpu
 from agentgym.weights.flat import Bucket, Layout, buckets, checksum, fill, layout_of, num_bytes, once
+from agentgym.weights.listening import Listening
 
 CPU = "cpu"  # of a reader without a GPU
 GATHER_S = 1.0  # after the first that asks: the other readers that are connected
@@ -61,8 +62,6 @@ class Publisher:
     ) -> None:
         self._address, self._keep, self._backend, self._timeout_s = address, keep, backend, timeout_s
         self._bucket_bytes = bucket_bytes
-        self._listener = Listener((address, 0), authkey=token)
-        self.place: tuple[str, int] = self._listener.address
         self._lock = threading.Lock()
         self._layout: Layout = {}
         self._buckets: list[Bucket] = []
@@ -71,8 +70,8 @@ class Publisher:
         self._group: tuple[list[_Reader], Communicator] | None = None
         self._last: int | None = None  # that was sent
         self._woken, self._wake = Pipe(duplex=False)
-        for run in (self._accept, self._answer):
-            threading.Thread(target=run, name=f"weights-{run.__name__}", daemon=True).start()
+        threading.Thread(target=self._answer, name="weights-publisher", daemon=True).start()
+        self.place = Listening(address, token, self._welcome).place
 
     def versions(self) -> list[int]:
         return sorted(slot.version for slot in self._slots if slot.version is not None)
@@ -109,14 +108,9 @@ class Publisher:
         oldest.version = None
         return oldest
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                line = self._listener.accept()
-            except Exception:  # who does not know the token, or left at once
-                continue
-            self._readers.append(_Reader(line=line))
-            self._wake.send(None)
+    def _welcome(self, line: Connection) -> None:
+        self._readers.append(_Reader(line=line))
+        self._wake.send(None)
 
     def _answer(self) -> None:
         while True:

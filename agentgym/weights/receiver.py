@@ -33,6 +33,8 @@ class Source:
         """Of the publisher. Raises OSError, EOFError where there is none."""
         with self.connect() as line:
             line.send(request)
+            if not line.poll(self.timeout_s):
+                raise TimeoutError(f"the trainer's process did not answer within {self.timeout_s:g} s")
             return line.recv()
 
     def connect(self) -> Connection:
