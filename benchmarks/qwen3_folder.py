@@ -16,9 +16,12 @@ from pathlib import Path
 from agentgym.models.released import QWEN3, released_config
 from agentgym.models.tiny import policy_path
 
+TINY = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_window_layers": 2}  # fmt: skip
 
-def write_folder(name: str, out: Path) -> None:
-    """name: of a released model, as in `model.path`."""
+
+def write_folder(name: str, out: Path, *, tiny: bool = False) -> None:
+    """name: of a released model, as in `model.path`. tiny: a shape of two layers instead, for a CPU."""
     known = released_config(name)
     assert known is not None, f"{name} is not in agentgym/models/released.py"
     source = policy_path()
@@ -27,7 +30,8 @@ def write_folder(name: str, out: Path) -> None:
         if file.name.startswith(("tokenizer", "chat_template", "special_tokens")):
             shutil.copy(file, out / file.name)
     eos = json.loads((source / "config.json").read_text())["eos_token_id"]
-    (out / "config.json").write_text(json.dumps({**known, "eos_token_id": eos}, indent=1))
+    shape = {key: value for key, value in (TINY if tiny else {}).items() if key in known}
+    (out / "config.json").write_text(json.dumps({**known, **shape, "eos_token_id": eos}, indent=1))
 
 
 def main() -> None:

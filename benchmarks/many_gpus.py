@@ -1,0 +1,312 @@
+"""The whole loop on four or eight GPUs: planned, measured, each part within its own time, and one table.
+
+    python benchmarks/many_gpus.py --list                    what would run here, and how long at most
+    python benchmarks/many_gpus.py --out results             all of it; --only loop plan: some
+    python benchmarks/many_gpus.py --gpus 2 --out results    as much as two GPUs can show
+    python benchmarks/many_gpus.py --cpu --out results       tiny shapes on a CPU: that the commands run
+
+`plan` measures rates with one replica and one trainer process and predicts a step of every split; `loop` measures those
+splits, synchronous and asynchronous; `trainer` is its rate by layout, on the same documents, so that the losses must
+agree; `weights` is an update that all replicas take while requests run; `drill` kills a replica, then a trainer rank,
+of a run under load. Weights are random, in the released shapes, so that no hub is needed. Every part writes what it
+said into --out; what is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loop_limit import random_fields
+from qwen3_folder import write_folder
+
+from agentgym.planning.machine import this_machine
+
+HERE = Path(__file__).parent
+APPS = HERE.parent / "apps"
+SPLITS = {2: [(1, 1)], 4: [(2, 2), (1, 3)], 8: [(4, 4), (2, 6)]}
+"""Of trainer processes and generator replicas, by the number of GPUs: the preset's, and another."""
+MODELS = {"1.7B": ("qwen3_1.7b", 2), "8B": ("qwen3_8b", 4)}  # recipe, and the fewest GPUs
+LAYOUTS = {2: [(2, 1), (2, 2)], 4: [(4, 1), (4, 2)], 8: [(4, 1), (8, 1), (8, 2)]}  # processes, tensor parallel
+STEP_TOKENS = 524_288  # of a step of `trainer`, the same in every layout
+Row = tuple[str, str, str]  # what, measured, asked or predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """command: from the repository's root. read: its output, and the folder of all, to rows of the table."""
+
+    name: str
+    limit_s: float
+    command: Sequence[str]
+    read: Callable[[str, Path], list[Row]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """tokens: of the longest completion. tiny: for a CPU."""
+
+    gpus: int
+    tokens: int
+    steps: int
+    tiny: bool
+
+    @property
+    def engine(self) -> str:
+        return "TailedNative" if self.tiny else "TailedVllm"
+
+    @property
+    def splits(self) -> list[tuple[int, int]]:
+        return [(1, 1)] if self.tiny else SPLITS[self.gpus]
+
+    def models(self) -> Iterator[tuple[str, str]]:
+        for name, (recipe, fewest) in MODELS.items():
+            if not (self.tiny and name != "1.7B") and fewest <= self.gpus:
+                yield name, recipe
+
+    def folder(self, model: str) -> Path:
+        return Path(f"/tmp/many-gpus-{'tiny' if self.tiny else model}")
+
+    def fields(self, model: str) -> list[str]:
+        fields = random_fields(self.folder(model), self.tokens, self.engine)
+        if self.tiny:
+            fields += ["trainer.device=cpu", "generator.device=cpu", "loop.groups_per_step=4", "loop.group_size=4"]
+            fields += ["weights.store=shared_memory", "trainer.check_memory=false", "generator.max_batch=16"]
+        return fields
+
+
+def parts(size: Size, out: Path) -> Iterator[Part]:
+    for model, recipe in size.models():
+        file, fields = str(APPS / "grpo" / f"{recipe}.yaml"), size.fields(model)
+        yield Part(
+            name=f"plan-{model}",
+            limit_s=420,
+            command=[*agentgym("plan"), file, "--measure", "--save-rates", str(out / f"rates-{model}.yaml"), "--json",
+                     *sets([*fields, "trainer.procs=1", "generator.replicas=1"])],
+            read=lambda text, _: [],
+        )  # fmt: skip
+        for procs, replicas in size.splits:
+            split = [f"trainer.procs={procs}", f"generator.replicas={replicas}"]
+            yield Part(
+                name=f"loop-{model}-{procs}+{replicas}",
+                limit_s=600,
+                command=[*script("loop_limit"), file, "--steps", str(size.steps), *sets([*fields, *split])],
+                read=lambda text, out, model=model, split=(procs, replicas): loop_rows(text, out, model, split),  # type: ignore[misc]
+            )
+    for model, recipe in size.models():
+        for procs, tensor in [(1, 1)] if size.tiny else LAYOUTS[size.gpus]:
+            tokens = ["--tokens", str(1024 if size.tiny else STEP_TOKENS * tensor // procs)]  # of each GPU
+            device = ["--device", "cpu", "--documents", "128"] if size.tiny else []
+            fields = [f"model={{path: '{size.folder(model)}', random_weights: true}}"]
+            layout = [f"trainer.tensor_parallel={tensor}"]
+            yield Part(
+                name=f"trainer-{model}-{procs}x{tensor}",
+                limit_s=240,
+                command=[*script("trainer_rate"), str(APPS / "grpo" / f"{recipe}.yaml"), "--gpus", str(procs), *tokens,
+                         *device, "--set", *fields, *layout],
+                read=trainer_rows,
+            )  # fmt: skip
+    for model, _ in size.models():
+        procs, replicas = size.splits[0]
+        device = ["--device", "cpu", "--rounds", "2", "--requests", "4", "--tokens", "64"] if size.tiny else []
+        store = "shared_memory" if size.tiny else "cuda_ipc"
+        yield Part(
+            name=f"weights-{model}",
+            limit_s=420,
+            command=[*script("weight_sync"), str(size.folder(model)), "--gpus", str(procs), "--replicas", str(replicas),
+                     "--store", store, *device],
+            read=weight_rows,
+        )  # fmt: skip
+    procs, replicas = size.splits[0]
+    model, recipe = next(size.models())
+    split = [f"trainer.procs={procs}", f"generator.replicas={replicas}", "generator.probe_every_s=1"]
+    words = sets([*size.fields(model), *split, f"loop.steps={4 * size.steps}", "eval.at_end=false", "logging.sinks=[]"])
+    run = [
+        *agentgym("train"),
+        str(APPS / "grpo" / f"{recipe}.yaml"),
+        "--plain",
+        "--runs-dir",
+        str(out / "drill"),
+        *words,
+    ]
+    yield Part(name="drill", limit_s=600, command=[*script("many_gpus"), "--kill", json.dumps(run)], read=drill_rows)
+
+
+def agentgym(command: str) -> list[str]:
+    return [sys.executable, "-m", "agentgym.cli.main", command]
+
+
+def script(name: str) -> list[str]:
+    return [sys.executable, str(HERE / f"{name}.py")]
+
+
+def sets(fields: Sequence[str]) -> list[str]:
+    return [word for field in fields for word in ("--set", field)]
+
+
+def loop_rows(text: str, out: Path, model: str, split: tuple[int, int]) -> list[Row]:
+    found = next(json.loads(line) for line in text.splitlines() if line.startswith('{"alone_s"'))
+    steps, limit = found["step_s"], max(found["alone_s"].values())
+    planned = predicted_s(out, model, split)
+    about = f"planned {planned:.2f} s ({planned / steps['1'] - 1:+.0%})" if planned else ""
+    rows = [
+        (f"asynchronous step, staleness {at}", f"{steps[at]:.2f} s", about if at == "1" else "") for at in ("1", "3")
+    ]
+    best = min(steps["1"], steps["3"])
+    stale = ", ".join(f"{found['staleness'][at]:.2f}" for at in ("1", "3"))
+    return [
+        *rows,
+        ("by the slower of generation and training alone", f"{best / limit:.2f}", "at most 1.10"),
+        ("synchronous by asynchronous", f"{steps['0'] / best:.2f}", "at least 2.5 on eight"),
+        ("mean staleness", stale, ""),
+    ]
+
+
+def predicted_s(out: Path, model: str, split: tuple[int, int]) -> float | None:
+    """A step of this split, by the plan that was made before; None where there is none."""
+    place = out / f"plan-{model}.txt"
+    text = place.read_text() if place.exists() else ""
+    begin = text.find('{\n "splits"')
+    splits = json.loads(text[begin:])["splits"] if begin >= 0 else []
+    steps = (one["step_s"] for one in splits if (one["trainer_procs"], one["generator_replicas"]) == split)
+    return next(steps, None)
+
+
+def trainer_rows(text: str, _: Path) -> list[Row]:
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"step"')]
+    best = rows[-1]
+    losses = " ".join(f"{row['loss']:.4f}" for row in rows[:3])
+    return [
+        ("MFU by 6N", f"{best['mfu']:.1%}, {best['tokens_per_s']:,.0f} tokens/s", "at least 48% of 1.7B on four"),
+        ("losses", losses, "those of the other layouts"),
+    ]
+
+
+def weight_rows(text: str, _: Path) -> list[Row]:
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    middle = sorted(rows, key=lambda row: row["push_s"])[len(rows) // 2]
+    return [
+        ("push", f"{middle['push_s']:.2f} s, {middle['push_gb_per_s']:.0f} GB/s", "half of the link"),
+        ("requests pause", f"{middle['paused_s']:.2f} s", "at most 0.3 s"),
+    ]
+
+
+def drill_rows(text: str, _: Path) -> list[Row]:
+    found = json.loads(text.splitlines()[-1])
+    return [(f"after {who}", said, "the run goes on") for who, said in found.items()]
+
+
+def kill(run: Sequence[str]) -> dict[str, str]:
+    """Starts the run, kills one generator and, two steps later, one rank of the trainer; what came of it."""
+    folder = Path(run[run.index("--runs-dir") + 1])
+    found: dict[str, str] = {}
+    with subprocess.Popen(run, stdout=subprocess.DEVNULL, env=with_paths()) as training:
+        for victim, after in (("generator", 2), ("trainer", 4)):
+            while training.poll() is None and steps_of(folder) < after:
+                time.sleep(0.2)
+            pids = pids_of(training.pid, victim)
+            if training.poll() is not None or not pids:
+                return {**found, victim: f"not killed: the run ended with {training.poll()}, {len(pids)} processes"}
+            os.kill(pids[-1], signal.SIGKILL)
+            killed, began = steps_of(folder), time.monotonic()
+            while training.poll() is None and steps_of(folder) <= killed:
+                time.sleep(0.2)
+            found[victim] = f"next step {time.monotonic() - began:.1f} s after the kill in step {killed + 1}"
+        found["end"] = f"exit code {training.wait()}, {steps_of(folder)} steps"
+    return found
+
+
+def steps_of(folder: Path) -> int:
+    """Distinct steps in the run's metrics: a trainer that comes back may do some again."""
+    files = list(folder.glob("*/metrics.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
+    return len({row["step"] for row in rows if "train/loss" in row})
+
+
+def pids_of(parent: int, name: str) -> list[int]:
+    """The run's own processes of this name, by the file that each beats into."""
+    import psutil
+
+    found = []
+    try:
+        children = psutil.Process(parent).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    for child in children:
+        try:
+            opened = [Path(file.path).name for file in child.open_files()]
+        except psutil.Error:
+            continue
+        if any(file.startswith(name) and file.endswith((".log", ".beat")) for file in opened):
+            found.append(child.pid)
+    return found
+
+
+def with_paths() -> dict[str, str]:
+    paths = (str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def measure(part: Part, out: Path) -> list[Row]:
+    """Runs it, or reads what is in `out`. What fails is a row that says so."""
+    place = out / f"{part.name}.txt"
+    if not place.exists():
+        print(f"... {part.name}, at most {part.limit_s:.0f} s", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        try:
+            done = subprocess.run(
+                part.command, cwd=HERE.parent, env=with_paths(), capture_output=True, text=True, timeout=part.limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return [("not finished", f"after {part.limit_s:.0f} s", "")]
+        if done.returncode:
+            (out / f"{part.name}.failed").write_text(done.stdout + done.stderr)
+            return [("failed", f"exit code {done.returncode}, see {part.name}.failed", "")]
+        place.write_text(done.stdout)
+        print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return part.read(place.read_text(), out)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, choices=SPLITS, help="default: those of this machine")
+    parser.add_argument("--cpu", action="store_true", help="tiny shapes: shows that the commands run")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name begins so")
+    parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
+    parser.add_argument("--steps", type=int, default=14, help="of a run of the loop")
+    parser.add_argument("--list", action="store_true", help="the commands; runs nothing")
+    parser.add_argument("--kill", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.kill:
+        print(json.dumps(kill(json.loads(given.kill))))
+        return 0
+    gpus = given.gpus or max((number for number in SPLITS if number <= len(this_machine().gpus)), default=0)
+    if not gpus and not given.cpu and not given.list:
+        parser.error("this machine has fewer than two GPUs; --list shows the commands, --cpu runs them in small")
+    size = Size(gpus=gpus or 8, tokens=64 if given.cpu else given.tokens, steps=given.steps, tiny=given.cpu)
+    chosen = [part for part in parts(size, given.out) if not given.only or part.name.startswith(tuple(given.only))]
+    if given.list:
+        for part in chosen:
+            print(f"{part.name}, at most {part.limit_s:.0f} s:\n  {shlex.join(part.command)}")
+        return 0
+    given.out.mkdir(parents=True, exist_ok=True)
+    for model, _ in size.models():
+        write_folder(f"Qwen/Qwen3-{'0.6B' if given.cpu else model}", size.folder(model), tiny=given.cpu)
+    table = [(part.name, *row) for part in chosen for row in measure(part, given.out)]
+    print("| part | figure | measured | asked or predicted |\n|---|---|---|---|")
+    print("\n".join(f"| {' | '.join(row)} |" for row in table))
+    return int(any(row[1] in ("failed", "not finished") for row in table))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
