@@ -57,23 +57,30 @@ class Receiver:
 
     def receive(self, version: int, contents: Contents) -> Iterator[tuple[str, Tensor]]:
         """The weights, each bucket in memory of its own. Raises InfraError when they do not arrive whole."""
-        with self._busy:
-            done, failures = 0, 0
+        if not self._busy.acquire(timeout=self._source.timeout_s):
+            raise InfraError(f"another version was still being received after {self._source.timeout_s:g} s")
+        try:
+            yield from self._received(version, contents)
+        except BaseException:
+            self._reset()
+            raise
+        finally:
+            self._busy.release()
+
+    def _received(self, version: int, contents: Contents) -> Iterator[tuple[str, Tensor]]:
+        done, failures = 0, 0
+        while done < len(contents.buckets):
             try:
-                while done < len(contents.buckets):
-                    try:
-                        for data in self._rest(version, contents, done):
-                            failures = 0
-                            yield from self._checked(data, contents, done)
-                            done += 1
-                    except (Lost, OSError, EOFError, RuntimeError) as error:
-                        self._reset()
-                        failures += 1
-                        if failures == ATTEMPTS:
-                            raise InfraError(f"the weights of version {version} did not arrive: {error}") from error
-            except BaseException:
-                self._reset()
+                for data in self._rest(version, contents, done):
+                    yield from self._checked(data, contents, done)
+                    done, failures = done + 1, 0
+            except InfraError:
                 raise
+            except (Lost, OSError, EOFError, RuntimeError) as error:
+                self._reset()
+                failures += 1
+                if failures == ATTEMPTS:
+                    raise InfraError(f"the weights of version {version} did not arrive: {error}") from error
 
     def _checked(self, data: Tensor, contents: Contents, index: int) -> Iterator[tuple[str, Tensor]]:
         if checksum(data) != contents.checksums[index]:
