@@ -139,6 +139,13 @@ class Recipe:
     logging: LoggingConfig = LoggingConfig()
     plugins: PluginsConfig = PluginsConfig()
 
+    def __post_init__(self) -> None:
+        if self.generator.engine.sleeps and self.loop.max_staleness:
+            raise ValueError(
+                f"generator.engine.sleep takes loop.max_staleness 0, not {self.loop.max_staleness}: generators of an "
+                "asynchronous run sample while the trainer steps"
+            )
+
     @property
     def needs_reference(self) -> bool:
         return self.loss.needs_reference or self.advantage.needs_reference

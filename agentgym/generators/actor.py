@@ -8,7 +8,7 @@ from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import GeneratorEngine, HoldsVersions
+from agentgym.generators.engine import GeneratorEngine, HoldsVersions, Sleeps
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
 
@@ -22,6 +22,7 @@ class Generator(ServiceActor):
         self._store = store
         self._engine: GeneratorEngine | None = None
         self._updating = asyncio.Lock()
+        self._asleep = False
         self._calls: dict[str, asyncio.Task[object]] = {}
 
     async def on_start(self) -> None:
@@ -57,14 +58,26 @@ class Generator(ServiceActor):
 
     @endpoint
     async def update_weights(self, version: int) -> int:
-        """Load a version from the store; returns the version that is sampled from afterwards."""
+        """Load a version from the store; returns the version that is sampled from afterwards. Wakes the engine."""
         async with self._updating:
             engine = self._started()
-            if engine.version != version:
+            if engine.version != version or self._asleep:
                 await engine.update_weights(version, await self._store.get(version))
+                self._asleep = False
                 if isinstance(engine, HoldsVersions):
                     engine.retain(await self._store.versions())
             return engine.version
+
+    @endpoint
+    async def sleep(self) -> None:
+        """See `Sleeps.sleep`. Raises ValueError for an engine that can't."""
+        async with self._updating:
+            engine = self._started()
+            if not isinstance(engine, Sleeps):
+                raise ValueError(f"{type(engine).__name__} can't give its memory away")
+            if not self._asleep:
+                await engine.sleep()
+                self._asleep = True
 
     @endpoint
     async def get_version(self) -> int:

@@ -20,6 +20,11 @@ class EngineConfig(ABC):
         """Over how many GPUs one replica's model is split."""
         return 1
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether replicas give their GPU's memory away while the trainer steps; see `generators.engine.Sleeps`."""
+        return False
+
     @abstractmethod
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         """An engine for the model in a local Hugging Face folder; its `start` is called next, in this process.

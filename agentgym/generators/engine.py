@@ -63,6 +63,15 @@ class HoldsVersions(Protocol):
         ...
 
 
+@runtime_checkable
+class Sleeps(Protocol):
+    """An engine that gives its GPU's memory away for a while; the next update of the weights wakes it."""
+
+    async def sleep(self) -> None:
+        """Weights, keys and values are dropped. What runs or is asked for meanwhile waits, and is computed again."""
+        ...
+
+
 def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: int) -> None:
     """Raise ValueError for a request that no engine could serve to its end."""
     prompt_ids, max_tokens = request.prompt_ids, request.sampling.max_tokens

@@ -25,6 +25,7 @@ DECIDED = {
     "gpu_memory_utilization": "generator.engine.gpu_memory_utilization",
     "enforce_eager": "generator.engine.enforce_eager",
     "tensor_parallel_size": "generator.engine.tensor_parallel",
+    "enable_sleep_mode": "generator.engine.sleep",
     "data_parallel_size": "generator.replicas",
     "logprobs_mode": "the distribution that is sampled from, which the trainer compares with",
     "worker_extension_cls": "the weight updates",
@@ -61,12 +62,14 @@ class VllmEngineConfig(EngineConfig):
 
     tensor_parallel: the GPUs that one replica's model is split over. options: more of vLLM's own engine arguments, by
     their names there (quantization, kv_cache_dtype, speculative_config and so on); those that other fields of the
-    recipe decide are refused.
+    recipe decide are refused. sleep: while the trainer steps, vLLM gives its memory to it, but for its graphs; for a
+    GPU that both share, in a synchronous run.
     """
 
     gpu_memory_utilization: float = 0.6
     enforce_eager: bool = False
     tensor_parallel: int = 1
+    sleep: bool = False
     options: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,6 +86,10 @@ class VllmEngineConfig(EngineConfig):
     def gpus_per_replica(self) -> int:
         return self.tensor_parallel
 
+    @property
+    def sleeps(self) -> bool:
+        return self.sleep
+
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         if not vllm_is_installed():
             raise UserError(
@@ -97,6 +104,7 @@ class VllmEngineConfig(EngineConfig):
             gpu_memory_utilization=self.gpu_memory_utilization,
             enforce_eager=self.enforce_eager,
             tensor_parallel_size=self.tensor_parallel,
+            enable_sleep_mode=self.sleep,
             **self.options,
         )
 

@@ -125,6 +125,15 @@ class GeneratorService:
             groups = [r.group for r in service.replicas if r.up]
             await asyncio.gather(*(self._update_one(group) for group in groups))
 
+    async def sleep(self) -> None:
+        """Every live replica gives its GPU's memory away until the next `update_weights`; requests wait meanwhile.
+
+        One that does not is replaced.
+        """
+        async with self._updating:
+            groups = [r.group for r in self._started().replicas if r.up]
+            await asyncio.gather(*(self._put_to_sleep(group) for group in groups))
+
     def get_metrics(self) -> dict[str, float]:
         """Of the service alone, without asking the replicas."""
         return {f"generator/{name}": value for name, value in self._started().get_metrics().items()}
@@ -179,6 +188,15 @@ class GeneratorService:
         except Exception as error:
             log.warning("%s could not load version %d: %s", group.name, self.version, error)
             group.give_up(f"weight update failed: {type(error).__name__}: {error}")
+
+    async def _put_to_sleep(self, group: ProcessGroup[Generator]) -> None:
+        try:
+            await group.call_one(Generator.sleep, timeout_s=self._config.update_timeout_s)
+        except ProcessDied:
+            return
+        except Exception as error:
+            log.warning("%s could not give its memory away: %s", group.name, error)
+            group.give_up(f"sleep failed: {type(error).__name__}: {error}")
 
     async def _places(self) -> float:
         """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may."""

@@ -98,8 +98,13 @@ class EngineRoom:
             of_reference = replace(setup, model_path=str(self.reference_path or self.model_path))
             reference = ReferenceModel(of_reference, store=store, runtime=runtime)
         credit = make_credit(recipe, setup, self.teacher, runtime)
+        in_turns = recipe.generator.engine.sleeps
+        if in_turns:  # vLLM measures the memory that is free while it starts
+            self.stack.push_async_callback(generator.close)
+            await generator.start()
+            await generator.sleep()
         async with asyncio.TaskGroup() as starting:
-            for service in (generator, trainer, reference, credit.teacher):
+            for service in (None if in_turns else generator, trainer, reference, credit.teacher):
                 if service is not None and not isinstance(service, BaseOfTrainer):
                     self.stack.push_async_callback(service.close)
                     starting.create_task(service.start())
@@ -113,6 +118,7 @@ class EngineRoom:
             activity=self.gym.activity,
             keep_logprobs=self.keep_logprobs,
             branch_weights=recipe.rollout.branch_weights,
+            sleeper=generator if in_turns else None,
         )
         return Engines(
             player=self.gym.player(generator),

@@ -11,6 +11,8 @@ from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.models.architecture import Architecture
 from agentgym.planning.machine import Machine
 from agentgym.planning.memory import (
+    CONTEXT_GIB,
+    GRAPHS_GIB,
     Parts,
     engine_parts,
     kv_token_gib,
@@ -22,6 +24,7 @@ from agentgym.planning.memory import (
 from agentgym.trainer.config import TrainerConfig
 
 SHOWN = 2  # GPUs whose lack of memory is told in full
+OF_A_STEP = ("gradients", "activations", "head", "gathered")  # parts of a trainer that are there during a step alone
 USABLE = 0.95  # of a GPU's memory; the rest is lost between blocks
 
 
@@ -41,6 +44,11 @@ class Wanted:
     batch_tokens: int = 1 << 40
     gpu_versions: int = 0
     host_versions: int = 0
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether generators sleep while the trainer steps."""
+        return self.generator is not None and self.generator.engine.sleeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +200,13 @@ def _seats(
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
                 parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator)}
             gpu = trainer_gpus[rank] if on_gpu else None
-            yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
+            if wanted.in_turns and on_gpu:
+                passing = {name: parts[name] for name in OF_A_STEP if name in parts}
+                parts = {name: size for name, size in parts.items() if name not in OF_A_STEP}
+                yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts)
+                yield Seat(name=f"its step {rank}", gpu=gpu, parts=passing, phase="trainer")
+            else:
+                yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
             if wanted.reference:
                 parts = reference_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
                 yield Seat(name=f"reference {rank}", gpu=gpu, parts=parts, phase=phase)
@@ -205,7 +219,10 @@ def _seats(
             else:
                 parts = engine_parts(model, generator, on_gpu=gpu is not None)
             name = f"generator {number // each}" + (f" part {number % each}" if each > 1 and gpu is not None else "")
-            yield Seat(name=name, gpu=gpu, parts=parts, phase="generator" if apart else "")
+            yield Seat(name=name, gpu=gpu, parts=parts, phase="generator" if apart or wanted.in_turns else "")
+            if wanted.in_turns and gpu is not None:
+                left = {"process": CONTEXT_GIB + GRAPHS_GIB}
+                yield Seat(name=f"{name}, asleep", gpu=gpu, parts=left, phase="trainer")
 
 
 def _peak(seats: list[Seat]) -> float:
@@ -263,7 +280,7 @@ def _notes(
     generator_gpus: tuple[int, ...],
     seats: tuple[Seat, ...],
 ) -> Iterator[str]:
-    if wanted.together and (shared := sorted(set(trainer_gpus) & set(generator_gpus))):
+    if wanted.together and not wanted.in_turns and (shared := sorted(set(trainer_gpus) & set(generator_gpus))):
         yield f"sharing      trainer and generator share GPU {', '.join(map(str, shared))}: each slows the other"
     idle = set(range(len(machine.gpus))) - set(trainer_gpus) - set(generator_gpus)
     if idle:

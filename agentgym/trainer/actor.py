@@ -18,6 +18,7 @@ from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError, UserError
 from agentgym.runs.files import publish
 from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.machine import release_memory
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -88,6 +89,11 @@ class TitanTrainer(ServiceActor):
     async def trained_logprobs(self) -> array[float]:
         """Of the tokens that the last step trained, in the order of its samples; see TrainerSetup.keep_logprobs."""
         return await self._run(self._engine.trained_logprobs)
+
+    @endpoint
+    async def release_memory(self) -> None:
+        """Give back the GPU's memory that is kept for the next step's activations."""
+        await self._run(release_memory)
 
     @endpoint
     async def clear_gradients(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from agentgym.rl.samples import group_samples
 from agentgym.rl.trained import by_turn
@@ -15,9 +16,18 @@ from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.types import Group
 
 
+class Sleeper(Protocol):
+    """Generators on the trainer's GPU."""
+
+    async def sleep(self) -> None:
+        """Until their next update they need no memory."""
+
+
 @dataclass(slots=True, kw_only=True)
 class TitanLearner:
     """What the loop trains with. reference: None for a loss without a reference model.
+
+    sleeper: what sleeps from the beginning of a step until the weights that come of it are loaded.
 
     branch_weights: see RolloutConfig. credit: for advantages of whole steps; None leaves those of the groups.
     keep_logprobs: as in the trainer's setup. trainer_logprobs: of the last step, by episode and turn.
@@ -29,10 +39,14 @@ class TitanLearner:
     credit: Credit | None = None
     branch_weights: BranchWeights = "tokens"
     keep_logprobs: bool = False
+    sleeper: Sleeper | None = None
     trainer_logprobs: dict[str, list[list[float]]] = field(default_factory=dict)
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
         samples = group_samples(groups, self.branch_weights)
+        if self.sleeper is not None:
+            with self.activity.doing("publish"):
+                await self.sleeper.sleep()
         if self.reference is not None:
             with self.activity.doing("reference"):
                 ref_logprobs = await self.reference.forward(samples)
@@ -54,3 +68,5 @@ class TitanLearner:
             await self.trainer.push_weights(version)
             if self.reference is not None:
                 await self.reference.follow(version)
+            if self.sleeper is not None:  # its memory is wanted back
+                await self.trainer.call_all(TitanTrainer.release_memory)

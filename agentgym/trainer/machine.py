@@ -24,6 +24,12 @@ def describe_machine(device: torch.device, processes: int) -> dict[str, str]:
     }
 
 
+def release_memory() -> None:
+    """Give back what torch keeps of a GPU's memory for the next tensors."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def _processor() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []

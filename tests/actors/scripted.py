@@ -68,6 +68,7 @@ class ScriptedEngine:
         self._tokens_total = 0
         self._busy_s = 0.0
         self._broken = False
+        self._asleep = False
 
     @property
     def version(self) -> int:
@@ -101,6 +102,8 @@ class ScriptedEngine:
             for _ in tokens:
                 if settings.token_s:
                     await asyncio.sleep(settings.token_s)
+                while self._asleep:
+                    await asyncio.sleep(HELD_POLL_S)
                 versions.append(self._version)
                 while settings.held_by is not None and settings.held_by.exists():
                     await asyncio.sleep(HELD_POLL_S)
@@ -119,7 +122,10 @@ class ScriptedEngine:
         self._broken = True
         self._fingerprint = fingerprint(weights)
         self._version = version
-        self._broken = False
+        self._broken = self._asleep = False
+
+    async def sleep(self) -> None:
+        self._asleep = True
 
     def metrics(self) -> dict[str, float]:
         return {

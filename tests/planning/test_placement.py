@@ -49,6 +49,22 @@ def test_the_trainer_takes_the_first_gpus_and_each_replica_the_next() -> None:
     assert placed.fits and any("unused" in note and "6, 7" in note for note in placed.notes)
 
 
+def test_in_turns_each_has_the_memory_that_the_other_does_not_need_then() -> None:
+    """Qwen3 8B on one GPU: a trainer's step, or a generator beside the weights and the optimizer's state."""
+    engine = VllmEngineConfig(gpu_memory_utilization=0.4)
+    together = place(wanted("8B", engine=engine), machine(1, 180))
+    assert not together.fits
+    turns = place(wanted("8B", engine=replace(engine, sleep=True)), machine(1, 180))
+    assert turns.fits and not any("share" in note for note in turns.notes)
+    seats = {seat.name: seat for seat in turns.seats}
+    assert {name: seat.phase for name, seat in seats.items()} == {
+        "trainer 0": "", "its step 0": "trainer", "generator 0": "generator", "generator 0, asleep": "trainer",
+    }  # fmt: skip
+    whole = place(wanted("8B"), machine(2, 180)).seats[0]
+    assert seats["trainer 0"].gib + seats["its step 0"].gib == pytest.approx(whole.gib)
+    assert not place(wanted("8B", engine=replace(engine, sleep=True)), machine(1, 140)).fits
+
+
 def test_replicas_that_may_come_later_are_planned_for() -> None:
     growing = wanted(max_replicas=3)
     placed = place(growing, machine(4))

@@ -60,6 +60,7 @@ class VllmEngine:
         self._running: set[asyncio.Future[Completion]] = set()
         self._places = Places(config.max_batch)  # what has none waits here, so that vLLM's cache holds what runs
         self._updating = asyncio.Lock()
+        self._asleep = False
         self._num_tokens = 0
         self._num_prompt_tokens = 0
         self._num_updates = 0
@@ -124,6 +125,18 @@ class VllmEngine:
                 await self._fail(f"the update to version {version} failed: {error!r}")
                 raise
             self._num_updates += 1
+
+    async def sleep(self) -> None:
+        """See `Sleeps.sleep`. vLLM keeps its process, its graphs and the model's buffers."""
+        async with self._updating:
+            self._refuse_after_failure()
+            try:
+                async with asyncio.timeout(self._config.update_timeout_s):
+                    await self._llm.sleep(level=2, mode="keep")
+            except BaseException as error:
+                await self._fail(f"it could not give its memory away: {error!r}")
+                raise
+            self._asleep = True
 
     def metrics(self) -> dict[str, float]:
         """See `GeneratorEngine.metrics`."""
@@ -213,6 +226,9 @@ class VllmEngine:
         timeout_s = self._config.update_timeout_s
         begin_s = time.perf_counter()
         async with asyncio.timeout(timeout_s):
+            if self._asleep:
+                await self._wake(version, path)
+                return
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(path,))
             if not await self._llm.reset_prefix_cache(reset_running_requests=True):
@@ -221,6 +237,16 @@ class VllmEngine:
             self._version = version
             await self._llm.resume_generation()
         self._paused_s += time.perf_counter() - begin_s
+
+    async def _wake(self, version: int, path: str) -> None:
+        """Load the weights into memory of their own; with that of keys and values, which comes last, vLLM goes on."""
+        await self._llm.wake_up(["weights"])
+        await self._llm.collective_rpc("agentgym_load_weights", timeout=self._config.update_timeout_s, args=(path,))
+        await self._llm.update_weight_version(str(version))
+        self._version = version
+        if not await self._llm.wake_up(["kv_cache"]):
+            raise InfraError("vLLM did not wake up: its GPU's memory is taken by others")
+        self._asleep = False
 
     def _refuse_after_failure(self) -> None:
         if self._failure:
