@@ -115,13 +115,13 @@ class Publisher:
     def _answer(self) -> None:
         while True:
             asking = [reader for reader in self._readers if reader.wants is not None]
-            listening = [reader.line for reader in self._readers if reader.wants is None]
+            lines = [reader.line for reader in self._readers]  # of those that ask, too: they may die while they wait
             left_s = min((reader.since_s + GATHER_S - time.monotonic() for reader in asking), default=None)
             others = [r for r in self._readers if r.gpu and r.wants is None and r.took in (None, self._last)]
             if left_s is not None and (left_s <= 0 or not others):
                 self._serve(asking)
                 continue
-            for line in wait([self._woken, *listening], left_s):
+            for line in wait([self._woken, *lines], left_s):
                 if line is self._woken:
                     self._woken.recv()
                     continue
