@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -87,25 +84,3 @@ async def test_a_write_that_fails_half_way_leaves_no_version(store: WeightStore)
         await store.put(0, [("a", torch.ones(1000))]) if version == 1 else None
     await store.put(3, [("a", torch.full((1000,), 3.0))])
     assert equal(dict(await store.get(3)), {"a": torch.full((1000,), 3.0)})
-
-
-async def test_another_process_reads_by_path_through_a_pickled_copy_whose_close_ends_nothing(
-    store: WeightStore, tmp_path: Path
-) -> None:
-    await store.put(1, [("w", torch.arange(5.0))])
-    (tmp_path / "store.pkl").write_bytes(pickle.dumps(store))
-    code = (
-        "import asyncio, pickle, pathlib, sys\n"
-        "from agentgym.weights.reading import check_kept, open_weights\n"
-        "async def main():\n"
-        "    store = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
-        "    path = (await store.get(1)).path\n"
-        "    print(dict(open_weights(path))['w'].tolist())\n"
-        "    assert path.exists()\n"
-        "    await store.close()\n"
-        "asyncio.run(main())\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "store.pkl")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[0.0, 1.0, 2.0, 3.0, 4.0]", done.stderr
-    assert await store.versions() == [1]
