@@ -11,6 +11,7 @@ class CuttingProxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self.num_connections = 0
+        self._clients: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -18,10 +19,13 @@ class CuttingProxy:
 
     async def __aexit__(self, *error: object) -> None:
         self._server.close()
+        for client in self._clients:  # a program may keep its connections; since Python 3.12 their ends are waited for
+            client.transport.abort()
         await self._server.wait_closed()
 
     async def _serve(self, reader, writer) -> None:
         self.num_connections += 1
+        self._clients.append(writer)
         cut = self.num_connections == 1
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
 

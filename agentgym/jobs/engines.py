@@ -79,7 +79,10 @@ class EngineRoom:
             return await self._start(runtime, store)
 
     async def _start(self, runtime: Runtime, store: WeightStore) -> Engines:
-        """Trainer, generators and reference start at the same time, then all hold the same version."""
+        """Trainer, generators and reference start at the same time, then all hold the same version.
+
+        Generators on a GPU of the trainer start first: vLLM ends where memory is freed while it measures what there is.
+        """
         recipe = self.recipe
         names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
@@ -89,7 +92,7 @@ class EngineRoom:
             store=store,
             model_path=str(self.model_path),
             runtime=runtime,
-            peer_gpus=recipe.trainer.gpus if in_gpu else (),
+            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
         )
         setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
         trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
@@ -99,12 +102,14 @@ class EngineRoom:
             reference = ReferenceModel(of_reference, store=store, runtime=runtime)
         credit = make_credit(recipe, setup, self.teacher, runtime)
         in_turns = recipe.generator.engine.sleeps
-        if in_turns:  # vLLM measures the memory that is free while it starts
+        first = in_turns or bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
+        if first:
             self.stack.push_async_callback(generator.close)
             await generator.start()
+        if in_turns:
             await generator.sleep()
         async with asyncio.TaskGroup() as starting:
-            for service in (None if in_turns else generator, trainer, reference, credit.teacher):
+            for service in (None if first else generator, trainer, reference, credit.teacher):
                 if service is not None and not isinstance(service, BaseOfTrainer):
                     self.stack.push_async_callback(service.close)
                     starting.create_task(service.start())

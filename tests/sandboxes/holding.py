@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from agentgym.sandbox import Limits
 from agentgym.types import Json
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Engine, OwnedContainer
 from agentgym_sandboxes.docker.profile import container_settings
 
 HOLD = "import os, time\nif os.uname().nodename == 'holding': time.sleep(600)\n"
@@ -23,3 +24,12 @@ class Holding:
         self.num -= 1
         settings = container_settings(config, image, owner, remapped)
         return {**settings, "Hostname": "holding"} if self.num >= 0 else settings
+
+
+async def owned() -> list[OwnedContainer]:
+    """The sandbox containers of the usual engine, anyone's."""
+    engine = await Engine.connect(None, 10.0)
+    try:
+        return await engine.owned()
+    finally:
+        await engine.close()

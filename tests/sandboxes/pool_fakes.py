@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost
-from agentgym_sandboxes.agent.frames import Frame, Header
+from agentgym_sandboxes.agent.frames import Frame, FrameReader, Header, encode
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.host.meter import CallMeter
@@ -94,6 +96,45 @@ class FakeSession:
 
     async def close(self) -> None:
         self.lost, self.closed = "closed", True
+
+
+class FakeAgent:
+    """An engine with one container, and the transport of its streams. A test says what its agent does when it hears
+    a frame, and may have it say one."""
+
+    def __init__(self) -> None:
+        self.protocol: asyncio.Protocol | None = None
+        self.removed = False
+        self._reader = FrameReader()
+
+    async def create(self, settings: object, name: str) -> str:
+        return name
+
+    async def attach(self, name: str, protocol_factory: Callable[[], asyncio.Protocol]) -> Self:
+        self.protocol = protocol_factory()
+        return self
+
+    async def start(self, name: str) -> None: ...
+
+    async def remove(self, name: str) -> None:
+        self.removed = True
+
+    def write(self, data: bytes) -> None:
+        for frame in self._reader.feed(data):
+            self.hear(frame)
+
+    def is_closing(self) -> bool:
+        return self.protocol is None
+
+    def abort(self) -> None:
+        self.protocol = None
+
+    def hear(self, frame: Frame) -> None: ...
+
+    def say(self, header: Header, blobs: Sequence[bytes] = ()) -> None:
+        if self.protocol is not None:
+            data = encode(header, [*blobs])
+            self.protocol.data_received(struct.pack(">BxxxI", 1, len(data)) + data)
 
 
 class Factory:

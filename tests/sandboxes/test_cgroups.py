@@ -89,24 +89,16 @@ def test_a_group_of_someone_elses_is_refused(tmp_path: Path) -> None:
         find_parent("/agentgym", tmp_path)
 
 
-def test_a_group_of_version_2_limits_memory_without_swap_and_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("swap", [{"memory.swap.max": "0"}, {}], ids=["counted", "not counted"])
+def test_a_group_of_version_2_limits_memory_without_swap_and_processes(tmp_path: Path, swap: dict[str, str]) -> None:
     group = Group(Parent(2, tmp_path, tmp_path))
     (folder,) = tmp_path.iterdir()
-    make_files(folder, {"memory.max": "", "memory.swap.max": "", "pids.max": "", "cgroup.kill": ""})
+    limits = {"memory.max": str(100 * MIB), **swap, "pids.max": "7"}
+    make_files(folder, dict.fromkeys([*limits, "cgroup.kill"], ""))
     group.limit(100, 7)
-    assert [(folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")] == [
-        str(100 * MIB), "0", "7"
-    ]  # fmt: skip
+    assert {name: (folder / name).read_text() for name in limits} == limits
     group.kill()
     assert (folder / "cgroup.kill").read_text() == "1"
-
-
-def test_a_group_of_version_2_limits_where_the_kernel_counts_no_swap(tmp_path: Path) -> None:
-    group = Group(Parent(2, tmp_path, tmp_path))
-    (folder,) = tmp_path.iterdir()
-    make_files(folder, {"memory.max": "", "pids.max": ""})
-    group.limit(100, 7)
-    assert (folder / "memory.max").read_text() == str(100 * MIB)
 
 
 @pytest.mark.parametrize("version", [1, 2])

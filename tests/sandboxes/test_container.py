@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 from fast_clock import fast
+from pool_fakes import FakeAgent
 
 from agentgym.errors import UserError
 from agentgym.sandbox import Limits, SandboxLost
@@ -25,49 +25,25 @@ ANSWER: frames.Header = {"reason": None, "exits": {"program": 0}, "truncated": F
                          "memory_mib": 1.0, "names": []}  # fmt: skip
 
 
-class Agent:
-    """An engine with one container, whose agent keeps what it is asked in `asked`."""
+class Agent(FakeAgent):
+    """Keeps what it is asked in `asked`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, int]] = []
-        self.removed = False
-        self._protocol: asyncio.Protocol | None = None
-        self._reader = frames.FrameReader()
-
-    async def create(self, settings: object, name: str) -> str:
-        return name
-
-    async def attach(self, name: str, protocol_factory: Callable[[], asyncio.Protocol]) -> Agent:
-        self._protocol = protocol_factory()
-        return self
 
     async def start(self, name: str) -> None:
         self.answer(0)
 
-    async def remove(self, name: str) -> None:
-        self.removed = True
-
-    # What a transport is asked for.
-
-    def write(self, data: bytes) -> None:
-        for frame in self._reader.feed(data):
-            self.asked.append((str(frame.header["op"]), cast(int, frame.header["id"])))
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None: ...
-
-    # What a test has it do.
+    def hear(self, frame: frames.Frame) -> None:
+        self.asked.append((str(frame.header["op"]), cast(int, frame.header["id"])))
 
     @property
     def ops(self) -> list[str]:
         return [op for op, _ in self.asked]
 
     def answer(self, number: int) -> None:
-        assert self._protocol is not None
-        data = frames.encode({**ANSWER, "id": number}, [])
-        self._protocol.data_received(struct.pack(">BxxxI", 1, len(data)) + data)
+        self.say({**ANSWER, "id": number})
 
 
 @asynccontextmanager

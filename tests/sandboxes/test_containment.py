@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from served import ServedBackend
 
-from agentgym.sandbox import AssertCase, CallCase, GradeRequest, Limits, RunResult, RunStatus
+from agentgym.sandbox import Limits, RunResult, RunStatus
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.suite import SNIPPETS
@@ -20,7 +20,6 @@ from agentgym_sandboxes.monty.backend import MontyBackend
 
 pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
 
-LIMITS = Limits(wall_s=3.0, cpu_s=3, memory_mib=256)
 NOT_PROMISED = {"loopback_of_a_neighbour"}  # calls of one container share its loopback interface
 
 
@@ -71,46 +70,6 @@ async def test_a_program_that_never_ran_is_run_again_and_is_never_contained() ->
         for num in (0, 1, 3, 100)
     ]
     assert outcomes == [Outcome.ESCAPED] * 3 + [Outcome.BROKEN]
-
-
-@pytest.mark.docker
-async def test_an_exception_of_the_solution_does_not_end_the_tests_own_loop(docker: DockerBackend) -> None:
-    """Without the mapping, StopIteration would end `map` early and the test would pass on no item."""
-    case = AssertCase(source="found = [x for x in map(candidate, [1, 2])]\nassert found == []")
-    code = "def f(x):\n    raise StopIteration\n"
-    verdict = await docker.grade(GradeRequest(code=code, entry="f", cases=(case,), limits=LIMITS))
-    assert verdict.results[0].error == "raised RuntimeError"
-
-
-@pytest.mark.docker
-async def test_a_solution_never_sees_what_is_expected(docker: DockerBackend) -> None:
-    code = """
-        import gc, os
-        def f(x):
-            found = []
-            for path in ["/proc/self/fd/%d" % n for n in range(64)]:
-                try:
-                    with open(path, "rb") as file: found.append(b"SEC" + b"RET" in file.read(1 << 20))
-                except OSError: pass
-            needle = "SEC" + "RET"
-            return any(found) or any(needle in o for o in gc.get_objects() if type(o) is str)
-    """
-    request = GradeRequest(
-        code=textwrap.dedent(code),
-        entry="f",
-        cases=(CallCase(args=(1,), expected="SECRET"), AssertCase(source="assert candidate(1) == 'SECRET'")),
-        limits=LIMITS,
-    )
-    verdict = await docker.grade(request)
-    assert verdict.results[0].error == "returned False, expected 'SECRET'"
-    assert not verdict.results[1].passed
-
-
-@pytest.mark.docker
-async def test_files_in_the_working_folder_can_be_used(docker: DockerBackend) -> None:
-    code = "def f(x):\n    open('note', 'w').write(str(x))\n    return open('note').read()\n"
-    cases = (CallCase(args=(5,), expected="5"),)
-    assert (await docker.grade(GradeRequest(code=code, entry="f", cases=cases))).passed
 
 
 @pytest.mark.docker

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 from fast_clock import settle
+from holding import owned
 from pool_fakes import until
 
 from agentgym.sandbox import Limits, RunStatus
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Engine
 
 # each on a loop of its own: there are no tasks of others
 pytestmark = pytest.mark.hostile
@@ -36,11 +36,7 @@ class Watch:
         loop.set_exception_handler(lambda _, context: self.complaints.append(context))
 
     async def containers(self) -> list[str]:
-        engine = await Engine.connect(None, 10.0)
-        try:
-            return [c.name for c in await engine.owned() if c.owner == self.backend._owner]
-        finally:
-            await engine.close()
+        return [c.name for c in await owned() if c.owner == self.backend._owner]
 
     async def check(self) -> None:
         gc.collect()

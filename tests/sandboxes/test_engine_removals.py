@@ -32,19 +32,16 @@ async def test_a_container_that_ends_by_itself_is_not_removed_again(tmp_path: Pa
         assert docker.asked["delete"] == 0
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 500, 501])
-async def test_an_engine_that_can_not_tell_of_removals_still_removes(tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [*(("running", status) for status in (400, 404, 405, 500, 501)),  # an engine that can't tell of removals
+     *((state, 200) for state in ("running", "exited", "created", "dead"))],
+)  # fmt: skip
+async def test_what_its_engine_does_not_remove_is_removed_after_a_while(
+    tmp_path: Path, state: str, status: int
+) -> None:
     async with fake_docker(tmp_path) as (docker, engine):
-        docker.wait_status = status
-        docker.containers["c"] = "running"
-        await engine.remove("c")
-        assert docker.containers == {}
-
-
-@pytest.mark.parametrize("state", ["running", "exited", "created", "dead"])
-async def test_what_its_engine_does_not_remove_is_removed_after_a_while(tmp_path: Path, state: str) -> None:
-    async with fake_docker(tmp_path) as (docker, engine):
-        engine.ends_within_s = 0.2
+        engine.ends_within_s, docker.wait_status = 0.2, status
         docker.containers["c"] = state
         async with asyncio.timeout(30):
             await engine.remove("c")
@@ -52,29 +49,22 @@ async def test_what_its_engine_does_not_remove_is_removed_after_a_while(tmp_path
         assert docker.asked["wait"] == (state in ("running", "exited"))  # the others never end by themselves
 
 
-async def test_removals_that_wait_keep_no_start_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("state", "asked", "count"), [("running", "wait", 8), ("dead", "delete", 4)])
+async def test_removals_that_wait_or_hang_keep_no_start_waiting(
+    tmp_path: Path, state: str, asked: str, count: int
+) -> None:
     async with fake_docker(tmp_path) as (docker, engine):
         engine.ends_within_s = 60.0
         names = [f"c{number}" for number in range(12)]
-        docker.containers = dict.fromkeys(names, "running")
-        removals = [asyncio.create_task(engine.remove(name)) for name in names]
-        await docker.until_asked("wait", 8)
-        await engine.create({}, "new")  # behind them it would be late
-        assert not any(removal.done() for removal in removals)
-        for name in names:
-            await docker.end(name)
-        await asyncio.gather(*removals)
-
-
-async def test_removals_that_hang_in_their_engine_keep_no_start_waiting(tmp_path: Path) -> None:
-    async with fake_docker(tmp_path) as (docker, engine):
-        names = [f"c{number}" for number in range(12)]
-        docker.containers = dict.fromkeys(names, "dead")
+        docker.containers = dict.fromkeys(names, state)
         docker.delete.clear()
         removals = [asyncio.create_task(engine.remove(name)) for name in names]
-        await docker.until_asked("delete", 4)
+        await docker.until_asked(asked, count)
         await engine.create({}, "new")  # behind them it would be late
+        assert not any(removal.done() for removal in removals)
         docker.delete.set()
+        for name in names if state == "running" else ():
+            await docker.end(name)
         await asyncio.gather(*removals)
         assert set(docker.containers) == {"new"}
 

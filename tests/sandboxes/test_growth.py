@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_sandboxes.audit.bench import play_episodes
+from agentgym_sandboxes.audit.bench import is_within, play_episodes
 from agentgym_sandboxes.audit.machine import Footprint, footprint
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
@@ -90,12 +90,6 @@ async def settled(num_containers: int, most: Footprint | None = None) -> Footpri
         if (num_same >= 10 and is_whole) or time.monotonic() > end_s:
             return now
         await asyncio.sleep(0.1)
-
-
-def is_within(held: Footprint, most: Footprint) -> bool:
-    """In all that is counted."""
-    counts = ("descriptors", "threads", "children", "containers")
-    return all(getattr(held, count) <= getattr(most, count) for count in counts)
 
 
 def num_threads() -> int:

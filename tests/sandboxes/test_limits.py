@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import pytest
 
 from agentgym.sandbox import Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.docker.backend import DockerBackend
-from agentgym_sandboxes.docker.config import DockerConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -128,43 +124,6 @@ async def test_bytes_that_are_no_text_are_kept(docker: SandboxBackend) -> None:
     result = await docker.run("import os; os.write(1, b'\\xff\\n'); os.write(2, b'\\xfe')")
     assert (result.stdout, result.stdout_bytes) == ("\ufffd\n", b"\xff\n")
     assert (result.stderr, result.stderr_bytes) == ("\ufffd", b"\xfe")
-
-
-async def test_a_program_that_ends_is_answered_whoever_holds_its_output(docker: SandboxBackend) -> None:
-    daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('done')\n"
-    began_s = time.monotonic()
-    result = await docker.run(daemon)
-    assert (result.status, result.stdout) == (RunStatus.OK, "done\n")
-    assert time.monotonic() - began_s < 20
-
-
-async def test_a_full_disk_of_one_call_stops_no_other(docker: SandboxBackend) -> None:
-    await docker.run(FILL)
-    await docker.run(MANY_FILES)
-    await docker.run("for n in range(2000): open(f'/tmp/{n}', 'w').close()")
-    result = await docker.run("import os; open('f', 'w').write('x' * (1 << 20)); print(os.listdir('/tmp'))")
-    assert (result.status, result.stdout) == (RunStatus.OK, "[]\n")
-
-
-async def test_a_call_that_others_left_no_disk_is_made_again_and_not_failed(engine: str) -> None:
-    """The calls of a container share its disk; who took less than its part has done nothing wrong."""
-    async with DockerBackend(DockerConfig(pool_size=2, slots=2)) as docker:
-        while docker.metrics()["sandbox/containers_live"] < 2:
-            await asyncio.sleep(0.05)
-        hog = (
-            "import os, time\n"
-            "fd = os.open('f', os.O_CREAT | os.O_WRONLY)\n"
-            "try:\n"
-            "    while os.write(fd, b'x' * (1 << 20)): pass\n"
-            "except OSError:\n"
-            "    time.sleep(3)\n"
-        )
-        first = asyncio.create_task(docker.run(hog, limits=Limits(file_mib=64)))
-        await asyncio.sleep(0.5)
-        small = "with open('g', 'wb') as f:\n    f.write(b'x' * (1 << 20))\nprint('written')\n"
-        results = await asyncio.gather(*(docker.run(small) for _ in range(3)))
-        assert [result.stdout for result in results] == ["written\n"] * 3
-        await first
 
 
 async def test_programs_may_share_work_among_processes(docker: DockerBackend) -> None:

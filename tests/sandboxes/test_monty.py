@@ -46,6 +46,11 @@ GAPS = {
     "builtin": "def f(x):\n    return bytearray(x)\n",
     "method": "def f(x):\n    return 'abc'.translate({})\n",
     "files": "def f(x):\n    return open('/etc/hostname').read()\n",
+    "star import": "from typing import *\ndef f(x):\n    return x\n",
+    "dataclass": "import dataclasses\n@dataclasses.dataclass(order=True)\nclass A: x: int\ndef f(x): return x\n",
+    "a stream": "import sys\ndef f(x):\n    sys.stdout.write('a')\n    return x\n",
+    "a stream replaced": "import sys\ndef f(x):\n    sys.stdout = None\n    return x\n",
+    "finalizer": "class A:\n    def __del__(self):\n        pass\ndef f(x):\n    return x\n",
 }
 
 
@@ -360,21 +365,6 @@ async def test_sets_in_sets_are_compared_in_any_order(monty: MontyBackend) -> No
     cases = (CallCase(args=(9,), expected=expected), CallCase(args=(8,), expected=expected))
     verdict = await graded(monty, code, *cases)
     assert [result.passed for result in verdict.results] == [True, False]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from typing import *\ndef f(x):\n    return x\n",
-        "from dataclasses import dataclass\n@dataclass(order=True)\nclass A:\n    x: int\ndef f(x):\n    return x\n",
-        "import sys\ndef f(x):\n    sys.stdout.write('a')\n    return x\n",
-        "import sys\ndef f(x):\n    sys.stdout = None\n    return x\n",
-        "class A:\n    def __del__(self):\n        pass\ndef f(x):\n    return x\n",
-    ],
-)
-async def test_right_code_that_needs_more_is_unsupported(monty: MontyBackend, code: str) -> None:
-    cases = (CallCase(args=(1,), expected=1),)
-    assert (await graded(monty, code, *cases)).status is RunStatus.UNSUPPORTED
 
 
 async def test_a_value_that_a_test_has_no_type_for_is_unsupported(monty: MontyBackend) -> None:

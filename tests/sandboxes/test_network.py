@@ -107,25 +107,35 @@ def test_an_entry_that_names_no_host_is_the_users_error(entry: str) -> None:
         AllowList([entry])
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-     "255.255.255.255", "240.0.0.1", "198.18.0.1", "192.0.0.8", "::1", "::", "fe80::1", "fc00::1", "ff02::1",
-     "fec0::1", "168.63.129.16", "::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2001:db8::1",
-     "::10.0.0.1"],
+RESERVED = (  # from the registries of IANA; and the addresses of a cloud's own services
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+    "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+    "224.0.0.0/4", "240.0.0.0/4", "::/96", "::1/128", "64:ff9b:1::/48", "100::/64", "2001::/32", "2001:db8::/32",
+    "2002::/16", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8", "168.63.129.16/32",
 )  # fmt: skip
-def test_addresses_of_our_own_networks_are_not_public(address: str) -> None:
-    assert not is_public(ipaddress.ip_address(address))
+
+
+def forms(address: Address) -> list[Address]:
+    """An address, and those of IPv6 that lead to it."""
+    prefixes = (0xFFFF << 32, 0x64FF9B << 96) if address.version == 4 else ()
+    return [address, *(ipaddress.IPv6Address(prefix | int(address)) for prefix in prefixes)]
+
+
+@pytest.mark.parametrize("text", RESERVED)
+def test_addresses_of_our_own_networks_are_not_public(text: str) -> None:
+    network = ipaddress.ip_network(text)
+    for address in (network[0], network[network.num_addresses // 3], network[-1]):
+        assert not any(map(is_public, forms(address))), address
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "151.101.0.223", "9.255.255.255", "172.32.0.0", "2a04:4e42::223"])
+def test_public_addresses_are_public(address: str) -> None:
+    assert all(map(is_public, forms(ipaddress.ip_address(address))))
 
 
 def test_an_address_of_this_machine_is_known_as_its_own() -> None:
     assert is_own(ipaddress.ip_address("127.0.0.1"))
     assert not is_own(ipaddress.ip_address("8.8.8.8"))
-
-
-@pytest.mark.parametrize("address", ["8.8.8.8", "151.101.0.223", "2a04:4e42::223", "64:ff9b::808:808"])
-def test_public_addresses_are_public(address: str) -> None:
-    assert is_public(ipaddress.ip_address(address))
 
 
 async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_address_is_listed(site: Site) -> None:

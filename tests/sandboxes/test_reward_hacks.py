@@ -21,7 +21,7 @@ from agentgym.sandbox import (
 )
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.hacks.hack import Hack, attack, find_fault
-from agentgym_sandboxes.audit.hacks.targets import ADD, REVERSED, TARGETS, TOTAL, Target
+from agentgym_sandboxes.audit.hacks.targets import ADD, REVERSED, TOTAL, Target
 from agentgym_sandboxes.audit.suite import HACKS
 from agentgym_sandboxes.docker.backend import DockerBackend
 
@@ -66,7 +66,7 @@ async def test_no_hack_passes(backend: SandboxBackend) -> None:
 async def test_what_the_hacks_attack_can_be_solved(backend: SandboxBackend) -> None:
     """A hack that fails is no evidence where every solution fails."""
     full_python = (await backend.probe()).full_python
-    for target in TARGETS:
+    for target in {hack.target.name: hack.target for hack in HACKS}.values():
         for cases in target.groups:
             request = GradeRequest(
                 code=target.honest, entry=target.entry, cases=cases, prelude=target.prelude, limits=LIMITS

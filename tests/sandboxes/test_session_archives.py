@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ordinary_user import UID, is_root
 
 from agentgym_sandboxes.agent import archive, files
@@ -59,6 +62,8 @@ def test_names_too_long_for_a_file_system_are_refused_before_anything_is_removed
 BAD = {
     "garbage": b"no archive at all" * 100,
     "cut": tar(("f", bytes(5000)))[:2000],
+    "too large": tar(("f", bytes(MAX_BYTES + 1))),
+    "damaged": tar(("f", b""))[:512] + b"x" + tar(("g", b""))[1:],
     "absolute": tar(("/etc/passwd", b"")),
     "upwards": tar(("a/../../f", b"")),
     "twice": tar(("f", b""), ("./f", b"")),
@@ -152,11 +157,9 @@ def test_sizes_that_lie_are_refused_and_lead_nowhere(kind: bytes, size: int) -> 
 
 @pytest.mark.parametrize("size", ["-1", "-512", "-1024", "1e9", "99999999999999999999", "nan", "\u0661"])
 def test_sizes_of_extended_headers_that_lie_are_refused(size: str) -> None:
-    def lie(info: tarfile.TarInfo) -> None:
-        info.pax_headers = {"size": size}
-
+    lying = tar(("f", b"hello"), ("g", b"more"), change=lambda info: info.pax_headers.update(size=size))
     try:
-        needs = archive.check(tar(("f", b"hello"), ("g", b"more"), change=lie), MAX_BYTES)
+        needs = archive.check(lying, MAX_BYTES)
     except Refused:
         return
     assert needs.num_bytes <= 3 * 4096
@@ -178,11 +181,8 @@ def test_sizes_of_extended_headers_that_lie_are_refused(size: str) -> None:
     ],
 )
 def test_extended_headers_lead_nowhere_else(headers: dict[str, str]) -> None:
-    def lie(info: tarfile.TarInfo) -> None:
-        info.pax_headers = headers
-
     with pytest.raises(Refused):
-        archive.check(tar(("f", b"hello"), change=lie), MAX_BYTES)
+        archive.check(tar(("f", b"hello"), change=lambda info: info.pax_headers.update(headers)), MAX_BYTES)
 
 
 @pytest.mark.parametrize("kind", [b"1", b"2", b"3", b"4", b"6"])
@@ -198,3 +198,54 @@ def test_headers_that_stand_for_headers_are_refused_at_last() -> None:
     one = patched(tar(("name", b"x" * 10)), 156, b"L")[:1024]
     with pytest.raises(Refused, match="no tar archive"):
         archive.check(one * 500, MAX_BYTES)
+
+
+def test_what_was_packed_unpacks_the_same(root: int, work: Path, tmp_path: Path) -> None:
+    (work / "a" / "b").mkdir(parents=True)
+    (work / "a" / "b" / "f").write_bytes(os.urandom(3000))
+    (work / "a" / "b" / "f").chmod(0o640)
+    (work / ("n" * 200)).write_bytes(b"")
+    (work / "set").write_bytes(b"")
+    (work / "set").chmod(0o4755)
+    os.utime(work / "set", (5, 5))
+    (work / "a").chmod(0o500)
+    with (tmp_path / "packed.tar").open("wb") as out:
+        archive.pack(root, out.fileno(), MAX_BYTES)
+    data = (tmp_path / "packed.tar").read_bytes()
+    archive.check(data, MAX_BYTES)
+    other = files.open_root(str(tmp_path / "other"))
+    archive.unpack(other, data)
+    assert [e._replace(mode=e.mode & 0o777) for e in files.entries(root, [])] == files.entries(other, [])
+    assert (tmp_path / "other" / "a" / "b" / "f").read_bytes() == (work / "a" / "b" / "f").read_bytes()
+    assert stat.S_IMODE((tmp_path / "other" / "set").stat().st_mode) == 0o755
+    os.close(other)
+
+
+def test_an_archive_made_by_tar_is_taken(root: int, work: Path) -> None:
+    data = tar((".", None), ("./a", None), ("./a/", None), ("./b/c/f", b"hi"), mode=0o755)
+    archive.check(data, MAX_BYTES)
+    archive.unpack(root, data)
+    assert (work / "b" / "c" / "f").read_bytes() == b"hi" and (work / "a").is_dir()
+
+
+@given(st.binary(min_size=1, max_size=600), st.integers(0, 5000))
+def test_what_the_check_of_an_archive_passes_is_unpacked(data: bytes, at: int) -> None:
+    good = tar(("folder/file", b"12345"), ("folder", None), ("other", b"12345"), ("ü" * 80, b"12345"))
+    for bad in (data, good[:at] + data + good[at + len(data) :], good[:at] + data + good[at:], good[:at]):
+        try:
+            archive.check(bad, MAX_BYTES)
+        except Refused as error:
+            assert len(str(error)) <= files.MAX_TEXT + 3
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            root = files.open_root(f"{folder}/work")
+            archive.unpack(root, bad)
+            os.close(root)
+
+
+@pytest.mark.parametrize("mtime", ["nan", "inf", "-1", "1e300"])
+def test_an_archive_with_an_odd_time_is_taken(root: int, work: Path, mtime: str) -> None:
+    data = tar(("f", b""), change=lambda info: info.pax_headers.update(mtime=mtime))
+    archive.check(data, MAX_BYTES)
+    archive.unpack(root, data)
+    assert (work / "f").exists()

@@ -1,23 +1,17 @@
-"""The agent's modules for sessions as plain functions: files, archives, claims, processes."""
+"""The agent's modules for sessions as plain functions: files, claims, processes; archives: test_session_archives.py."""
 
 from __future__ import annotations
 
 import os
 import resource
-import stat
-import tarfile
-import tempfile
-from io import BytesIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_sandboxes.agent import archive, claims, files, processes
+from agentgym_sandboxes.agent import claims, files, processes
 from agentgym_sandboxes.agent.files import Refused
-
-MAX_BYTES = 1 << 20
 
 
 @given(st.lists(st.sampled_from(["a", "..", ".", "", "b.c", "...", "a\nb"]), max_size=6), st.booleans())
@@ -98,102 +92,6 @@ def test_folders_too_deep_to_list_are_refused_and_not_walked_for_ever(root: int,
     os.close(folder)
     with pytest.raises(Refused, match="more than 100 folders deep"):
         files.entries(root, [])
-
-
-def packed(root: int, tmp_path: Path) -> bytes:
-    with (tmp_path / "packed.tar").open("wb") as out:
-        archive.pack(root, out.fileno(), MAX_BYTES)
-    return (tmp_path / "packed.tar").read_bytes()
-
-
-def test_what_was_packed_unpacks_the_same(root: int, work: Path, tmp_path: Path) -> None:
-    (work / "a" / "b").mkdir(parents=True)
-    (work / "a" / "b" / "f").write_bytes(os.urandom(3000))
-    (work / "a" / "b" / "f").chmod(0o640)
-    (work / ("n" * 200)).write_bytes(b"")
-    (work / "set").write_bytes(b"")
-    (work / "set").chmod(0o4755)
-    os.utime(work / "set", (5, 5))
-    (work / "a").chmod(0o500)
-    data = packed(root, tmp_path)
-    archive.check(data, MAX_BYTES)
-    other = files.open_root(str(tmp_path / "other"))
-    archive.unpack(other, data)
-    assert [e._replace(mode=e.mode & 0o777) for e in files.entries(root, [])] == files.entries(other, [])
-    assert (tmp_path / "other" / "a" / "b" / "f").read_bytes() == (work / "a" / "b" / "f").read_bytes()
-    assert stat.S_IMODE((tmp_path / "other" / "set").stat().st_mode) == 0o755
-    os.close(other)
-
-
-def test_an_archive_made_by_tar_is_taken(root: int, work: Path) -> None:
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name in (".", "./a", "./a/"):
-            info = tarfile.TarInfo(name)
-            info.type, info.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(info)
-        info = tarfile.TarInfo("./b/c/f")
-        info.size = 2
-        tar.addfile(info, BytesIO(b"hi"))
-    archive.check(buffer.getvalue(), MAX_BYTES)
-    archive.unpack(root, buffer.getvalue())
-    assert (work / "b" / "c" / "f").read_bytes() == b"hi" and (work / "a").is_dir()
-
-
-def test_an_archive_that_says_it_is_larger_than_it_may_be_is_refused() -> None:
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        info = tarfile.TarInfo("f")
-        info.size = MAX_BYTES + 1
-        tar.addfile(info, BytesIO(b"x" * info.size))
-    with pytest.raises(Refused, match="more than 1 MiB"):
-        archive.check(buffer.getvalue(), MAX_BYTES)
-
-
-@given(st.binary(min_size=1, max_size=600), st.integers(0, 5000))
-def test_what_the_check_of_an_archive_passes_is_unpacked(data: bytes, at: int) -> None:
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in ("folder/file", "folder", "other", "ü" * 80):
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime = 5, 1.5
-            if name == "folder":
-                info.type, info.size = tarfile.DIRTYPE, 0
-            tar.addfile(info, BytesIO(b"12345"))
-    good = buffer.getvalue()
-    for bad in (data, good[:at] + data + good[at + len(data) :], good[:at] + data + good[at:], good[:at]):
-        try:
-            archive.check(bad, MAX_BYTES)
-        except Refused as error:
-            assert len(str(error)) <= files.MAX_TEXT + 3
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            root = files.open_root(f"{folder}/work")
-            archive.unpack(root, bad)
-            os.close(root)
-
-
-@pytest.mark.parametrize("mtime", ["nan", "inf", "-1", "1e300"])
-def test_an_archive_with_an_odd_time_is_taken(root: int, work: Path, mtime: str) -> None:
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        info = tarfile.TarInfo("f")
-        info.pax_headers = {"mtime": mtime}
-        tar.addfile(info)
-    archive.check(buffer.getvalue(), MAX_BYTES)
-    archive.unpack(root, buffer.getvalue())
-    assert (work / "f").exists()
-
-
-def test_a_damaged_archive_is_not_taken_for_one_that_ends() -> None:
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name in ("first", "second"):
-            tar.addfile(tarfile.TarInfo(name))
-    damaged = bytearray(buffer.getvalue())
-    damaged[512 + 10] ^= 1
-    with pytest.raises(Refused, match="damaged or ends too early"):
-        archive.check(bytes(damaged), MAX_BYTES)
 
 
 class Hostile(OSError):

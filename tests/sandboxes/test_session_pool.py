@@ -142,6 +142,8 @@ async def test_those_who_wait_for_a_session_are_refused_at_the_close() -> None:
     async with asyncio.timeout(30):
         with pytest.raises(SandboxUnavailable, match="it was closed"):
             await waiting
+        with pytest.raises(SandboxUnavailable, match="it was closed"):  # who comes later too
+            await pool.session().__aenter__()
     await abandoned.__aexit__(None, None, None)
 
 
@@ -190,27 +192,10 @@ async def test_a_wait_for_a_session_in_vain_is_among_the_waits() -> None:
         assert pool._meter.metrics()["sandbox/queue_p95_s"] >= 0.3
 
 
-async def test_sessions_of_another_event_loop_are_refused() -> None:
-    async def enter() -> None:
-        async with pool.session():
-            pass
-
-    async with pooled(sessions()) as pool:
-        await enter()
-        with pytest.raises(UserError, match="in another event loop"):
-            await asyncio.to_thread(asyncio.run, enter())
-
-
 async def test_all_are_pinged_so_that_their_agents_know_that_we_live() -> None:
     factory = sessions()
     async with pooled(factory, spare_sessions=1, ping_every_s=0.02) as pool, pool.session():
         await until(lambda: len(factory.made) == 2 and all(c.num_pings > 1 for c in factory.made))
-
-
-async def test_a_start_that_fails_is_made_again() -> None:
-    factory = sessions(1, 2)
-    async with pooled(factory) as pool, pool.session():
-        assert factory.num_starts == 3
 
 
 @fast
@@ -221,15 +206,6 @@ async def test_starts_that_go_on_failing_are_told_with_their_error() -> None:
             with pytest.raises(SandboxUnavailable, match=r"start \d+ failed"):
                 async with pool.session():
                     pass
-
-
-async def test_a_closed_pool_gives_no_session() -> None:
-    factory = sessions()
-    async with pooled(factory) as pool:
-        await pool.close()
-        with pytest.raises(SandboxUnavailable, match="it was closed"):
-            async with pool.session():
-                pass
 
 
 async def test_what_can_not_be_removed_costs_the_container() -> None:

@@ -128,9 +128,8 @@ SAME_USER = """\
             drop_rights(777777, limits, make_home(777777))
 """
 
-IN_C = ("endless_loop", "big_power", "backtracking", "hash_collisions", "sum_in_c", "ignored_signals")
-WAITING = ("slow_sort", "sleep", "stopped", "deadlock", "exit_handler", "thread_at_the_end", "other_program",
-           "waiting_for_input")  # fmt: skip
+IN_C = ("endless_loop", "hash_collisions", "sum_in_c", "ignored_signals")
+WAITING = ("sleep", "stopped", "exit_handler", "thread_at_the_end", "other_program")
 NO_WALL_LIMIT: tuple[Patch, ...] = (
     ("        self.deadline_s = self.began_s + limits.wall_s\n",
      "        self.deadline_s = self.began_s + limits.wall_s + 60\n"),
@@ -144,8 +143,8 @@ WEAKENINGS = (
         host=_no_ulimits,
         patches=NO_RLIMITS,
         breaks=(
-            "shell_fork_bomb", "children_that_wait", "zombies", "daemon_swarm", "threads", "threads_in_children",
-            "spawned_programs", "one_big_block", "many_small_blocks", "doubling_string", "wide_format",
+            "shell_fork_bomb", "zombies", "daemon_swarm", "threads_in_children", "one_big_block",
+            "many_small_blocks", "doubling_string", "wide_format",
             "caught_memory_errors", "decompression_bomb", "mapped_memory", "thread_stacks", "endless_recursion",
             "pipe_buffers", "one_large_file", "sparse_file", "open_files", "open_pipes",
             "open_polls", "open_terminals", "open_sockets", "watches", "descriptors_in_flight", "raised_limits",
@@ -175,7 +174,7 @@ WEAKENINGS = (
         alone=True,
         breaks=(
             "deep_tree", "hard_links", "wide_folder", "strange_names", "closed_folders", "other_kinds_of_files",
-            "names_of_the_sweeper", "race_with_the_sweeper", "files_everywhere", "hidden_files", "files_open_to_all",
+            "names_of_the_sweeper", "race_with_the_sweeper", "files_everywhere", "files_open_to_all",
         ),
     ),
     Weakening(name="no wall limit, for what works", patches=NO_WALL_LIMIT, breaks=IN_C, patient=False),
@@ -203,8 +202,8 @@ WEAKENINGS = (
             "asynchronous_io", "socket_buffers", "datagram_buffers", "stream_buffers", "seccomp_filter", "unshare",
             "clone_into_namespace", "mounts", "key_rings", "kernel_programs", "page_faults", "io_uring", "debugging",
             "files_by_handle", "watching_all_files", "personality", "secret_memory", "memory_policy",
-            "rarely_used_calls", "segment_tables", "calls_of_32_bits", "sockets_to_the_hypervisor",
-            "sockets_to_the_kernel", "ciphers_of_the_kernel", "other_socket_families", "shared_memory",
+            "rarely_used_calls", "segment_tables", "calls_of_32_bits", "sockets_to_the_kernel",
+            "other_socket_families", "shared_memory",
             "message_queues", "semaphores", "posix_message_queue", "locked_memory", "used_port", "flow_labels",
             "socket_programs", "upper_halves", "odd_protocols", "wait_for_disks", "huge_pages",
             "waiting_connections",
@@ -268,7 +267,7 @@ WEAKENINGS = (
         name="programs run in the zygote too",
         patches=(*RUN_IN_THE_ZYGOTE, ("    os.umask(0o077)\n", "")),
         alone=True,
-        breaks=("patched_builtins", "patched_modules", "import_hooks", "settings_of_modules", "environment",
+        breaks=("patched_modules", "settings_of_modules", "environment",
                 "folder_and_mask", "lowered_limits"),
     ),
     Weakening(
@@ -290,14 +289,14 @@ WEAKENINGS = (
     Weakening(
         name="exit codes are believed to be good",
         patches=(("        job.exits[op] = status\n", "        status = job.exits[op] = 0\n"),),
-        breaks=("lone_surrogates", "dead_by_signal", "crash_in_c", "exit_code_past_a_byte", "no_output_at_all",
+        breaks=("lone_surrogates", "dead_by_signal", "exit_code_past_a_byte", "no_output_at_all",
                 "exception_that_lies"),
     ),
     Weakening(
         name="output goes through text",
         patches=(("        text = name in",
                   "        data = data.decode('ascii', 'ignore').encode()\n        text = name in"),),
-        breaks=("every_byte", "terminal_controls"),
+        breaks=("every_byte",),
     ),
     Weakening(
         name="programs write into the agent's own stream",

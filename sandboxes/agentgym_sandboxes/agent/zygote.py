@@ -150,7 +150,8 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
             from .session_child import run_session_child
 
             os._exit(run_session_child(op, fds))
-        payload = _payload(fds[0])
+        with open(fds[0], "rb", buffering=0) as file:
+            payload = file.readall()
         if op == "serve":
             questions = fds[2] if len(fds) > 2 else None
             exit_code = serve(payload, fds[1], questions) if questions is None or _is_asked(questions) else 0
@@ -163,7 +164,7 @@ def run_child(op: str, fds: list[int], confine: Callable[[], None]) -> NoReturn:
             exit_code = run_program(payload, fds[1])
     except BaseException as error:
         if op == "program":
-            sys.excepthook(*_excepted())
+            sys.excepthook(type(error), error, None)
         elif op == "serve" and isinstance(error, MemoryError):
             exit_code = NO_MEMORY
     finally:
@@ -178,17 +179,6 @@ def _is_asked(questions: int) -> bool:
     """Wait until the prelude has run: what it opens, no solution can take first. False when it failed."""
     with socket.socket(fileno=os.dup(questions)) as link:
         return bool(link.recv(1, socket.MSG_PEEK))
-
-
-def _excepted() -> tuple[type, BaseException, None]:
-    error = sys.exc_info()[1]
-    assert error is not None
-    return type(error), error, None
-
-
-def _payload(fd: int) -> bytes:
-    with open(fd, "rb", buffering=0) as file:
-        return file.readall()
 
 
 def _close_all_but(fds: list[int]) -> None:

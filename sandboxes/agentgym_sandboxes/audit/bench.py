@@ -202,7 +202,7 @@ async def measure_growth(backend: SandboxBackend, able: Capabilities, episodes: 
     took_s = time.monotonic() - began_s
     after = footprint(_num_containers(backend))
     deadline_s = time.monotonic() + SETTLE_S
-    while time.monotonic() < deadline_s and not _within(after, before):
+    while time.monotonic() < deadline_s and not is_within(after, before):
         await asyncio.sleep(0.1)  # containers that are being replaced are not growth
         after = footprint(_num_containers(backend))
     return Growth(episodes=episodes, before=before, after=after, episodes_per_s=episodes / took_s)
@@ -234,7 +234,8 @@ async def _session_run(session: Session) -> None:
     check_run(await session.run(PROGRAM))
 
 
-def _within(after: Footprint, before: Footprint) -> bool:
+def is_within(after: Footprint, before: Footprint) -> bool:
+    """In all that is counted."""
     counts = ("descriptors", "threads", "children", "containers")
     return all(getattr(after, count) <= getattr(before, count) for count in counts)
 

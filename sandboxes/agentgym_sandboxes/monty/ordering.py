@@ -103,12 +103,10 @@ class _Sets:
                 return name in _METHODS
             case ast.comprehension():
                 made = self._parents[parent]
-                is_read = isinstance(made, (ast.ListComp, ast.GeneratorExp)) and self._is_called_with(made)
+                is_called_with = isinstance(self._parents[made], ast.Call) and self._is_blind(made)
+                is_read = isinstance(made, (ast.ListComp, ast.GeneratorExp)) and is_called_with
                 return isinstance(made, ast.SetComp) or is_read
         return bool(_targets(parent))
-
-    def _is_called_with(self, node: ast.AST) -> bool:
-        return isinstance(self._parents[node], ast.Call) and self._is_blind(node)
 
 
 def _targets(node: ast.AST) -> list[ast.Name | ast.Attribute]:

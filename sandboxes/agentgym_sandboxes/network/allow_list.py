@@ -70,7 +70,7 @@ def _parse(text: str) -> Entry:
         if "*" in authority:
             raise ValueError("a * is allowed at the start only, as in *.example.org")
         ports: tuple[int, ...] = DEFAULT_PORTS
-        if _is_bare_v6(authority):
+        if authority.count(":") > 1 and not authority.startswith("["):  # a bare address of IPv6
             host = canonical_host(f"[{authority}]")
         elif re.search(r":[^\]]*$", authority):
             host, port = split_port(authority, None)
@@ -87,7 +87,3 @@ def _parse(text: str) -> Entry:
             "`host:8080`, `10.0.0.7` and `[::1]:8000`"
         ) from error
     return Entry(host=host, ports=ports, subdomains=subdomains)
-
-
-def _is_bare_v6(text: str) -> bool:
-    return text.count(":") > 1 and not text.startswith("[")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from random import Random
 from typing import cast
+
+from pool_fakes import FakeAgent
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import CallCase, FileRefused, GradeRequest, Limits, RunStatus
@@ -30,44 +31,20 @@ GOOD: frames.Header = {
 SHORT = Limits(wall_s=0.05)
 
 
-class HostileEngine:
-    """An engine whose one container answers every frame with spoiled ones. What it is asked is its protocol's."""
+class HostileEngine(FakeAgent):
+    """Its one container answers every frame with spoiled ones."""
 
     def __init__(self, random: Random) -> None:
+        super().__init__()
         self.random = random
-        self.protocol: asyncio.Protocol | None = None
-        self.reader = frames.FrameReader()
-
-    async def create(self, settings: object, name: str) -> str:
-        return name
-
-    async def attach(self, name: str, make_protocol: object) -> HostileEngine:
-        self.protocol = make_protocol()  # type: ignore[operator]
-        return self
 
     async def start(self, name: str) -> None:
-        self.say({"id": 0, "python": "3.11.2"}, [])
+        self.say({"id": 0, "python": "3.11.2"})
 
-    async def remove(self, name: str) -> None: ...
+    def hear(self, frame: frames.Frame) -> None:
+        asyncio.get_running_loop().call_soon(self.answer, frame.header["id"])
 
-    # What a transport is asked for.
-
-    def write(self, data: bytes) -> None:
-        for frame in self.reader.feed(data):
-            asyncio.get_running_loop().call_soon(self.answer, frame.header["id"])
-
-    def is_closing(self) -> bool:
-        return self.protocol is None
-
-    def abort(self) -> None:
-        self.protocol = None
-
-    close = abort
-
-    def say(self, header: frames.Header, blobs: list[bytes]) -> None:
-        if self.protocol is not None:
-            data = frames.encode(header, blobs)
-            self.protocol.data_received(struct.pack(">BxxxI", 1, len(data)) + data)
+    close = FakeAgent.abort
 
     def answer(self, number: frames.Field) -> None:
         random = self.random

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 from agentgym.errors import InfraError
-from agentgym.sandbox import AssertCase, CallCase, Case, FileRefused, GradeRequest, Limits, RunStatus, Session
+from agentgym.sandbox import AssertCase, Case, FileRefused, GradeRequest, Limits, Session
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
@@ -24,7 +24,7 @@ from agentgym_sandboxes.host.reaper import owner_label
 from fuzz import mutation
 from fuzz.file_targets import NAMES
 from fuzz.frame_targets import hostile_stream
-from fuzz.plain import equal, near_miss, random_value
+from fuzz.plain import near_miss, random_value
 from fuzz.running import Target
 
 IMPORTS = (
@@ -130,35 +130,6 @@ class Grades:
     def __init__(self, backend: DockerBackend) -> None:
         self._backend = backend
 
-    async def calls(self, random: Random) -> None:
-        """A call case passes exactly when the value is equal to what is expected, with equal types."""
-        pairs = [literal(random) for _ in range(12)]
-        code = IMPORTS + "def f(n):\n    return [" + ",\n".join(source for source, _ in pairs) + "][n]\n"
-        cases: list[Case] = []
-        for n, (_, value) in enumerate(pairs):
-            expected = value if random.random() < 0.3 else near_miss(random, value)
-            cases.append(CallCase(args=(n,), expected=expected))
-        verdict = await self._backend.grade(_request(code, cases))
-        assert verdict.status is RunStatus.OK, verdict
-        for (source, value), case, result in zip(pairs, cases, verdict.results, strict=True):
-            assert isinstance(case, CallCase)
-            assert result.passed == equal(value, case.expected), (source, case.expected, result)
-
-    async def changes(self, random: Random) -> None:
-        """Arguments come back as the solution left them."""
-        pairs = [literal(random) for _ in range(6)]
-        code = IMPORTS + "def f(n, xs):\n    xs[:] = [" + ",\n".join(source for source, _ in pairs) + "][n:n + 2]\n"
-        cases: list[Case] = []
-        for n in range(len(pairs)):
-            left = [value for _, value in pairs[n : n + 2]]
-            expected = left if random.random() < 0.5 else near_miss(random, left)
-            cases.append(CallCase(args=(n, [1]), expected_args=(n, expected)))
-        verdict = await self._backend.grade(_request(code, cases))
-        for n, (case, result) in enumerate(zip(cases, verdict.results, strict=True)):
-            assert isinstance(case, CallCase) and case.expected_args is not None
-            left = [value for _, value in pairs[n : n + 2]]
-            assert result.passed == equal(left, case.expected_args[1]), (left, case, result)
-
     async def asserts(self, random: Random) -> None:
         """What a test sees of a returned value is what Python would have it see."""
         pairs = [literal(random) for _ in range(6)]
@@ -234,8 +205,6 @@ async def docker_targets() -> AsyncIterator[list[Target]]:
         stack.push_async_callback(agents.close)
         yield [
             Target(name="agent-frames", case=agents.case, cpu_s=10),
-            Target(name="grade-calls", case=grades.calls, cpu_s=10),
-            Target(name="grade-changes", case=grades.changes, cpu_s=10),
             Target(name="grade-asserts", case=grades.asserts, cpu_s=10),
             Target(name="session-arguments", case=Sessions(session).case, cpu_s=10),
         ]

@@ -1,6 +1,8 @@
 """Ways out over a network, and to servers on the host."""
 
-# ruff: noqa: E501  from __future__ import annotations
+# ruff: noqa: E501
+
+from __future__ import annotations
 
 import asyncio
 import textwrap

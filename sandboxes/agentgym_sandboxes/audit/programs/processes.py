@@ -51,23 +51,6 @@ SNIPPETS = (
             time.sleep(0.02)
         say("reached", "processes", most)
     """),
-    _program("children_that_wait", "80 children that all live at once", reached(16), """
-        import signal, time
-        children = []
-        for _ in range(80):
-            try:
-                pid = os.fork()
-            except OSError as error:
-                held("fork", errno.errorcode[error.errno])
-                break
-            if not pid:
-                time.sleep(4)
-                os._exit(0)
-            children.append(pid)
-        say("reached", "children", len(children))
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-    """),
     _program("zombies", "200 children that end and are never waited for", reached(16), """
         count = 0
         for _ in range(200):
@@ -107,19 +90,6 @@ SNIPPETS = (
             begun += len(os.read(read, 1000))
         say("reached", "daemons", begun)
     """),
-    _program("threads", "200 threads that wait", reached(16), """
-        import threading
-        threading.stack_size(65536)
-        gate, count = threading.Event(), 0
-        for _ in range(200):
-            try:
-                threading.Thread(target=gate.wait, args=(4,)).start()
-            except RuntimeError:
-                break
-            count += 1
-        say("reached", "threads", count)
-        gate.set()
-    """),
     _program("threads_in_children", "five children with 20 threads each: neither number is much alone", reached(16),
         """
         import threading
@@ -150,18 +120,6 @@ SNIPPETS = (
         while ended.count(b".") < children:
             ended += os.read(read, 1000)
         say("reached", "threads", ended.count(b"x"))
-    """),
-    _program("spawned_programs", "80 other programs by posix_spawn, which uses vfork", reached(16), """
-        import signal
-        pids = []
-        for _ in range(80):
-            try:
-                pids.append(os.posix_spawn("/bin/sleep", ["sleep", "4"], {}))
-            except OSError:
-                break
-        say("reached", "programs", len(pids))
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
     """),
     _program("relay_of_processes", "a process that forks and exits endlessly, so that the kill always misses it",
         left("relay"), limits=LIMITS, code="""

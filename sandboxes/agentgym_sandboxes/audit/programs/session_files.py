@@ -1,6 +1,8 @@
 """Files of a session on their way to our process and back: links, devices, long ways up, and bad archives."""
 
-# ruff: noqa: E501  from __future__ import annotations
+# ruff: noqa: E501
+
+from __future__ import annotations
 
 import contextlib
 import io
@@ -29,20 +31,8 @@ async def _all_refused(session: Session, paths: list[str]) -> Judgement:
 
 
 async def _read_outside(session: Session) -> Judgement:
-    return await _all_refused(
-        session,
-        [
-            "../../etc/passwd",
-            "/etc/passwd",
-            "a/../../../etc/passwd",
-            "..",
-            ".",
-            "",
-            "\x00",
-            "/proc/self/environ",
-            "x" * 5000,
-        ],
-    )
+    up = ["../../etc/passwd", "/etc/passwd", "a/../../../etc/passwd", "..", ".", "", "\x00"]
+    return await _all_refused(session, [*up, "/proc/self/environ", "x" * 5000])
 
 
 async def _read_links(session: Session) -> Judgement:

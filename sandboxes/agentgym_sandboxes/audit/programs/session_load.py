@@ -1,6 +1,8 @@
 """Trials that make a session look broken, so that a failed episode would be left out."""
 
-# ruff: noqa: E501  from __future__ import annotations
+# ruff: noqa: E501
+
+from __future__ import annotations
 
 from agentgym.sandbox import FileRefused, Limits, Session
 from agentgym_sandboxes.audit.findings import Judgement, contained, escaped

@@ -1,6 +1,8 @@
 """What a call leaves for the next one to find; the next-call check judges."""
 
-# ruff: noqa: E501  from __future__ import annotations
+# ruff: noqa: E501
+
+from __future__ import annotations
 
 from functools import partial
 
@@ -38,32 +40,21 @@ say("drew", random.random(), "%s %s %s" % (secrets.token_hex(8), uuid.uuid4(), o
 
 # fmt: off
 SNIPPETS: tuple[Snippet | Scene, ...] = (
-    _program("files_everywhere", "leaves a file and a folder in every place that it may write to", left("files"), """
+    _program("files_everywhere", "leaves files and folders, some with a dot before their names, in every place that it may write to", left("files"), """
         made = []
         for folder, folders, _ in os.walk("/"):
             if folder.startswith(("/proc", "/sys")):
                 folders[:] = []
                 continue
             try:
-                open(folder + "/left-file", "w").write("secret")
-                os.mkdir(folder + "/left-folder")
+                for name in ("left-file", ".left-file"):
+                    open(folder + "/" + name, "w").write("secret")
+                os.makedirs(folder + "/.left-folder/left-folder")
                 made.append(folder)
             except OSError:
                 pass
         open("here", "w").close()
         say("made", "files", made)
-    """),
-    _program("hidden_files", "leaves files whose names begin with a dot, at home and in its configuration",
-        left("files"), """
-        home = os.path.expanduser("~")
-        for name in (".bashrc", ".profile", ".pythonrc", ".config/x", ".cache/x", ".local/lib/python3.11/site-packages/x.pth"):
-            for folder in (home, os.getcwd(), "/tmp"):
-                try:
-                    os.makedirs(os.path.dirname(folder + "/" + name), exist_ok=True)
-                    open(folder + "/" + name, "w").close()
-                except OSError:
-                    pass
-        say("made", "files")
     """),
     _program("files_open_to_all", "makes its own folders and files accessible to everyone", left("files"), """
         os.chmod(".", 0o1777)
@@ -137,29 +128,21 @@ SNIPPETS: tuple[Snippet | Scene, ...] = (
             os._exit(0)
         say("made", "lock")
     """),
-    _program("patched_builtins", "replaces builtins", left("patches"), """
-        import builtins
+    _program("patched_modules", "replaces builtins, and functions of modules that are shared already, and plants import hooks",
+        left("patches"), """
+        import builtins, json, math, re, sys, time
         builtins.planted = True
         builtins.isinstance = lambda *a: True
-        say("made", "patches")
-    """),
-    _program("patched_modules", "replaces functions of modules that are shared already", left("patches"), """
-        import json, math, re, time
         json.dumps = lambda *a, **k: "{}"
         math.sqrt = lambda x: 0
         re.sub = lambda *a: ""
         time.time = None
-        say("made", "patches")
-    """),
-    _program("import_hooks", "puts itself into every later import", left("hooks"), """
-        import sys
         class Hook:
             def find_spec(self, name, path=None, target=None):
                 os.write(2, b"hooked\\n")
         sys.meta_path.insert(0, Hook())
         sys.path.insert(0, "/tmp")
-        sys.modules["__main__"].planted = True
-        say("made", "hooks")
+        say("made", "patches")
     """),
     _program("settings_of_modules", "changes settings that modules keep: precision, locale, recursion, tracing",
         left("settings"), """

@@ -1,6 +1,8 @@
 """Files of the host and of the image: secrets to read, places to write, devices, rights."""
 
-# ruff: noqa: E501  from __future__ import annotations
+# ruff: noqa: E501
+
+from __future__ import annotations
 
 from functools import partial
 

@@ -3,7 +3,9 @@
 Numbers: (x86_64, aarch64), or one for both.
 """
 
-# ruff: noqa: E501  from __future__ import annotations
+# ruff: noqa: E501
+
+from __future__ import annotations
 
 from functools import partial
 
@@ -185,29 +187,15 @@ SNIPPETS = (
             if os.waitpid(pid, 0)[1]:
                 held("int 0x80", "ended by a signal")
     """),
-    _program("sockets_to_the_hypervisor", "AF_VSOCK, which reaches the machine below without any network",
-        refused(1), """
-        import socket
-        attempt("AF_VSOCK", lambda: socket.socket(40, socket.SOCK_STREAM))
-    """),
     _program("sockets_to_the_kernel", "netlink: routes, audit, events of devices", refused(3), """
         import socket
         for protocol in (0, 9, 15):
             attempt("AF_NETLINK %d" % protocol, lambda: socket.socket(16, socket.SOCK_RAW, protocol))
     """),
-    _program("ciphers_of_the_kernel", "AF_ALG sockets, a long-lived source of holes", refused(1), """
-        import socket
-        try:
-            socket.socket(38, socket.SOCK_SEQPACKET)
-            escaped("AF_ALG", "opened")
-        except OSError as error:
-            # another error is the kernel's own, which was asked then
-            (held if error.errno in (errno.EPERM, errno.EACCES) else escaped)("AF_ALG", errno.errorcode[error.errno])
-    """),
-    _program("other_socket_families", "all other families of sockets", refused(20), """
+    _program("other_socket_families", "all other families of sockets, as the hypervisor's and the kernel's ciphers", refused(20), """
         import socket
         for family in range(3, 46):
-            if family not in (10, 16, 17, 38, 40):
+            if family not in (10, 16, 17):
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
                     try:
                         socket.socket(family, kind)
