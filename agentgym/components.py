@@ -93,6 +93,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
         {
             "shared_memory": "agentgym.weights.select:SharedMemoryConfig",
             "cuda_ipc": "agentgym.weights.select:CudaIpcConfig",
+            "nccl": "agentgym.weights.select:NcclConfig",
             "torchstore": "agentgym.weights.select:TorchStoreConfig",
         },
     ),

@@ -59,13 +59,13 @@ VARIANTS: dict[str, dict[str, object]] = {  # what a victim or a fault needs
     "weights": {"weights.store": "torchstore"},
     "network": {"trainer.procs": 2},
 }
-KINDS = {  # phase -> the call that it is
+KINDS = {  # phase -> the call that it is, in the order of a run: faults `--together` come one after another
     "startup": "start",
     "sampling": "generate",
     "update": "train",
     "publish": "publish",
-    "save": "save",
     "evaluation": "evaluate",
+    "save": "save",
     "shutdown": "stop",
 }
 MOMENTS = {
@@ -76,7 +76,7 @@ MOMENTS = {
     "evaluate": 3,
 }  # calls of a kind, from which one is drawn
 DELAY_S = 5.0
-DISK_MIB = 48
+DISK_MIB = 96  # a checkpoint has 15, and a resume saves one more
 PATIENCE_S = 240.0  # for a run to end
 MAX_RESUMES = 3
 
@@ -350,7 +350,7 @@ def _fill(path: Path) -> None:
 
 
 def tail(log: Path) -> Iterator[str]:
-    for line in log.read_text(errors="replace").splitlines()[-25:]:
+    for line in log.read_text(errors="replace").splitlines()[-120:]:
         yield f"    {line[:300]}\n"
 
 

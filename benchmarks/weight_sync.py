@@ -30,7 +30,9 @@ from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Sample, SamplingParams
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
+from agentgym.weights.select import CudaIpcConfig, NcclConfig, SharedMemoryConfig
+
+STORES = {"shared_memory": SharedMemoryConfig, "cuda_ipc": CudaIpcConfig, "nccl": NcclConfig}
 
 
 def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> Sample:
@@ -136,10 +138,10 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
     )
     rows = []
     async with Runtime(log_dir=folder / "logs") as runtime:
-        weights = WeightsConfig(store=CudaIpcConfig() if arguments.store == "cuda_ipc" else SharedMemoryConfig())
+        weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
         trainer = TrainerClient(setup, store=store, runtime=runtime)
-        peers = setup.trainer.gpus if weights.store.gpu_memory else ()
+        peers = setup.trainer.gpus if weights.store.gpu_peers else ()
         generator = GeneratorService(
             config=config, store=store, model_path=model_path, runtime=runtime, peer_gpus=peers
         )
@@ -168,7 +170,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--gpus", type=int, default=1, help="of the trainer")
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--store", choices=("shared_memory", "cuda_ipc"), default="shared_memory")
+    parser.add_argument("--store", choices=sorted(STORES), default="shared_memory")
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="in flight")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import Jobs, JobShell, explain_missing
@@ -17,6 +19,7 @@ from agentgym.cli.recipes import (
     add_recipe_arguments,
     device_flags,
     finish,
+    finish_fine_tuning,
     places,
     plan,
     read_recipe,
@@ -27,73 +30,141 @@ from agentgym.cli.script import recipe_of
 from agentgym.cli.training import default_name
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import run_until_stopped, stoppable
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.sft_config import SftRecipe
 from agentgym.loops.pieces import Pieces
 from agentgym.recipe import Recipe
-from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.jobs.services import Services
+    from agentgym.jobs.sft_services import SftServices
+
+RESUME = "resume"  # the argument of a loop that can go on with an earlier run
 
 
-@asynccontextmanager
-async def services(
+@overload
+def services(
+    recipe: SftRecipe, *, name: str | None = None, reporter: Reporter | None = None
+) -> AbstractAsyncContextManager[SftServices]: ...
+
+
+@overload
+def services(
     recipe: Recipe | Mapping[str, object] | str,
     *,
     name: str | None = None,
+    resume: str | Path | None = None,
     reporter: Reporter | None = None,
     pieces: Pieces | None = None,
-) -> AsyncIterator[Services]:
+) -> AbstractAsyncContextManager[Services]: ...
+
+
+def services(
+    recipe: Recipe | SftRecipe | Mapping[str, object] | str,
+    *,
+    name: str | None = None,
+    resume: str | Path | None = None,
+    reporter: Reporter | None = None,
+    pieces: Pieces | None = None,
+) -> AbstractAsyncContextManager[Services | SftServices]:
     """Start what a recipe names, for a loop of one's own, in a run's folder that `agentgym runs` and `view` show.
 
-    recipe: finished, a mapping of its sections, or a file. name: of the folder; by default from environment, date and
-    time. pieces: data sets, functions that score responses, and a buffer's settings. Leaving the block ends all
-    processes; an error in it is recorded and raised. Raises UserError for a mistake.
+    recipe: finished, a mapping of its sections, or a file; an SftRecipe gives the services of fine-tuning. name: of the
+    folder; by default from environment, date and time. resume: the folder of an earlier run instead, for a loop that
+    calls `services.load()` first. pieces: data sets, functions that score responses, and a buffer's settings. Leaving
+    the block ends all processes; an error in it is recorded and raised. Raises UserError for a mistake.
     """
-    made = recipe if isinstance(recipe, Recipe) else recipe_of(recipe)
-    registry = PluginRegistry.discover(made.plugins.disabled)
-    shown = reporter or PlainReporter(sys.stdout)
+    made = recipe if isinstance(recipe, Recipe | SftRecipe) else recipe_of(recipe)
+    if isinstance(made, SftRecipe) and (resume or pieces):
+        raise UserError(
+            "resume and pieces are for a Recipe: a run of fine-tuning goes on by `agentgym sft --resume RUN`"
+        )
+    return _services(made, name, resume, reporter or PlainReporter(sys.stdout), pieces or Pieces())
+
+
+@asynccontextmanager
+async def _services(
+    recipe: Recipe | SftRecipe, name: str | None, resume: str | Path | None, reporter: Reporter, pieces: Pieces
+) -> AsyncIterator[Services | SftServices]:
+    registry = PluginRegistry.discover(recipe.plugins.disabled)
     with (
-        contextlib.closing(shown),
-        RunFolder.create(made.logging.runs_dir, name or default_name(made), numbered=not name) as folder,
-        recorded(made, {}, folder, None),
+        contextlib.closing(reporter),
+        _folder(recipe, name, resume) as (folder, before),
+        recorded(recipe, folder.load_sources() if before else {}, folder, before),
     ):
-        for line in [*plan(made), f"folder       {folder.path}"]:
-            shown.note(line)
-        shown.phase("loading torch, torchtitan and Monarch")
+        for line in [*plan(recipe), f"folder       {folder.path}"]:
+            reporter.note(line)
+        reporter.phase("loading torch, torchtitan and Monarch")
         try:
             from agentgym.jobs.services import opened
+            from agentgym.jobs.sft_services import open_sft
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        async with opened(made, folder, shown, registry, pieces or Pieces()) as found:
-            yield found
+        if isinstance(recipe, SftRecipe):
+            yield await open_sft(recipe, folder, reporter, registry)
+        else:
+            async with opened(recipe, folder, reporter, registry, pieces) as found:
+                yield found
         folder.set_status(RunStatus.DONE)
         folder.event("done")
 
 
-def run_loop(loop: Callable[[Recipe], Coroutine[Any, Any, None]], words: Sequence[str] | None = None) -> int:
+@contextlib.contextmanager
+def _folder(
+    recipe: Recipe | SftRecipe, name: str | None, resume: str | Path | None
+) -> Iterator[tuple[RunFolder, StatusRecord | None]]:
+    """Open for writing; and what an earlier run's status was."""
+    if resume is None:
+        with RunFolder.create(recipe.logging.runs_dir, name or default_name(recipe), numbered=not name) as folder:
+            yield folder, None
+        return
+    if name is not None:
+        raise UserError(f"resume goes on in the folder of {resume}, so it can't be named {name!r}: give one of the two")
+    before = RunFolder.open(resume).status()
+    with RunFolder.open(resume, for_writing=True) as folder:
+        yield folder, before
+
+
+def run_loop(
+    loop: Callable[..., Coroutine[Any, Any, None]],
+    words: Sequence[str] | None = None,
+    *,
+    kind: type[Recipe] | type[SftRecipe] = Recipe,
+) -> int:
     """The main program of a file with a loop: `python -m my.loop --config FILE section.field=value`.
 
-    loop: gets the finished recipe; its docstring is the help. words: instead of the command line's. Returns the exit
-    code: 0 when it is done, 1 when it failed, 2 for a mistake in what was given, 130 for Ctrl-C.
+    loop: gets the finished recipe; its docstring is the help. One with an argument `resume` gets the folder of
+    `--resume RUN`, whose own config is then the recipe, or None. words: instead of the command line's. kind: of the
+    recipe. Returns the exit code: 0 when it is done, 1 when it failed, 2 for a mistake in what was given, 130 for
+    Ctrl-C.
     """
     given = list(sys.argv[1:] if words is None else words)
     shell = JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
     try:
         with stoppable(), warnings_to(shell.warn):
-            arguments = _arguments(loop, given)
+            arguments = _arguments(loop, given, "sft.steps=20" if kind is SftRecipe else "loop.steps=20")
+            if kind is SftRecipe and arguments.reward:
+                raise UserError("--reward is for what is played while it trains; set the section rewards of the recipe")
             if arguments.help_recipe:
-                shell.say(recipe_help())
+                shell.say(recipe_help(kind))
                 return 0
+            resumes: dict[str, Path | None] = {}
             base, where = read_recipe(arguments.recipe)
-            flags = {"env.name": arguments.env} | device_flags(base, arguments)
-            recipe, _, _ = finish(base, flags, arguments, where, shell)
+            if RESUME in arguments:
+                resumes[RESUME] = _earlier(arguments)
+            if earlier := resumes.get(RESUME):
+                base, where = RunFolder.open(earlier).load_config(), str(earlier / "config.yaml")
+            flags = {"env.name": arguments.env, "agent.name": arguments.agent} | device_flags(base, arguments)
+            made = finish_fine_tuning if kind is SftRecipe else finish
+            recipe, _, _ = made(base, flags, arguments, where, shell)
             if arguments.dry_run:
                 lines = [*plan(recipe), *places(recipe, arguments)]
                 shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
                 return 0
-            run_until_stopped(loop(recipe), shell.say)
+            run_until_stopped(loop(recipe, **resumes), shell.say)
             return 0
     except SystemExit as end:  # argparse's --help
         return int(end.code or 0)
@@ -103,17 +174,33 @@ def run_loop(loop: Callable[[Recipe], Coroutine[Any, Any, None]], words: Sequenc
         return failure.exit_code
 
 
-def _arguments(loop: Callable[..., object], words: list[str]) -> argparse.Namespace:
+def _arguments(loop: Callable[..., object], words: list[str], field: str) -> argparse.Namespace:
+    """field: of the recipe, for the example."""
     spec = getattr(sys.modules.get(loop.__module__), "__spec__", None)
     name = f"python -m {spec.name}" if spec is not None else f"python {sys.argv[0]}"
     text = (loop.__doc__ or "").strip()
-    examples = f"{name} --config recipe.yaml loop.steps=20 --trainer.procs 2"
+    examples = f"{name} --config recipe.yaml {field} --trainer.procs 2"
     parser = Parser(prog=name, description=text, examples=examples)
     add_recipe_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and where")
+    if RESUME in inspect.signature(loop).parameters:
+        parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, by its own config")
     add_machine_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     overrides, others = split_overrides(words, parser.valued_options())
     arguments = parser.parse_strictly(others)
     arguments.overrides = overrides
     return arguments
+
+
+def _earlier(arguments: argparse.Namespace) -> Path | None:
+    """The folder of the run to go on with."""
+    if not arguments.resume:
+        return None
+    for flag, value in {"--config": arguments.recipe, "--env": arguments.env, "--reward": arguments.reward}.items():
+        if value:
+            raise UserError(
+                f"--resume goes on with the run's own config, so {flag} can't be given with it; fields can be: "
+                "loop.steps=40"
+            )
+    return RunFolder.open(arguments.resume).path

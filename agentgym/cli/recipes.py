@@ -175,6 +175,14 @@ def finish_sft_checked(
     return recipe, sources, registry
 
 
+def finish_fine_tuning(
+    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
+) -> FinishedSft:
+    """As `finish`, of supervised fine-tuning."""
+    given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
+    return finish_sft_checked(given, base=base, where=where, plugins=shell.plugins)
+
+
 def read_recipe(given: str | Sequence[str] | None) -> tuple[dict[str, object], str]:
     """The mapping of recipe files, the later over the earlier, and what to call it in errors; nothing for no file."""
     return read_recipe_files([given] if isinstance(given, str) else given or [])

@@ -13,7 +13,7 @@ from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.replica import Replica
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.scaling import ScalingSettings, keep_scaled
-from agentgym.actors.service import Service
+from agentgym.actors.service import Service, Session
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 from agentgym.generators.actor import Generator
@@ -101,15 +101,28 @@ class GeneratorService:
             raise InfraError("the generators have not started")
         return self._current.version
 
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """Raises ValueError for a request that can't be served. Cancelling the call frees its place."""
+    async def generate(self, request: GenerateRequest, *, session: Session[Generator] | None = None) -> Completion:
+        """session: stay with its replica. Raises ValueError for a request that can't be served.
+
+        Cancelling the call frees its place.
+        """
         call_id = f"call-{next(self._call_ids)}"
 
         def abandon(group: ProcessGroup[Generator]) -> None:
             group.broadcast(Generator.cancel, call_id)
 
         limit_s = None if request.time_s == math.inf else request.time_s + self._settings.request_timeout_s
-        return await self._started().route(Generator.generate, request, call_id, timeout_s=limit_s, abandon=abandon)
+        return await self._started().route(
+            Generator.generate, request, call_id, timeout_s=limit_s, abandon=abandon, session=session
+        )
+
+    async def generate_everywhere(self, request: GenerateRequest) -> list[Completion]:
+        """The answer of each replica."""
+        return await self._started().fanout(Generator.generate, request, f"call-{next(self._call_ids)}")
+
+    def new_session(self) -> Session[Generator]:
+        """For requests that stay with one replica, and move only when it dies."""
+        return Session(self._started())
 
     async def update_weights(self, version: int) -> None:
         """Load a version from the store into every live replica; requests continue meanwhile.

@@ -92,7 +92,7 @@ class EngineRoom:
             store=store,
             model_path=str(self.model_path),
             runtime=runtime,
-            peer_gpus=recipe.trainer.gpus if in_gpu else (),
+            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
         )
         setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
         trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)

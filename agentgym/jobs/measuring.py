@@ -64,7 +64,7 @@ async def measure_rates(recipe: Recipe, scratch: Path, reporter: Reporter, regis
             store=store,
             model_path=str(model_path),
             runtime=runtime,
-            peer_gpus=alone.trainer.gpus if alone.weights.store.gpu_memory else (),
+            peer_gpus=alone.trainer.gpus if alone.weights.store.gpu_peers else (),
         )
         stack.push_async_callback(generator.close)
         client = TrainerClient(_setup(alone, model_path, scratch), store=store, runtime=runtime)

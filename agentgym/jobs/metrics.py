@@ -15,6 +15,32 @@ KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity,
 RARE = ("teacher", "critic")  # where there is one
 
 
+@dataclass(slots=True)
+class StepClock:
+    """What was in flight since it was read last, or made."""
+
+    activity: Activity
+    _times_s: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._times_s = self.activity.totals_s()
+
+    def read(self) -> dict[str, float]:
+        """time/<kind>_s is the wall time with at least one such call in flight; kinds may overlap.
+
+        time/compute_share: the share of the wall time, time/step_s, with anything in flight.
+        """
+        totals = self.activity.totals_s()
+        passed = since(totals, self._times_s)
+        self._times_s = totals
+        return {
+            "time/step_s": passed["wall"],
+            **{f"time/{kind}_s": passed.get(kind, 0.0) for kind in KINDS},
+            **{f"time/{kind}_s": passed[kind] for kind in RARE if kind in passed},
+            "time/compute_share": passed.get("any", 0.0) / passed["wall"],
+        }
+
+
 @dataclass(slots=True, kw_only=True)
 class StepMeter:
     """Turns running totals into figures of one step."""
@@ -22,37 +48,30 @@ class StepMeter:
     activity: Activity
     tokens_before: float  # that the generators had sampled when training began
     sandbox_before: Mapping[str, float] = field(default_factory=dict)  # its metrics then
-    _times_s: dict[str, float] = field(init=False)
+    _clock: StepClock = field(init=False)
 
     def __post_init__(self) -> None:
-        self._times_s = self.activity.totals_s()
+        self._clock = StepClock(self.activity)
 
     def read(
         self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float]
     ) -> dict[str, float]:
-        """time/<kind>_s is the wall time with at least one such call in flight; kinds may overlap.
+        """Times are those of StepClock.
 
-        time/compute_share: the share of the step's wall time with anything in flight.
         sandbox/<what>_total counts since the sandbox started, sandbox/<what> since the last step's reading;
         its percentiles are of the latest calls, the other metrics are current values.
         """
-        totals = self.activity.totals_s()
-        passed = since(totals, self._times_s)
-        self._times_s = totals
-        wall = passed["wall"]
+        times = self._clock.read()
         tokens = generator.get("generator/tokens_total", 0.0)
         metrics = {
             **rollout_metrics([e for g in [*record.groups, *record.skipped] for e in g.episodes]),
             **loop_metrics(record.groups, record.skipped, record.staleness),
             **record.metrics,
             **generator,
-            "generator/tokens_per_s": (tokens - self.tokens_before) / wall,
+            "generator/tokens_per_s": (tokens - self.tokens_before) / times["time/step_s"],
             **sandbox,
             **counts_since(sandbox, self.sandbox_before),
-            "time/step_s": wall,
-            **{f"time/{kind}_s": passed.get(kind, 0.0) for kind in KINDS},
-            **{f"time/{kind}_s": passed[kind] for kind in RARE if kind in passed},
-            "time/compute_share": passed.get("any", 0.0) / wall,
+            **times,
         }
         self.tokens_before = tokens
         self.sandbox_before = dict(sandbox)
@@ -60,6 +79,14 @@ class StepMeter:
 
 
 def loop_metrics(groups: Sequence[Group], skipped: Sequence[Group], staleness: Sequence[int]) -> dict[str, float]:
+    return {
+        **group_counts(groups, skipped),
+        "loop/staleness_max": max(staleness),
+        "loop/staleness_mean": _mean(staleness),
+    }
+
+
+def group_counts(groups: Sequence[Group], skipped: Sequence[Group]) -> dict[str, float]:
     """loop/skipped_right, loop/skipped_wrong: groups without signal whose episodes all succeeded, or all failed."""
     kinds = [unanimous(group) for group in skipped if not group.has_signal]
     return {
@@ -67,8 +94,6 @@ def loop_metrics(groups: Sequence[Group], skipped: Sequence[Group], staleness: S
         "loop/skipped_groups": len(skipped),
         "loop/skipped_right": kinds.count(True),
         "loop/skipped_wrong": kinds.count(False),
-        "loop/staleness_max": max(staleness),
-        "loop/staleness_mean": _mean(staleness),
     }
 
 

@@ -5,137 +5,46 @@ Each is called by its methods: `await services.trainer.train_step(groups)`. `Cal
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import settle_engine
-from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.calls import Call
 from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import checkpoint_name
 from agentgym.jobs.engines import EngineRoom, Engines
+from agentgym.jobs.generator_calls import GeneratorCalls, Said
 from agentgym.jobs.gym import Gym, check_sampling
+from agentgym.jobs.loop_state import LoopState, find_saved, save_loop
 from agentgym.jobs.measure import measure
-from agentgym.jobs.metrics import rollout_metrics
+from agentgym.jobs.metrics import StepClock, group_counts, rollout_metrics
 from agentgym.jobs.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
 from agentgym.jobs.places import settle_places
+from agentgym.jobs.playing import DatasetCalls, EnvironmentCalls
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rewards import RewardService
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import TaskStream
+from agentgym.runs.checkpoints import drop_undone, prune
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.checkpoint import check_adapters
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
-from agentgym.types import Completion, Episode, GenerateRequest, Group, Outcome, Sample, SamplingParams, Task, Turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What was sampled for one prompt. completion: its tokens, their log-probabilities, and the weights' versions."""
-
-    text: str
-    prompt_ids: tuple[int, ...]
-    completion: Completion
-
-
-class GeneratorCalls:
-    """The generators: all replicas at one version of the weights."""
-
-    def __init__(self, service: GeneratorService, renderer: ChatRenderer, recipe: Recipe) -> None:
-        self._service, self._renderer, self._recipe = service, renderer, recipe
-        self.generate = Call(self._generate)
-        self.update_weights = Call(service.update_weights)
-        self.get_version = Call(self._version)
-        self.get_metrics = Call(service.metrics)
-
-    @property
-    def config(self) -> GeneratorConfig:
-        return self._recipe.generator
-
-    async def _generate(
-        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
-    ) -> list[Said]:
-        """n completions of a prompt, which is a user's words or token ids.
-
-        sampling: by default as in the recipe; with a seed, completion i gets the seed + i.
-        """
-        rollout = self._recipe.rollout
-        ids = self._renderer.prompt([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else tuple(prompt)
-        how = sampling or SamplingParams(
-            max_tokens=rollout.max_turn_tokens,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-        )
-        each = [how if how.seed is None else replace(how, seed=how.seed + i) for i in range(n)]
-        return list(await asyncio.gather(*(self._say(ids, one) for one in each)))
-
-    async def _say(self, ids: tuple[int, ...], sampling: SamplingParams) -> Said:
-        completion = await self._service.generate(GenerateRequest(prompt_ids=ids, sampling=sampling))
-        return Said(text=self._renderer.text(completion.completion_ids), prompt_ids=ids, completion=completion)
-
-    async def _version(self) -> int:
-        return self._service.version
-
-
-class EnvironmentCalls:
-    """Plays the environment's tasks with the generators, and scores what was played."""
-
-    def __init__(self, gym: Gym, player: EpisodePlayer, recipe: Recipe) -> None:
-        self._player, self._recipe = player, recipe
-        self._monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
-        self.environment = gym.environment
-        self.play_episode = Call(self._play_episode)
-        self.play_group = Call(self._play_group)
-
-    async def _play_episode(self, task: Task, *, seed: int = 0, episode_id: str = "episode") -> Episode:
-        """Raises nothing for what breaks: the episode's outcome and error say it."""
-        episode = await self._player.play(task, episode_id=episode_id, seed=seed)
-        self._monitor.add(episode)
-        return episode
-
-    async def _play_group(self, task: Task, group_id: int, *, size: int | None = None) -> Group:
-        """`size` episodes of one task, with their advantages; by default loop.group_size of them.
-
-        Raises InfraError when too large a share of the last episodes was lost to broken infrastructure.
-        """
-        loop = self._recipe.loop
-        group = await play_group(
-            self._player, task, group_id=group_id, size=size or loop.group_size, run_seed=loop.seed
-        )
-        for episode in group.episodes:
-            self._monitor.add(episode)
-        assign_advantages(group, self._recipe.advantage)
-        return group
-
-
-class DatasetCalls:
-    """The training tasks, endless. observe: tells a sampler that learns which tasks have signal."""
-
-    def __init__(self, stream: TaskStream) -> None:
-        self.stream = stream
-        self.sample = Call(stream.draw)
-
-    def observe(self, group: Group) -> None:
-        self.stream.observe(group)
+from agentgym.types import Episode, Group, Json, Outcome, Sample, Task, Turn
 
 
 class RewardCalls:
@@ -208,6 +117,7 @@ class Services:
     recipe: Recipe
     folder: RunFolder
     reporter: Reporter
+    model_path: Path
     gym: Gym
     engines: Engines
     dataset: DatasetCalls
@@ -218,20 +128,29 @@ class Services:
     reference: ReferenceCalls | None
     replay_buffer: BufferCalls
     rows: RowCalls | None
+    _clock: StepClock = field(init=False)
+    _loaded: int = -1  # the step that the loop went on from
+
+    def __post_init__(self) -> None:
+        self._clock = StepClock(self.gym.activity)
 
     @classmethod
-    def of(
-        cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, folder: RunFolder, reporter: Reporter
-    ) -> Services:
-        stream = recipe.task_sampler.stream(gym.environment, recipe.loop.seed, 0, in_flight=recipe.loop.num_slots)
+    def of(cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, room: EngineRoom) -> Services:
+        slots, sampler = recipe.loop.num_slots, recipe.task_sampler
+
+        def stream(start: int, state: Json) -> TaskStream:
+            return sampler.stream(gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
+
+        dataset = DatasetCalls(stream, in_flight=slots)
         return cls(
             recipe=recipe,
-            folder=folder,
-            reporter=reporter,
+            folder=room.folder,
+            reporter=room.reporter,
+            model_path=room.model_path,
             gym=gym,
             engines=engines,
-            dataset=DatasetCalls(stream),
-            environment=EnvironmentCalls(gym, engines.player, recipe),
+            dataset=dataset,
+            environment=EnvironmentCalls(gym, engines.player, recipe, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
             trainer=TrainerCalls(engines.learner, engines.trainer, recipe),
@@ -256,29 +175,91 @@ class Services:
         assign_advantages(group, self.recipe.advantage)
         return group
 
-    def record(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
-        """Into the run's folder, and shown: metrics, and the episodes that were trained."""
-        episodes = [episode for group in groups for episode in group.episodes]
-        found = {**rollout_metrics(episodes), **metrics}
+    def record(
+        self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], skipped: Sequence[Group] = ()
+    ) -> None:
+        """Into the run's folder, and shown: metrics, and the episodes that were trained, or skipped by this step.
+
+        Times are since the last call, the first since the services started; see StepClock.
+        """
+        played = [episode for group in [*groups, *skipped] for episode in group.episodes]
+        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics()}
+        found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
         if self.recipe.logging.save_episodes:
-            self.folder.save_groups(step, list(groups))
+            self.folder.save_groups(step, groups, skipped)
         self.reporter.step(step, self.recipe.loop.steps, found)
 
     async def evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
-        """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder."""
+        """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder.
+
+        Up to the step that `load` went on from it is what the folder has. Raises UserError where that is nothing.
+        """
+        known = read_record(self.folder, step).get("result") if step <= self._loaded else None
+        if isinstance(known, Mapping):
+            return EvalResult.from_mapping(known)
+        if step < self._loaded:
+            raise UserError(f"{self.folder.path} has no measure of the weights after step {step}, which are gone")
         engines, name = self.engines, checkpoint_name(step)
         return await measure(
             self.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
-    async def save(self, step: int) -> Path:
-        """A checkpoint that `agentgym eval` reads, named by the loop's own step. Returns its folder."""
+    async def save(self, step: int, *, next_task: int | None = None) -> Path:
+        """A checkpoint that `load` goes on from and `agentgym eval` reads, named by the loop's own step.
+
+        It keeps the trainer, the position in the tasks, the replay buffer and the rows. next_task: the first task that
+        no step has taken, for a loop that samples ahead; by default all that were sampled are done. Returns its folder.
+        """
         target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
+        state = LoopState(
+            optimizer_steps=(await self.trainer.get_status()).step,
+            dataset=self.dataset.state_dict(next_task),
+            replay_buffer=await self.replay_buffer.state_dict(),
+            rows=None if self.rows is None else await self.rows.state_dict(),
+        )
         await trainer.call(TitanTrainer.save, str(target / "trainer"))
         await trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+        reference = self.engines.reference
+        if isinstance(reference, ReferenceModel) and reference.moves:
+            await reference.call(TitanTrainer.export_hf, str(target / "reference"))
+        save_loop(target, state)
         trainer.saved(trainer.step, target / "trainer")  # by its count: a loop may leave steps out
+        prune(self.folder, self.recipe.loop.keep_checkpoints)
         return target
+
+    async def load(self, step: int | None = None) -> int:
+        """Go on where `save` was, before the first step: all that it kept, with its weights in the generators.
+
+        step: of the checkpoint; the newest whole one of the run's folder otherwise. What later steps left there is
+        removed. Returns the step, 0 for a run without checkpoints.
+        """
+        trainer, reference = self.engines.trainer, self.engines.reference
+        if made := (await self.trainer.get_status()).step:
+            raise UserError(f"services.load comes before the first step, and this loop has made {made}")
+        found = find_saved(self.folder, step, self.model_path, self.reporter.note)
+        if found is None:
+            drop_undone(self.folder, -1)
+            return 0
+        step, state = found
+        saved = self.folder.checkpoint_dir(step)
+        check_adapters(str(saved / "trainer"), self.recipe.trainer.lora)
+        self.dataset.load_state_dict(state.dataset)
+        await self.replay_buffer.load_state_dict(state.replay_buffer)
+        if self.rows is not None and state.rows is not None:
+            await self.rows.load_state_dict(state.rows)
+        elif self.rows is not None or state.rows is not None:
+            raise UserError(f"only one of this loop and the checkpoint of step {step} has rows: give the same pieces")
+        trainer.journal.clear()  # of an earlier process
+        await trainer.resume(state.optimizer_steps, saved / "trainer", until=state.optimizer_steps)
+        if isinstance(reference, ReferenceModel) and reference.moves:
+            await reference.start_from(saved / "reference")
+        drop_undone(self.folder, step)
+        if step:  # version 0 is what they began with
+            await trainer.push_weights(step)
+            await self.engines.generator.update_weights(step)
+        self._loaded = step
+        return step
 
 
 @asynccontextmanager
@@ -310,4 +291,4 @@ async def opened(
         )
         engines = await room.start()
         started = await start_pieces(pieces, buffer, stack)
-        yield Services.of(engines, started, gym, recipe, folder, reporter)
+        yield Services.of(engines, started, gym, recipe, room)

@@ -44,7 +44,11 @@ class InFlightGroups:
 def save_in_flight(run: RunFolder, step: int, next_group: int, groups: InFlightGroups) -> None:
     """Of the position (step, next_group); written before it."""
     records: list[dict[str, Json]] = [
-        {"group_id": group_id, "episodes": cast(Json, encode_group(group, step=step, trained=True))}
+        {
+            "group_id": group_id,
+            "episodes": cast(Json, encode_group(group, step=step, trained=True)),
+            "always_trained": group.always_trained,
+        }
         for group_id, group in groups.ended.items()
     ]
     records += [
@@ -61,7 +65,9 @@ def load_in_flight(run: RunFolder, step: int, next_group: int) -> InFlightGroups
         group_id = cast(int, record["group_id"])
         if "episodes" in record:
             saved = [decode_saved(one) for one in cast(Iterable[Mapping[str, Any]], record["episodes"])]
-            [found.ended[group_id]] = restore_groups(saved)[0]
+            [group] = restore_groups(saved)[0]
+            group.always_trained = record.get("always_trained") is True
+            found.ended[group_id] = group
         else:
             turns = tuple(_decode(turn) for turn in cast(Iterable[Mapping[str, Any]], record["turns"]))
             found.begun[group_id] = Begun(version=cast(int, record["version"]), turns=turns)

@@ -58,6 +58,12 @@ class ReferenceModel(TrainerClient):
             await asyncio.to_thread(self._hold_model)
         await super().start()
 
+    async def start_from(self, model: Path) -> None:
+        """Begin again, in new processes, as what a checkpoint kept of it."""
+        await self._stop()
+        self._setup = replace(self._setup, model_path=str(model))
+        await self.start()
+
     async def follow(self, step: int) -> None:
         """Take trainer.reference_mix of the weights that were published for a step, where this is one to follow."""
         if not self.moves or step % self._every:

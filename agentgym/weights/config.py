@@ -18,7 +18,9 @@ class StoreConfig(ABC):
 
     __slots__ = ()
     gpu_memory = False
-    """Whether readers map memory of the trainer's GPUs, which they must then see."""
+    """Whether versions are in memory of the trainer's GPUs, and lost with its processes."""
+    gpu_peers = False
+    """Whether readers map that memory, and must see the trainer's GPUs."""
 
     @abstractmethod
     async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:

@@ -9,34 +9,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
+from agentgym.weights.flat import Layout, fill, layout_of, num_bytes, once
 from agentgym.weights.shared_memory import SharedMemoryStore
 from agentgym.weights.store import GPU_SUFFIX
-
-ALIGNMENT = 256  # bytes; as the allocator's own
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    begin: int
-
-    @property
-    def end(self) -> int:
-        return self.begin + prod(self.shape) * self.dtype.itemsize
-
-    def view(self, buffer: Tensor) -> Tensor:
-        return buffer[self.begin : self.end].view(self.dtype).view(self.shape)
-
-
-Layout = dict[str, _Entry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +97,7 @@ class CudaIpcStore(SharedMemoryStore):
         if slot is None:
             slot = self._first(weights)
         else:
-            self._fill(slot, weights)
+            fill(slot.buffer, self._buffers.layout, weights)
         torch.cuda.synchronize(slot.buffer.device)
         slot.version = version
         temporary = path.with_suffix(".part")
@@ -143,18 +124,16 @@ class CudaIpcStore(SharedMemoryStore):
         return oldest
 
     def _first(self, weights: Iterable[tuple[str, Tensor]]) -> _Slot:
-        found = {name: tensor.detach().clone() for name, tensor in _once(weights)}
-        position = 0
+        found = {name: tensor.detach().clone() for name, tensor in once(weights)}
         for name, tensor in found.items():
             if tensor.device.type != "cuda":
                 raise InfraError(
                     f"weight {name!r} is on {tensor.device}; weights.store=cuda_ipc needs trainer.device=cuda"
                 )
-            entry = _Entry(dtype=tensor.dtype, shape=tuple(tensor.shape), begin=position)
-            self._buffers.layout[name] = entry
-            position = -(-entry.end // ALIGNMENT) * ALIGNMENT
-        slot = self._add_slot(torch.empty(position, dtype=torch.uint8, device=tensor.device))
-        self._fill(slot, found.items())
+        self._buffers.layout.update(layout_of(found))
+        size = num_bytes(self._buffers.layout)
+        slot = self._add_slot(torch.empty(size, dtype=torch.uint8, device=tensor.device))
+        fill(slot.buffer, self._buffers.layout, found.items())
         return slot
 
     def _add_slot(self, like: Tensor) -> _Slot:
@@ -162,29 +141,6 @@ class CudaIpcStore(SharedMemoryStore):
         slot = _Slot(buffer, _Handle.of(buffer))
         self._buffers.slots.append(slot)
         return slot
-
-    def _fill(self, slot: _Slot, weights: Iterable[tuple[str, Tensor]]) -> None:
-        layout = self._buffers.layout
-        missing = set(layout)
-        for name, tensor in _once(weights):
-            entry = layout.get(name)
-            if entry is None or (entry.dtype, entry.shape) != (tensor.dtype, tuple(tensor.shape)):
-                raise ValueError(
-                    f"weight {name!r} is {tensor.dtype} {tuple(tensor.shape)}; the first version had {entry}"
-                )
-            entry.view(slot.buffer).copy_(tensor.detach())
-            missing.remove(name)
-        if missing:
-            raise ValueError(f"{len(missing)} weights of the first version did not come, such as {min(missing)!r}")
-
-
-def _once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    seen: set[str] = set()
-    for name, tensor in weights:
-        if name in seen:
-            raise ValueError(f"the weights contain {name!r} twice")
-        seen.add(name)
-        yield name, tensor
 
 
 def _uuid(index: int) -> str:

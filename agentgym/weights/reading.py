@@ -8,7 +8,7 @@ import torch
 
 from agentgym.errors import InfraError
 from agentgym.models.safetensors import WeightFile
-from agentgym.weights.store import GPU_SUFFIX, StoredWeights
+from agentgym.weights.store import GPU_SUFFIX, SENT_SUFFIX, StoredWeights
 
 
 def open_weights(path: Path) -> StoredWeights:
@@ -17,6 +17,10 @@ def open_weights(path: Path) -> StoredWeights:
         from agentgym.weights.cuda_ipc import GpuWeights
 
         return GpuWeights(path)
+    if path.suffix == SENT_SUFFIX:
+        from agentgym.weights.nccl import SentWeights
+
+        return SentWeights(path)
     return WeightFile(path)
 
 

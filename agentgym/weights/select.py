@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agentgym.errors import UserError
 from agentgym.weights.config import StoreConfig
@@ -33,16 +33,43 @@ class CudaIpcConfig(StoreConfig):
     """On the trainer's GPU, from where the generators of the same host copy them GPU to GPU."""
 
     gpu_memory = True
+    gpu_peers = True
 
     async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
         if runtime is not None and runtime.hosts.elsewhere:
             raise UserError(
                 "weights.store is cuda_ipc, which works within one host; with several take shared_memory, which "
-                "each host fills once, or torchstore"
+                "each host fills once, or nccl"
             )
         from agentgym.weights.cuda_ipc import CudaIpcStore
 
         return CudaIpcStore(run, keep=keep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclConfig(StoreConfig):
+    """On the trainer's GPU, from where it is broadcast to the generators', on any host.
+
+    backend: auto is NCCL where trainer and generators have a GPU each, and gloo where not. timeout_s: of silence, after
+    which an update has failed.
+    """
+
+    gpu_memory = True
+
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.timeout_s <= 0:
+            raise ValueError(f"weights.store.timeout_s is {self.timeout_s:g}; give more than 0 seconds")
+
+    async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
+        from agentgym.actors.network import LOOPBACK, own_address
+        from agentgym.weights.nccl import NcclStore
+
+        hosts = [] if runtime is None else [host.address for host in runtime.hosts.all if host.address]
+        address = own_address(hosts[0]) if hosts else LOOPBACK
+        return NcclStore(run, keep=keep, address=address, backend=self.backend, timeout_s=self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GPU_SUFFIX = ".gpu"
+SENT_SUFFIX = ".sent"
 
 
 @runtime_checkable

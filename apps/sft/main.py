@@ -1,10 +1,39 @@
-"""`python -m apps.sft.main --config FILE section.field=value`: `agentgym sft`, under torchforge's name."""
+"""Supervised fine-tuning as a loop over services.
+
+    python -m apps.sft.main --config apps/sft/warm_start.yaml sft.steps=20 --trainer.procs 2
+
+It trains as `agentgym sft` does, without its sinks, and `agentgym sft --resume` goes on with its runs. Copy this file,
+and change it.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from agentgym.cli.main import main
+import agentgym
+from agentgym.jobs.sft_config import SftRecipe
+
+
+async def sft(recipe: SftRecipe) -> None:
+    """Supervised fine-tuning: imitate demonstrations, and play before and after. The same as `agentgym sft`."""
+    plays = recipe.env.name and recipe.eval.at_end
+    async with agentgym.services(recipe) as services:
+        dataset, every = services.dataset, recipe.sft.checkpoint_every
+        before = await services.evaluate(0) if plays else None
+        async with services.training() as trainer:  # its processes; evaluations have the machine to themselves
+            for step in range(1, dataset.num_steps + 1):
+                samples = await dataset.sample(step)
+                metrics = await trainer.train_step(samples)
+                due = step == dataset.num_steps or (every and step % every == 0)
+                if due and dataset.lessons.held_out:
+                    metrics["sft/held_out_loss"] = await services.held_out_loss()
+                services.record(step, metrics)
+                if due:
+                    await services.save(step)
+        if before is not None:
+            after = await services.evaluate(dataset.num_steps)
+            print(f"held-out success {before.success:.3f} -> {after.success:.3f}")
+
 
 if __name__ == "__main__":
-    sys.exit(main(["sft", *sys.argv[1:]]))
+    sys.exit(agentgym.run_loop(sft, kind=SftRecipe))

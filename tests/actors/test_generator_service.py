@@ -62,6 +62,19 @@ async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current
         assert metrics["generator/respawns_total"] == 1 and metrics["generator/replicas_up"] == 2
 
 
+async def test_a_session_stays_with_one_replica_and_a_fanout_asks_both(fleet) -> None:
+    async with fleet() as f:
+        await f.publish(1)
+        session, request = f.generators.new_session(), f.request(0)
+        replicas = set()
+        for number in range(4):  # equals take turns otherwise
+            await f.generators.generate(f.request(number), session=session)
+            replicas.add(session.replica)
+        assert len(replicas) == 1 and None not in replicas and session.moves == 0
+        answers = await f.generators.generate_everywhere(request)
+        assert [answer.completion_ids for answer in answers] == [f.expected(request, 1)] * 2
+
+
 async def test_weights_published_while_a_replica_is_dead_are_what_it_comes_back_with(fleet) -> None:
     async with fleet() as f:
         await f.publish(1)

@@ -17,8 +17,8 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.collecting import split
 from agentgym.jobs.demonstrations import Collection, Found, read_episodes, read_file, read_row, write_all
 from agentgym.jobs.oracle import solve_tasks
-from agentgym.jobs.sft import batch
 from agentgym.jobs.sft_config import SftConfig
+from agentgym.jobs.sft_services import batch
 from agentgym.models.tiny import policy_path
 from agentgym.rl.demonstrations import Demonstration, Written, written
 from agentgym.rl.samples import episode_sample

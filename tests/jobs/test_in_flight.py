@@ -91,6 +91,7 @@ async def test_a_resumed_run_uses_what_had_ended_and_finishes_what_had_not(run, 
     before, position = InFlight(folder=run, pinned=pinned), Position(step=3, next_group=7, versions=(2, 3) * pinned)
     never = asyncio.Event()
     trained, ended = [await begin(before, Sampler(2), number) for number in (6, 7)]
+    ended.always_trained = True
     assert trained.group_id == 6
     playing = asyncio.create_task(begin(before, Sampler(2), 8, until=never))
     await asyncio.sleep(0.01)
@@ -105,7 +106,7 @@ async def test_a_resumed_run_uses_what_had_ended_and_finishes_what_had_not(run, 
     assert await after.restore(position, 7, trainer) == 1
     again = await begin(after, now, 7)
     assert (again.episodes, again.advantages, again.start_version) == (ended.episodes, ended.advantages, 2)
-    assert now.requests == 0
+    assert now.requests == 0 and again.always_trained
     finished = await begin(after, now, 8)
     assert now.requests == 1, "three of its four turns were sampled before"
     assert [turn.versions[0].version for episode in finished.episodes for turn in episode.turns] == [2, 2, 2, 3]

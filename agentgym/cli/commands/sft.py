@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 from agentgym.cli.jobs import JobShell
@@ -11,15 +10,13 @@ from agentgym.cli.recipes import (
     FinishedSft,
     add_machine_arguments,
     device_flags,
-    finish_sft_checked,
+    finish_fine_tuning,
     read_recipe,
     recipe_help,
-    with_flags,
 )
 from agentgym.cli.restarts import add_ending_arguments
 from agentgym.cli.started import start
 from agentgym.commands.parser import Parser
-from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.runs.folder import RunFolder
@@ -109,7 +106,7 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
         if arguments.from_step is not None:
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
-        return _finish(base, given | device_flags(base, arguments), arguments, where, shell), None
+        return finish_fine_tuning(base, given | device_flags(base, arguments), arguments, where, shell), None
     if file or given or arguments.name:
         what = "a recipe" if file else next(iter(given), "--name")
         raise UserError(
@@ -120,13 +117,6 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
     config, where = folder.load_config(), str(folder.path / "config.yaml")
     if "sft" not in config:
         raise UserError(f"{arguments.resume} was not made by `agentgym sft`: agentgym train --resume {folder.path}")
-    recipe, sources, registry = _finish(config, {}, arguments, where, shell)
+    recipe, sources, registry = finish_fine_tuning(config, {}, arguments, where, shell)
     changed = {key: source for key, source in sources.items() if source != where}
     return (recipe, folder.load_sources() | changed, registry), folder.path
-
-
-def _finish(
-    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: JobShell
-) -> FinishedSft:
-    given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
-    return finish_sft_checked(given, base=base, where=where, plugins=shell.plugins)

@@ -1,0 +1,104 @@
+"""Weights side by side in one buffer of bytes: where each lies, and parts of the buffer that are sent at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 256  # bytes; as the GPU allocator's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """begin: the weight's first byte."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + prod(self.shape) * self.dtype.itemsize
+
+    def view(self, buffer: Tensor, offset: int = 0) -> Tensor:
+        """The weight in a buffer whose first byte is that of `offset`."""
+        return buffer[self.begin - offset : self.end - offset].view(self.dtype).view(self.shape)
+
+
+Layout = dict[str, Entry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Weights that follow each other, from byte `begin` to `end`."""
+
+    names: tuple[str, ...]
+    begin: int
+    end: int
+
+
+def layout_of(weights: Mapping[str, Tensor]) -> Layout:
+    layout: Layout = {}
+    position = 0
+    for name, tensor in weights.items():
+        layout[name] = Entry(dtype=tensor.dtype, shape=tuple(tensor.shape), begin=position)
+        position = _aligned(layout[name].end)
+    return layout
+
+
+def num_bytes(layout: Layout) -> int:
+    return max((_aligned(entry.end) for entry in layout.values()), default=0)
+
+
+def fill(buffer: Tensor, layout: Layout, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Raises ValueError for weights that are not those of the layout, or come twice."""
+    missing = set(layout)
+    for name, tensor in once(weights):
+        entry = layout.get(name)
+        if entry is None or (entry.dtype, entry.shape) != (tensor.dtype, tuple(tensor.shape)):
+            raise ValueError(f"weight {name!r} is {tensor.dtype} {tuple(tensor.shape)}; the first version had {entry}")
+        entry.view(buffer).copy_(tensor.detach())
+        missing.remove(name)
+    if missing:
+        raise ValueError(f"{len(missing)} weights of the first version did not come, such as {min(missing)!r}")
+
+
+def once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The same. Raises ValueError for a name that comes twice."""
+    seen: set[str] = set()
+    for name, tensor in weights:
+        if name in seen:
+            raise ValueError(f"the weights contain {name!r} twice")
+        seen.add(name)
+        yield name, tensor
+
+
+def buckets(layout: Layout, most: int) -> list[Bucket]:
+    """Of at most so many bytes each, or of one weight that has more."""
+    found: list[Bucket] = []
+    names: list[str] = []
+    begin = 0
+    for name, entry in layout.items():
+        if names and entry.end - begin > most:
+            found.append(Bucket(names=tuple(names), begin=begin, end=entry.begin))
+            names, begin = [], entry.begin
+        names.append(name)
+    if names:
+        found.append(Bucket(names=tuple(names), begin=begin, end=num_bytes(layout)))
+    return found
+
+
+def checksum(data: Tensor) -> int:
+    """Of bytes, a multiple of ALIGNMENT: their sum as 32-bit numbers, each times an odd number of its place."""
+    words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
+    columns = words.sum(0, dtype=torch.int64)
+    place = torch.arange(1, 2 * len(columns), 2, device=data.device)
+    return int((columns * place).sum())
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT
