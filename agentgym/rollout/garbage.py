@@ -33,7 +33,7 @@ def rare_collections() -> Iterator[None]:
 async def swept(every_s: float = SWEEP_S) -> AsyncIterator[None]:
     """Collections are rare inside this block, and one that goes through everything comes every so many seconds.
 
-    With the raised thresholds it would never come: what a step leaves behind in cycles, a few KiB, adds up over thousands.
+    With the raised thresholds it would never come, and what each step leaves behind in cycles adds up to megabytes.
     """
     with rare_collections():
         sweeping = asyncio.create_task(_sweep(every_s), name="garbage")
