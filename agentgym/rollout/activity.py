@@ -7,11 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from agentgym.rollout.deadlines import Deadlines
+
 
 class Activity:
-    """Measures unions of intervals, not sums: ten calls at the same time for one second count as one second."""
+    """Measures unions of intervals, not sums: ten calls at the same time for one second count as one second.
+
+    deadlines: of the calls that wait for a generator.
+    """
 
     def __init__(self) -> None:
+        self.deadlines = Deadlines()
         self._since: defaultdict[str, dict[object, float]] = defaultdict(dict)  # kind -> call -> its start
         self._total_s: defaultdict[str, float] = defaultdict(float)  # of each kind, to its last change to or from idle
         self._busy_since: dict[str, float] = {}  # of the kinds with a call in flight, and of `any`

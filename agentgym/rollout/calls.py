@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ def checked(call: Call) -> Call:
         if not level:
             return call
     return MalformedCall(f"{call.name}(...)", f"its arguments are over {MAX_DEPTH} levels deep")
+
+
+@functools.lru_cache(256)
+def call_id(number: int) -> str:
+    """Templates ask for 9 characters. Cached: all episodes share the texts."""
+    return f"call{number:05d}"
 
 
 def assistant_message(said: AgentTurn, ids: Sequence[str]) -> Message:

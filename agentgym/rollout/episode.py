@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 from array import array
@@ -16,6 +15,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.player import Player
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
+from agentgym.rollout.waiting import Timed
 from agentgym.types import (
     Completion,
     Episode,
@@ -42,7 +42,7 @@ async def sampled(
     wait_s = config.queue_timeout_s
     call = activity.begin("generate")
     try:
-        async with asyncio.timeout(request.time_s + wait_s):
+        with activity.deadlines.within(request.time_s + wait_s):
             return await generator.generate(request)
     except TimeoutError as error:
         message = (
@@ -83,7 +83,10 @@ class EpisodePlayer(Player):
                 return
             time_s = min(left_s, config.generate_timeout_s)
             request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
-            turn = Turn.of(request.prompt_ids, await self._sample(episode, request))
+            with Timed(episode.timing_s, "generate_s"):
+                completion = await sampled(self.generator, request, config, self.activity)
+            episode.timing_s["queue_s"] = episode.timing_s.get("queue_s", 0.0) + completion.queued_s
+            turn = Turn.of(request.prompt_ids, completion)
             episode.turns.append(turn)
             cut = None
             if turn.finish_reason is FinishReason.TIME:
@@ -118,13 +121,3 @@ class EpisodePlayer(Player):
             seed=derive_seed(episode.seed, len(episode.turns)),
         )
         return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s, continues=bool(episode.turns))
-
-    async def _sample(self, episode: Episode, request: GenerateRequest) -> Completion:
-        times_s, clock_s = episode.timing_s, asyncio.get_running_loop().time
-        began = clock_s()
-        try:
-            completion = await sampled(self.generator, request, self.config, self.activity)
-        finally:
-            times_s["generate_s"] = times_s.get("generate_s", 0.0) + clock_s() - began
-        times_s["queue_s"] = times_s.get("queue_s", 0.0) + completion.queued_s
-        return completion

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, waited_for
-from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, checked, tool_message
+from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, call_id, checked, tool_message
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
@@ -117,7 +117,7 @@ class EpisodeRunner:
         if cut is not None and calls and isinstance(calls[-1], MalformedCall):
             calls = calls[:-1]  # it was cut, which is not a fault of form
         said = AgentTurn(said.text, said.content, calls)
-        ids = [f"call{len(episode.tool_calls) + n:05d}" for n in range(len(calls))]  # templates ask for 9 characters
+        ids = [call_id(len(episode.tool_calls) + n) for n in range(len(calls))]
         context.messages.append(assistant_message(said, ids))
         if cut is not None and self.config.cut_turns == "floor":
             episode.outcome, episode.stop = Outcome.INVALID, cut

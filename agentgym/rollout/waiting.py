@@ -1,7 +1,8 @@
-"""Calls that seldom wait: one that ends at once costs no timer."""
+"""Calls that seldom wait: one that ends at once costs no timer. And how long something took."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
@@ -41,3 +42,19 @@ class Begun(Generic[Answer]):
 
 async def _await(call: Awaitable[Answer]) -> Answer:
     return await call
+
+
+class Timed:
+    """`with`: the seconds inside of it, by the loop's clock, are added to those of a name."""
+
+    __slots__ = ("_began_s", "_name", "_times_s")
+
+    def __init__(self, times_s: dict[str, float], name: str) -> None:
+        self._times_s, self._name = times_s, name
+
+    def __enter__(self) -> None:
+        self._began_s = asyncio.get_running_loop().time()
+
+    def __exit__(self, *error: object) -> None:
+        took_s = asyncio.get_running_loop().time() - self._began_s
+        self._times_s[self._name] = self._times_s.get(self._name, 0.0) + took_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
@@ -66,7 +67,8 @@ def call_of(value: Json, text: str, key: str) -> ToolCall | MalformedCall:
         name, arguments, call_id = value.get("name"), value.get(key, {}), value.get("id", "")
         known = key in value or not value.keys() - {"name", "id", "type"}  # else its arguments have another name
         if isinstance(name, str) and name and isinstance(arguments, Mapping) and known:
-            return ToolCall(name, arguments, call_id if isinstance(call_id, str) else "")
+            named = {sys.intern(key): part for key, part in arguments.items()}  # one text for all calls of a tool
+            return ToolCall(sys.intern(name), named, call_id if isinstance(call_id, str) else "")
     return malformed(text, key, f"this is not one: {text.strip()[:MAX_FAULT]}")
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from agentgym.errors import UserError
 from agentgym.types import Split
 from agentgym_envs.math.answers import Number, boxed, find_answer, parse_number
+from agentgym_envs.math.hub import answers
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ SHAPES: Final = (
     'or {"problem": text, "solution": text with \\boxed{answer}, "level" and "type" if there are any}'
 )
 _NAMED: Final = 5  # bad rows that a report names
+_HUB_TIMEOUT_S: Final = 3.0  # for any answer; its client alone takes half a minute to give up
 Record = tuple[str, object]  # where it is, and a decoded row or a ValueError
 
 
@@ -168,6 +170,13 @@ def _parquet(path: Path) -> Iterator[Record]:
 def _hub(name: str, subset: str, split: Split) -> Iterator[Record]:
     """A data set of the Hugging Face hub, or of its local cache."""
     datasets = _datasets()
+    kept, endpoint = Path(datasets.config.HF_DATASETS_CACHE), datasets.config.HF_ENDPOINT
+    is_kept = Path(name).exists() or (kept / name.replace("/", "___")).exists()
+    if not is_kept and not answers(endpoint, _HUB_TIMEOUT_S):
+        raise UserError(
+            f"math: {endpoint} cannot be reached, and the data set {name!r} is not in the cache {kept}. Give rows of "
+            "your own: --env.options.source jsonl (or parquet, json) --env.options.path FILE"
+        )
     try:
         table = datasets.load_dataset(name, subset or None, split=split)
     except Exception as error:  # network, names and permissions raise many kinds
