@@ -18,7 +18,7 @@ from agentgym.jobs.trainer_setup import trainer_setup
 from agentgym.jobs.watchdog import watched
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.garbage import rare_collections
+from agentgym.rollout.garbage import swept
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.journal import Journal
@@ -69,7 +69,7 @@ class EngineRoom:
 
     async def start(self) -> Engines:
         stack = self.stack
-        stack.enter_context(rare_collections())
+        await stack.enter_async_context(swept())
         await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
         opening = runtime_of(self.recipe, self.folder.path, self.model_path, self.reporter.note)
         runtime = await stack.enter_async_context(opening)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from agentgym.rollout.garbage import THRESHOLDS, rare_collections
+from agentgym.rollout.garbage import THRESHOLDS, rare_collections, swept
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +31,20 @@ def test_collections_are_rarer_inside_and_as_before_afterwards(
         assert gc.get_threshold() == inside
         raise ZeroDivisionError
     assert gc.get_threshold() == before
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_what_old_cycles_hold_is_freed_all_the_same() -> None:
+    gc.set_threshold(0)
+    cycle = Cycle()
+    gc.collect()  # now it is old
+    seen = weakref.ref(cycle)
+    del cycle
+    assert seen() is not None
+    async with swept(every_s=0.01), asyncio.timeout(20):
+        while seen() is not None:
+            await asyncio.sleep(0.01)
