@@ -6,7 +6,7 @@
     python benchmarks/algorithms.py --jobs 0                        runs nothing: the table of what is there
 
 Arms differ in their loss or advantage alone; `dr_grpo` also has the advantage of its paper. In synchronous runs with
-one update by each batch all ratios are 1, so most losses are one and the same: `--minibatches 4` makes them differ.
+one update by each batch all ratios are 1, so most losses are one and the same: `--minibatches 4 1` makes them differ.
 A run ends with the step in which its budget of sampled episodes is reached, those of groups without signal included.
 `--stale 3` trains groups three versions after the one that sampled them, but for the first steps and those that took
 the place of groups without signal. Runs are deterministic, and on the CPU. The last line of a run, its figures, goes
@@ -264,7 +264,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=30, help="their episodes are the budget")
     parser.add_argument("--groups", type=int, default=8, help=f"a step, of {GROUP_SIZE} episodes each")
-    parser.add_argument("--minibatches", type=int, default=1, help="updates by each step's batch")
+    parser.add_argument(
+        "--minibatches",
+        nargs="+",
+        type=int,
+        default=[1],
+        help="updates by each step's batch: one, or as many as --stale",
+    )
     parser.add_argument(
         "--tasks", type=int, default=128, help=f"held out, each played {SAMPLES} times before and after"
     )
@@ -276,14 +282,14 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.play:
         print(json.dumps(play(Run(**json.loads(options.play)))))
         return 0
-    size = {
-        "steps": options.steps,
-        "groups": options.groups,
-        "minibatches": options.minibatches,
-        "tasks": options.tasks,
-    }
+    if len(options.minibatches) not in (1, len(options.stale)):
+        parser.error(
+            f"--minibatches {options.minibatches}: give one number, or one for each of --stale {options.stale}"
+        )
+    updates = dict(zip(options.stale, options.minibatches * len(options.stale), strict=False))
+    size = {"steps": options.steps, "groups": options.groups, "tasks": options.tasks}
     runs = [  # seeds first: what ends early is a whole table of fewer seeds
-        Run(env=env, stale=stale, arm=arm, seed=seed, **size)
+        Run(env=env, stale=stale, arm=arm, seed=seed, minibatches=updates[stale], **size)
         for seed, env, stale, arm in product(options.seeds, options.env, options.stale, options.only)
     ]
     failed = measure(runs, options.out, options.jobs) if options.jobs else []
