@@ -265,11 +265,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=30, help="their episodes are the budget")
     parser.add_argument("--groups", type=int, default=8, help=f"a step, of {GROUP_SIZE} episodes each")
     parser.add_argument(
-        "--minibatches",
-        nargs="+",
-        type=int,
-        default=[1],
-        help="updates by each step's batch: one, or as many as --stale",
+        "--minibatches", nargs="+", type=int, default=[1], help="updates by each batch: one, or one for each --stale"
     )
     parser.add_argument(
         "--tasks", type=int, default=128, help=f"held out, each played {SAMPLES} times before and after"
@@ -283,9 +279,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(json.dumps(play(Run(**json.loads(options.play)))))
         return 0
     if len(options.minibatches) not in (1, len(options.stale)):
-        parser.error(
-            f"--minibatches {options.minibatches}: give one number, or one for each of --stale {options.stale}"
-        )
+        parser.error(f"--minibatches {options.minibatches}: give one, or one for each of --stale {options.stale}")
     updates = dict(zip(options.stale, options.minibatches * len(options.stale), strict=False))
     size = {"steps": options.steps, "groups": options.groups, "tasks": options.tasks}
     runs = [  # seeds first: what ends early is a whole table of fewer seeds
