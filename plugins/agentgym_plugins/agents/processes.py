@@ -39,23 +39,48 @@ def kill_all(leader: int | None, tag: str) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
     until = time.monotonic() + KILL_S
-    while (found := _carriers(tag)) and time.monotonic() < until:
+    while time.monotonic() < until:
+        found, unclear = _carriers(tag)
         for one in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one, signal.SIGKILL)
+        if not found and not unclear:
+            return
+        time.sleep(0.001)
 
 
-def _carriers(tag: str) -> list[int]:
-    """Living processes with the tag; none where the system does not tell."""
+def _carriers(tag: str) -> tuple[list[int], bool]:
+    """Living processes with the tag, and whether one is just starting or ending, so that it can't be told of it yet.
+
+    None where the system does not tell.
+    """
     if sys.platform != "linux":
-        return []
-    sign, found = f"{TAG}={tag}".encode(), []
+        return [], False
+    sign, found, unclear = f"{TAG}={tag}".encode(), [], False
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):  # it is gone, or another user's
-                if sign in (folder / "environ").read_bytes().split(b"\0"):  # a zombie has none
+                environ = _memory(folder / "environ")
+                if sign in environ.split(b"\0"):
                     found.append(int(folder.name))
-    return found
+                unclear = unclear or (not environ and _is_between(folder))
+    return found, unclear
+
+
+def _memory(file: Path) -> bytes:
+    """What a file says that is read from a process's memory: nothing when it has none (any more)."""
+    try:
+        return file.read_bytes()
+    except ProcessLookupError:
+        return b""
+
+
+def _is_between(folder: Path) -> bool:
+    """Whether a process without an environment is in the midst of an exec or of its end, and not a kernel's thread."""
+    state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+    if state in "ZX" or parent in ("0", "2"):
+        return False
+    return not _memory(folder / "cmdline") or bool(_memory(folder / "environ"))  # its exec may have ended just now
 
 
 def has_children(pid: int) -> bool:
