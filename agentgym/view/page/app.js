@@ -1,10 +1,10 @@
 /* The page of `agentgym view`: its frame, its views, its keys. */
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.module.js";
 import { Dialog, Failed, Loading } from "./parts/bits.js";
-import { exported, useData } from "./lib/data.js";
+import { drawWith, exported, get, runPath, useData } from "./lib/data.js";
 import { ago, harmless } from "./lib/format.js";
 import { useTheme } from "./lib/theme.js";
-import { go, link, useRoute } from "./lib/url.js";
+import { go, link, parseHash, useRoute } from "./lib/url.js";
 import { AuditView } from "./views/audit.js";
 import { CompareView } from "./views/compare.js";
 import { EnvironmentsView, PlayView } from "./views/environments.js";
@@ -12,6 +12,7 @@ import { EpisodeView } from "./views/episode.js";
 import { EpisodesView, GroupView } from "./views/episodes.js";
 import { RunsView, RunView } from "./views/run.js";
 
+const PATIENCE_MS = 150;
 const TABS = [["run", "Run", "r"], ["episodes", "Episodes", "e"], ["compare", "Compare", "c"], ["audit", "Audit", "a"], ["environments", "Environments", "v"]];
 const VIEWS = { run: RunView, episodes: EpisodesView, group: GroupView, episode: EpisodeView, compare: CompareView, audit: AuditView, environments: EnvironmentsView, play: PlayView };
 const UNDER = { group: "episodes", episode: "episodes", play: "environments" };
@@ -103,4 +104,15 @@ function App() {
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+/* What the first picture needs: [[path, answer]]. The page's head asked for it already. */
+async function firstAnswers() {
+  const { view, params } = parseHash(location.hash);
+  const runs = await get("/api/runs");
+  const run = params.run ?? runs.runs[0]?.id;
+  const paths = view === "run" && run ? [runPath(run), runPath(run, "/curves")] : [];
+  return [["/api/runs", runs], ...(await Promise.all(paths.map(async (path) => [path, await get(path)])))];
+}
+
+/* A server that has to read a large folder first is not waited for; what failed is asked for again, and shown. */
+const patience = new Promise((end) => setTimeout(end, PATIENCE_MS, []));
+Promise.race([firstAnswers().catch(() => []), patience]).then((found) => drawWith(found, () => render(html`<${App} />`, document.getElementById("app"))));

@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef, useState } from "../vendor/htm-preact.module.j
 const island = document.getElementById("agentgym-data");
 const answers = island ? JSON.parse(island.textContent) : null;
 const kept = new Map(); // path -> promise of what is asked for again and does not change
+const early = new Map(); // path -> answer, while the first picture is drawn with it
 
 export const exported = answers !== null;
 
@@ -58,9 +59,16 @@ export function getOnce(path) {
   return kept.get(path);
 }
 
+/* Draws with answers that are there already, [[path, answer]]: once and whole, not first without them. */
+export function drawWith(found, draw) {
+  found.forEach(([path, answer]) => early.set(path, answer));
+  draw();
+  early.clear();
+}
+
 /* {data, failure, loading}. path null: nothing is asked for. While another path loads, the data before is kept. */
 export function useData(path, { again = 0, once = false } = {}) {
-  const [state, setState] = useState({ data: null, failure: null, path: null });
+  const [state, setState] = useState(() => (early.has(path) ? { data: early.get(path), failure: null, path } : { data: null, failure: null, path: null }));
   const latest = useRef(null);
   useLayoutEffect(() => { // not after the next frame, as `useEffect`: what waits for data waits for it at each level
     latest.current = path;
@@ -68,6 +76,7 @@ export function useData(path, { again = 0, once = false } = {}) {
       setState({ data: null, failure: null, path });
       return;
     }
+    if (early.delete(path)) return;
     const current = () => latest.current === path;
     (once ? getOnce(path) : get(path)).then(
       (data) => current() && setState({ data, failure: null, path }),
