@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from agentgym import data_sets
 from agentgym.errors import UserError
 from agentgym.import_path import import_object
 
@@ -212,22 +213,15 @@ class _Reader:
 
 def read_rows(source: RowSource) -> Any:
     """An IterableDataset of `datasets`. Raises UserError for what can't be read."""
-    try:
-        import datasets  # pandas and pyarrow come with it
-    except ImportError as error:
-        raise UserError("data sets are read by `datasets`: pip install 'agentgym[data]'") from error
-    files = list(source.data_files) if isinstance(source.data_files, tuple) else source.data_files
-    try:
-        found = datasets.load_dataset(
-            source.path,
-            source.subset,
-            split=source.split,
-            data_files=files,
-            revision=source.revision,
-            streaming=source.streaming,
-        )
-    except Exception as error:  # its readers raise errors of many kinds
-        raise UserError(f"data set {source.name}: it could not be read: {type(error).__name__}: {error}") from error
+    found = data_sets.load(
+        source.path,
+        source.subset,
+        files=[source.data_files] if isinstance(source.data_files, str) else source.data_files or (),
+        who="data set",
+        split=source.split,
+        revision=source.revision,
+        streaming=source.streaming,
+    )
     return found if source.streaming else found.to_iterable_dataset()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentgym import data_sets
 from agentgym.errors import UserError
 from agentgym.sandbox import AssertCase, Case
 from agentgym.types import SandboxSpec, Split, Task
@@ -257,18 +258,9 @@ def _hash(task: Task) -> int:
 
 def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
     """All splits by name. Raises UserError for what cannot be read."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            "code_exec: reading data sets needs the `datasets` package: pip install 'agentgym[data]'"
-        ) from error
-    try:
-        datasets.disable_progress_bars()
-        if reader == "hub":
-            loaded = datasets.load_dataset(path, subset or None)
-        else:
-            loaded = datasets.load_dataset(reader, data_files={"rows": path})
-    except Exception as error:  # the library raises whatever its readers and the network raise
-        raise UserError(f"code_exec: {path} cannot be read: {type(error).__name__}: {error}") from error
+    data_sets.package("code_exec").disable_progress_bars()
+    if reader == "hub":
+        loaded = data_sets.load(path, subset or None, who="code_exec")
+    else:
+        loaded = {"rows": data_sets.load(reader, files=[path], split="train", who="code_exec")}
     return {name: list(rows) for name, rows in loaded.items()}

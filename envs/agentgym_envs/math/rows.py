@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import logging
 import re
@@ -11,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
+from agentgym import data_sets
 from agentgym.errors import UserError
 from agentgym.types import Split
 from agentgym_envs.math.answers import Number, boxed, find_answer, parse_number
-from agentgym_envs.math.hub import answers
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +24,6 @@ SHAPES: Final = (
     'or {"problem": text, "solution": text with \\boxed{answer}, "level" and "type" if there are any}'
 )
 _NAMED: Final = 5  # bad rows that a report names
-_HUB_TIMEOUT_S: Final = 3.0  # for any answer; its client alone takes half a minute to give up
 Record = tuple[str, object]  # where it is, and a decoded row or a ValueError
 
 
@@ -159,31 +156,16 @@ def _decoded(data: bytes) -> object:
 
 
 def _parquet(path: Path) -> Iterator[Record]:
-    datasets = _datasets()
-    try:
+    datasets = data_sets.package("math")
+    with data_sets.readable(f"math: the parquet file {path}"):
         table = datasets.Dataset.from_parquet(str(path))
-    except Exception as error:  # pyarrow and datasets raise many kinds
-        raise UserError(f"math: {path} is not a parquet file: {error}") from error
     return _numbered(table)
 
 
 def _hub(name: str, subset: str, split: Split) -> Iterator[Record]:
     """A data set of the Hugging Face hub, or of its local cache."""
-    datasets = _datasets()
-    kept, endpoint = Path(datasets.config.HF_DATASETS_CACHE), datasets.config.HF_ENDPOINT
-    is_kept = Path(name).exists() or (kept / name.replace("/", "___")).exists()
-    if not is_kept and not answers(endpoint, _HUB_TIMEOUT_S):
-        raise UserError(
-            f"math: {endpoint} cannot be reached, and the data set {name!r} is not in the cache {kept}. Give rows of "
-            "your own: --env.options.source jsonl (or parquet, json) --env.options.path FILE"
-        )
-    try:
-        table = datasets.load_dataset(name, subset or None, split=split)
-    except Exception as error:  # network, names and permissions raise many kinds
-        raise UserError(
-            f"math: the data set {name!r} (subset {subset!r}, split {split!r}) cannot be loaded: {error}"
-        ) from error
-    return _numbered(table)
+    own = "rows of your own: --env.options.source jsonl (or parquet, json) --env.options.path FILE"
+    return _numbered(data_sets.load(name, subset or None, split=split, who="math", advice=own))
 
 
 def _numbered(table: Iterable[object]) -> Iterator[Record]:
@@ -198,11 +180,3 @@ def _existing(path: Path) -> Path:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _datasets() -> ModuleType:
-    try:
-        datasets = importlib.import_module("datasets")  # takes seconds, so only when it is asked for
-    except ImportError as error:
-        raise UserError("math: this source needs the package `datasets`: pip install agentgym[data]") from error
-    return datasets
