@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 FIRST_STEPS = 3
-SYNCHRONOUS, ASYNCHRONOUS = 0, (1, 3)
+SYNCHRONOUS = 0
 HERE = Path(__file__).parent
 RANDOM = ["env={name: math}", "rewards={'tailed_engine:short': 1.0}", "rollout.cut_turns=score", "rollout.max_turns=1"]
 
@@ -63,12 +63,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--random", type=Path, metavar="FOLDER", help="random weights, lengths with a heavy tail")
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion, with --random")
+    parser.add_argument("--staleness", type=int, nargs="+", default=[1, 3], help="of the asynchronous runs, at most")
     parser.add_argument("--engine", choices=("TailedVllm", "TailedNative"), default="TailedVllm", help="with --random")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a field of the recipe")
     arguments = parser.parse_args()
     if arguments.steps <= FIRST_STEPS:
         parser.error(f"--steps {arguments.steps}: the first {FIRST_STEPS} are left out, give more")
-    found = {staleness: rows_of(arguments, staleness) for staleness in (SYNCHRONOUS, *ASYNCHRONOUS)}
+    found = {staleness: rows_of(arguments, staleness) for staleness in (SYNCHRONOUS, *arguments.staleness)}
     alone = {part: mean(found[SYNCHRONOUS], f"time/{part}_s") for part in ("generate", "train")}
     limit = max(alone.values())
     steps = {staleness: mean(rows, "time/step_s") for staleness, rows in found.items()}
