@@ -16,6 +16,7 @@ from pathlib import Path
 from agentgym.actors import owned_folder
 from agentgym.actors.endpoint import LifecycleActor, endpoint
 from agentgym.actors.file_server import serve_files
+from agentgym.actors.gpus import gpus_of_machine
 from agentgym.actors.network import own_address
 from agentgym.actors.process_id import ProcessId
 
@@ -30,18 +31,17 @@ class HostInfo:
     name: str
     address: str
     cpus: int
-    gpus: tuple[int, ...]
+    gpus: tuple[str, ...]
     versions: dict[str, str]
     clock_s: float
 
     @classmethod
     def of_this(cls, controller: str) -> HostInfo:
-        numbers = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
         return cls(
             name=socket.gethostname(),
             address=own_address(controller),
             cpus=len(os.sched_getaffinity(0)),
-            gpus=tuple(sorted(int(number) for number in numbers)),
+            gpus=gpus_of_machine(),
             versions={package: _version(package) for package in PACKAGES},
             clock_s=time.time(),
         )

@@ -188,8 +188,8 @@ class Keeper:
             await self._agent.stop(timeout_s=1.0 if self.host.lost else 10.0)
 
     async def _start(self, timeout_s: float) -> ProcessGroup[HostAgent]:
-        # Its log would be on a filesystem that may not be shared.
-        options = ActorOptions(logged=False)
+        # Its log would be on a filesystem that may not be shared. It takes no GPU, but sees which there are.
+        options = ActorOptions(logged=False, with_gpus=True, gpus_per_process=0)
         name = f"agent_{''.join(letter if letter.isalnum() else '_' for letter in self.host.name)}_{next(_numbers)}"
         group = ProcessGroup(self._runtime, name, HostAgent, (), options, on=self.host)
         try:

@@ -58,17 +58,17 @@ class Host:
     mesh: HostMesh
     again: Callable[[], Awaitable[HostMesh]] | None = None
     address: str = ""
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
     keeper: HostKeeper | None = None
     lost: str = ""
     processes: int = 0  # that are meant to run there
-    taken: set[int] = field(default_factory=set)  # GPUs
+    taken: set[str] = field(default_factory=set)  # GPUs
     leftovers: list[ProcessId] = field(default_factory=list)  # to be killed when it is back
     losing: set[Callable[[str], None]] = field(default_factory=set)
     """Called with the reason when it is lost."""
 
-    def take_gpus(self, number: int) -> tuple[int, ...]:
-        """The lowest that nobody has. Raises UserError when there are too few."""
+    def take_gpus(self, number: int) -> tuple[str, ...]:
+        """The first that nobody has. Raises UserError when there are too few."""
         free = [gpu for gpu in self.gpus if gpu not in self.taken][:number]
         if len(free) < number:
             raise UserError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from agentgym.actors.gpus import VISIBLE, gpu_names
 from agentgym.errors import UserError, nearest
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -34,7 +35,8 @@ class ActorOptions:
     generator; empty is any. mesh_name: names the processes. torchrun: they get the variables that torchrun would set.
     gpus_per_process: where the GPUs are those of another host, which gives them out itself. logged: to files.
     with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
-    with share_gpus; empty leaves what this process sees. peer_gpus: visible after its own, to copy from.
+    with share_gpus, by their numbers in this process; empty leaves what it sees. peer_gpus: seen after its own, to copy
+    from.
     environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
     """
 
@@ -71,20 +73,21 @@ class ActorOptions:
         if self.environment_by_rank and len(self.environment_by_rank) != self.procs:
             raise UserError(f"{len(self.environment_by_rank)} environments for {self.procs} processes")
 
-    def environment(self, rank: int, local_rank: int | None = None, gpus: tuple[int, ...] = ()) -> dict[str, str]:
+    def environment(self, rank: int, local_rank: int | None = None, gpus: tuple[str, ...] = ()) -> dict[str, str]:
         """The environment variables of the process with this rank.
 
-        local_rank: on its host; None where all are on one. gpus: of its host, for this process; empty: the options'.
+        local_rank: on its host; None where all are on one. gpus: of its host, for this process, as CUDA_VISIBLE_DEVICES
+        calls them there; empty: the options'. Raises UserError for a GPU that this process does not see.
         """
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads))
         variables["TOKENIZERS_PARALLELISM"] = "false"
         if not self.with_gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = ""
+            variables[VISIBLE] = ""
         elif gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+            variables[VISIBLE] = ",".join(gpus)
         elif self.gpus:
             own = self.gpus if self.share_gpus or self.procs == 1 else self.gpus[rank : rank + 1]
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, dict.fromkeys((*own, *self.peer_gpus))))
+            variables[VISIBLE] = ",".join(gpu_names(dict.fromkeys((*own, *self.peer_gpus))))
         if self.torchrun:
             local = rank if local_rank is None else local_rank
             variables |= {"RANK": str(rank), "WORLD_SIZE": str(self.procs), "LOCAL_RANK": str(local)}

@@ -57,7 +57,7 @@ class _Part:
     mesh: ProcMesh
     actor: Any
     procs: int
-    gpus: set[int]
+    gpus: set[str]
 
     def leave(self, losing: Callable[[str], None]) -> None:
         self.host.processes -= self.procs
@@ -123,7 +123,7 @@ class ProcessGroup(Generic[A]):
             first = index * each
             gpus = self._gpus_of(host, each)
 
-            def environment(rank: int, first: int = first, gpus: Sequence[tuple[int, ...]] = gpus) -> dict[str, str]:
+            def environment(rank: int, first: int = first, gpus: Sequence[tuple[str, ...]] = gpus) -> dict[str, str]:
                 return options.environment(rank, rank - first, gpus[rank - first])
 
             mesh = self._runtime.spawn(
@@ -144,7 +144,7 @@ class ProcessGroup(Generic[A]):
                 if host.lost:
                     self.give_up(f"host {host.name} is lost: {host.lost}")
 
-    def _gpus_of(self, host: Host, procs: int) -> list[tuple[int, ...]]:
+    def _gpus_of(self, host: Host, procs: int) -> list[tuple[str, ...]]:
         """For each process there; empty where the options or this process's own view decide."""
         options = self._options
         if not options.with_gpus or options.gpus or host.keeper is None or not host.gpus:

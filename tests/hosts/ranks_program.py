@@ -44,9 +44,10 @@ async def main(folder: Path, machines: tuple[str, ...]) -> None:
         await trainer.start()
         assert trainer._group is not None
         where = [host.name for host in trainer._group.hosts]
+        gpus = {host.name: host.gpus for host in runtime.hosts.all}
         steps = [await trainer.call(TitanTrainer.train_step, samples) for samples in BATCHES]
         await trainer.close()
-    (folder / "found.json").write_text(json.dumps({"hosts": where, "figures": compared(steps)}))
+    (folder / "found.json").write_text(json.dumps({"hosts": where, "gpus": gpus, "figures": compared(steps)}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,23 +22,25 @@ pytestmark = [
 TESTS = Path(__file__).parents[1]
 
 
-async def lend(hosts: list[NamespaceHost], folder: Path) -> None:
-    for host in hosts:
+async def lend(hosts: list[NamespaceHost], folder: Path, *, gpus: Sequence[str] = ()) -> None:
+    for index, host in enumerate(hosts):
         (folder / f"{host.name}.log").touch()
-        await host.start("agentgym", "host", output=folder / f"{host.name}.log")
+        given = {"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {}
+        await host.start("agentgym", "host", output=folder / f"{host.name}.log", environment=given)
     while not all("waiting" in (folder / f"{host.name}.log").read_text() for host in hosts):
         await asyncio.sleep(0.05)
 
 
 async def test_ranks_on_two_hosts_compute_what_one_process_does(tmp_path: Path) -> None:
     async with namespaces(2) as hosts:
-        await lend(hosts, tmp_path)
+        await lend(hosts, tmp_path, gpus=("GPU-a1,7", "3"))
         path = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
         program = (TESTS / "hosts" / "ranks_program.py", tmp_path, "host0", "host1")
         done = await hosts[0].run("python", *program, environment=path)
         assert done.code == 0, done.output
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["hosts"] == ["host0", "host1"]
+    assert found["gpus"] == {"host0": ["GPU-a1", "7"], "host1": ["3"]}, "those that each host was given, not all it has"
     engine = TitanEngine(make_setup(tmp_path, 1))
     wanted = compared([engine.train_step(samples) for samples in BATCHES])
     engine.close()

@@ -1,0 +1,57 @@
+"""A process that was given some of a machine's GPUs gives away no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentgym.actors.gpus import gpu_names, gpus_of_machine, visible_gpus
+from agentgym.actors.options import ActorOptions
+from agentgym.actors.runtime import Runtime
+from agentgym.errors import UserError
+from tests.actors.counting import Counting
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+LONG_S = 60.0
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("4,5", ("4", "5")),
+        (" 2 , 0", ("2", "0")),
+        ("GPU-8f2f6ba6,MIG-1c", ("GPU-8f2f6ba6", "MIG-1c")),
+        ("", ()),
+        ("-1", ()),
+        ("1,-1,0", ("1",)),
+        ("NoDevFiles", ()),
+    ],
+)
+def test_what_cuda_reads_is_read(given: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, given)
+    assert visible_gpus() == gpus_of_machine() == found
+
+
+def test_numbers_are_those_of_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VISIBLE, raising=False)
+    assert visible_gpus() is None and gpu_names((3, 1)) == ("3", "1")
+    monkeypatch.setenv(VISIBLE, "4,GPU-8f2f6ba6,6")
+    assert gpu_names((2, 1)) == ("6", "GPU-8f2f6ba6")
+    beside = ActorOptions(with_gpus=True, gpus=(1,), peer_gpus=(0, 1))
+    assert beside.environment(0)[VISIBLE] == "GPU-8f2f6ba6,4", "its own first, then the peer's"
+    assert ActorOptions(with_gpus=True, gpus=(1,)).environment(0, gpus=("7",))[VISIBLE] == "7", "a host's are named"
+    with pytest.raises(UserError, match=r"GPU 3 is asked for, and CUDA_VISIBLE_DEVICES=4,.* leaves 3 to this process"):
+        ActorOptions(with_gpus=True, gpus=(3,)).environment(0)
+
+
+@pytest.mark.slow
+async def test_an_actors_process_sees_the_gpu_that_its_number_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, "5,GPU-8f2f6ba6")
+    async with Runtime(log_dir=tmp_path):
+        group = await Counting.options(procs=2, with_gpus=True, gpus=(1, 0)).as_actor(0)
+        assert await group.call(Counting.variable, VISIBLE, timeout_s=LONG_S) == ["GPU-8f2f6ba6", "5"]
+        rest = await Counting.options(with_gpus=True).as_actor(0)
+        assert await rest.call(Counting.variable, VISIBLE, timeout_s=LONG_S) == ["5,GPU-8f2f6ba6"]
