@@ -17,6 +17,9 @@ from agentgym.runs.liveness import CONTROLLER, QUIET_S, Vital, report
 
 log = logging.getLogger(__name__)
 
+STARTS_TAKE = 4
+"""Times as long as anything else: an engine on a GPU compiles and captures graphs before it can end anything."""
+
 
 @asynccontextmanager
 async def watched(
@@ -26,7 +29,7 @@ async def watched(
     logs: Path | None = None,
     quiet_s: float = QUIET_S,
 ) -> AsyncIterator[None]:
-    """Inside, silence is logged after quiet_s, and again each time that it has lasted twice as long.
+    """Inside, silence is logged after quiet_s, and again each time that it has lasted twice as long; of starts later.
 
     logs: where this process's heartbeat is written, and those of others are read; None writes none.
     """
@@ -53,8 +56,11 @@ async def _watch(activity: Activity, read: Callable[[], Sequence[Vital]], quiet_
     while True:
         await asyncio.sleep(quiet_s / 6)
         vitals, silence_s = read(), activity.silence_s()  # each reading measures the CPU since the last one
+        starting = activity.in_flight().keys() == {"start"}
         if silence_s < quiet_s:
             limit_s = quiet_s
+        elif starting and silence_s < STARTS_TAKE * quiet_s:
+            continue
         elif silence_s >= limit_s:
             limit_s = 2 * silence_s
             log.warning("%s", report(activity.in_flight(), vitals, silence_s))

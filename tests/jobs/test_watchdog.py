@@ -49,6 +49,20 @@ async def test_silence_is_logged_with_the_process_that_is_stopped(caplog: pytest
             process.kill()
 
 
+async def test_of_starts_nothing_is_said_before_four_times_as_long(caplog: pytest.LogCaptureFixture) -> None:
+    activity, silences_s = Activity(), [0.0]
+
+    def read() -> list[Vital]:
+        silences_s.append(activity.silence_s())
+        return [IDLE]
+
+    with activity.doing("start"):
+        async with asyncio.timeout(60), watched(activity, read, quiet_s=0.3):
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+    assert silences_s[-1] >= 1.2 and "the run waits for generator and trainer" in caplog.messages[0]
+
+
 async def test_as_long_as_calls_end_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     activity, reads = Activity(), []
 

@@ -32,6 +32,11 @@ for line in sys.stdin:
 ROWS, COLUMNS = 6144, 2048
 
 
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate()  # which closes its pipes
+
+
 def weights(version: int, count: int) -> dict[str, Tensor]:
     generator = torch.Generator("cuda").manual_seed(version)
     settings = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
@@ -66,7 +71,7 @@ async def test_nccl_sends_the_same_bits_and_a_killed_receivers_successor_gets_th
             await store.put(version, sent.items())
             put_s = time.perf_counter() - begin_s
             if version == 5:
-                child.kill()
+                end(child)
                 child = reader()
             assert child.stdin is not None and child.stdout is not None
             print(version, file=child.stdin, flush=True)
@@ -75,6 +80,5 @@ async def test_nccl_sends_the_same_bits_and_a_killed_receivers_successor_gets_th
             assert (backend, device) == ("nccl", "cuda:0")
             assert [*map(int, sums)] == [checksum(t.flatten().view(torch.uint8)) for t in sent.values()]
     finally:
-        child.kill()
-        child.wait()
+        end(child)
     await store.close()
