@@ -11,7 +11,7 @@ from agentgym.errors import UserError
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def visible_gpus() -> tuple[str, ...] | None:
+def listed_gpus() -> tuple[str, ...] | None:
     """What CUDA_VISIBLE_DEVICES lists: numbers, UUIDs or MIG slices; None where it is not set, and all are to be seen.
 
     As CUDA has it, an entry that is none, like -1, ends the list.
@@ -32,7 +32,7 @@ def gpu_names(numbers: Iterable[int]) -> tuple[str, ...]:
 
     Raises UserError for one that CUDA_VISIBLE_DEVICES hides.
     """
-    visible = visible_gpus()
+    visible = listed_gpus()
     if visible is None:
         return tuple(map(str, numbers))
     wanted = tuple(numbers)
@@ -47,5 +47,5 @@ def gpu_names(numbers: Iterable[int]) -> tuple[str, ...]:
 def gpus_of_machine() -> tuple[str, ...]:
     """Names of the GPUs that a process of this machine may be given, without asking a driver."""
     numbers = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    visible = visible_gpus()
+    visible = listed_gpus()
     return tuple(map(str, sorted(map(int, numbers)))) if visible is None else visible

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.actors.gpus import gpu_names, gpus_of_machine, visible_gpus
+from agentgym.actors.gpus import gpu_names, gpus_of_machine, listed_gpus
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import UserError
@@ -30,12 +30,12 @@ LONG_S = 60.0
 )
 def test_what_cuda_reads_is_read(given: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VISIBLE, given)
-    assert visible_gpus() == gpus_of_machine() == found
+    assert listed_gpus() == gpus_of_machine() == found
 
 
 def test_numbers_are_those_of_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VISIBLE, raising=False)
-    assert visible_gpus() is None and gpu_names((3, 1)) == ("3", "1")
+    assert listed_gpus() is None and gpu_names((3, 1)) == ("3", "1")
     monkeypatch.setenv(VISIBLE, "4,GPU-8f2f6ba6,6")
     assert gpu_names((2, 1)) == ("6", "GPU-8f2f6ba6")
     beside = ActorOptions(with_gpus=True, gpus=(1,), peer_gpus=(0, 1))
