@@ -10,6 +10,11 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
 
+LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
+  && $(VENV)/bin/mypy --no-error-summary \
+  && { $(VENV)/bin/lint-imports --no-logo > $(VENV)/import-rules.log 2>&1 || { cat $(VENV)/import-rules.log; false; }; } \
+  && echo "lint: ruff, mypy and the import rules are clean"
+
 .PHONY: environments train test test-hostile test-vllm test-agents lint setup setup-test clean help
 
 help: ## this list
@@ -18,18 +23,16 @@ help: ## this list
 train: setup ## set up, then train the tiny policy that ships with the package on code_exec (CPU, minutes)
 	@$(VENV)/bin/agentgym train --env code_exec $(ARGS)
 
-test: setup-test lint ## set up, then run the tests: all but the GPU's and the hostile ones
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS)
+test: setup-test ## set up, then lint and, beside it, run the tests: all but the GPU's and the hostile ones
+	@{ $(LINT); } > $(VENV)/lint.log 2>&1 & lint=$$!; \
+	$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
+	wait $$lint || tests=1; cat $(VENV)/lint.log; exit $$tests
 
 test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 lint: setup-test
-	@$(VENV)/bin/ruff check --quiet .
-	@$(VENV)/bin/ruff format --check --quiet .
-	@$(VENV)/bin/mypy --no-error-summary
-	@$(VENV)/bin/lint-imports --no-logo > $(VENV)/import-rules.log 2>&1 || { cat $(VENV)/import-rules.log; exit 1; }
-	@echo "lint: ruff, mypy and the import rules are clean"
+	@$(LINT)
 
 setup: $(TRAIN_STAMP)
 
