@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
 
 
@@ -92,7 +93,7 @@ def _arguments(
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_batch,
         logprobs_mode="processed_logprobs",
-        worker_extension_cls="agentgym.generators.vllm.worker.WorkerExtension",
+        worker_extension_cls=WORKER_EXTENSION,
         disable_log_stats=True,
         enable_log_requests=False,
         use_tqdm_on_load=False,

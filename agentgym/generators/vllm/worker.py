@@ -15,7 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from agentgym.errors import InfraError
 from agentgym.weights.reading import check_kept, open_weights
+
+AS_IN_CHECKPOINT = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+"""How layers compute that keep their weights as a checkpoint has them, on a GPU."""
 
 
 class _ModelRunner(Protocol):
@@ -41,9 +45,18 @@ class WorkerExtension:
         """Load stored weights under Hugging Face names. The engine must be paused."""
         dtype = self.model_config.dtype
         weights = ((name, tensor.to(self.device, dtype)) for name, tensor in open_weights(Path(path)))
-        self.model_runner.reload_weights(weights, is_checkpoint_format=True)
-        repack_tied_head(self.model_runner.get_model())
+        model = self.model_runner.get_model()
+        if self.agentgym_loads_in_place():
+            load_in_place(model, weights)
+        else:
+            self.model_runner.reload_weights(weights, is_checkpoint_format=True)
+            repack_tied_head(model)
         check_kept(Path(path), self.device)
+
+    def agentgym_loads_in_place(self) -> bool:
+        """With CUDA, unless something is done to weights after they are loaded; on CPUs vLLM packs them."""
+        cuda = self.device.type == "cuda" and torch.version.hip is None  # nobody tried it on AMD's
+        return cuda and as_in_checkpoint(self.model_runner.get_model())
 
     def agentgym_end_with(self, parent: int) -> None:
         """End this process with the one that started vLLM: a killed replica must not keep a GPU occupied.
@@ -52,6 +65,24 @@ class WorkerExtension:
         """
         watched = os.pidfd_open(parent)  # the process itself: its number could be given to another
         threading.Thread(target=_end_with, args=(watched,), name="parent-watch", daemon=True).start()
+
+
+def as_in_checkpoint(model: nn.Module) -> bool:
+    """Whether no layer quantizes, packs or wraps its weights after they are loaded."""
+    methods = (getattr(layer, "quant_method", None) for layer in model.modules())
+    return all(method is None or type(method).__name__ in AS_IN_CHECKPOINT for method in methods)
+
+
+@torch.no_grad()
+def load_in_place(model: nn.Module, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Copy the weights to where the model computes with them; `reload_weights` builds every layer anew and copies it.
+
+    Raises InfraError when a weight of the model is missing.
+    """
+    loaded = model.load_weights(weights)  # type: ignore[operator]
+    missing = {name for name, _ in model.named_parameters()} - set(loaded)
+    if missing:
+        raise InfraError(f"vLLM left {len(missing)} of its weights as they were: {', '.join(sorted(missing)[:5])}")
 
 
 def repack_tied_head(model: nn.Module) -> None:
