@@ -93,11 +93,18 @@ def buckets(layout: Layout, most: int) -> list[Bucket]:
 
 
 def checksum(data: Tensor) -> int:
-    """Of bytes, a multiple of ALIGNMENT: their sum as 32-bit numbers, each times an odd number of its place."""
+    """Of bytes, a multiple of ALIGNMENT: they are lines of 32-bit numbers, whose sums by column and by line count, each
+    times an odd number of its place. So bytes that change places, within a line or between lines, change it too.
+    """
     words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
-    columns = words.sum(0, dtype=torch.int64)
-    place = torch.arange(1, 2 * len(columns), 2, device=data.device)
-    return int((columns * place).sum())
+    columns, lines = (_by_place(words.sum(axis, dtype=torch.int64)) for axis in (0, 1))
+    return columns ^ lines << 64
+
+
+def _by_place(sums: Tensor) -> int:
+    """Modulo 2 to the 64."""
+    place = torch.arange(1, 2 * len(sums), 2, device=sums.device)
+    return int((sums * place).sum()) % 2**64
 
 
 def _aligned(position: int) -> int:

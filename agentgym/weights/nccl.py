@@ -78,7 +78,7 @@ class NcclStore:
         keep: int,
         address: str,
         backend: str = "auto",
-        timeout_s: float = 120.0,
+        timeout_s: float = 30.0,
         bucket_bytes: int = BUCKET_BYTES,
         root: Path = MEMORY,
     ) -> None:

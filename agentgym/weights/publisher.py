@@ -6,9 +6,11 @@ communicator, which stays as long as its members do. Where one of them is lost, 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 
@@ -18,6 +20,8 @@ from torch import Tensor
 from agentgym.weights.collective import Communicator, meeting_place, own_gpu
 from agentgym.weights.flat import Bucket, Layout, buckets, checksum, fill, layout_of, num_bytes, once
 from agentgym.weights.listening import Listening
+
+log = logging.getLogger(__name__)
 
 CPU = "cpu"  # of a reader without a GPU
 GATHER_S = 1.0  # after the first that asks: the other readers that are connected
@@ -37,6 +41,7 @@ class _Slot:
     buffer: Tensor
     version: int | None = None
     checksums: list[int] = field(default_factory=list)
+    busy: threading.Lock = field(default_factory=threading.Lock)  # while it is filled or sent
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -55,14 +60,13 @@ class Lost(Exception):
 
 
 class Publisher:
-    """Of one process. Sending and `put` take turns, so that no buffer changes while it is sent."""
+    """Of one process. A buffer does not change while it is sent; `put` fills another meanwhile."""
 
     def __init__(
         self, address: str, token: bytes, *, keep: int, backend: str, timeout_s: float, bucket_bytes: int
     ) -> None:
         self._address, self._keep, self._backend, self._timeout_s = address, keep, backend, timeout_s
         self._bucket_bytes = bucket_bytes
-        self._lock = threading.Lock()
         self._layout: Layout = {}
         self._buckets: list[Bucket] = []
         self._slots: list[_Slot] = []
@@ -92,8 +96,8 @@ class Publisher:
             device = next(iter(first.values())).device
             self._slots.append(self._new_slot(device))
             weights = first.items()
-        with self._lock:
-            slot = self._free_slot()
+        slot = self._free_slot()
+        with slot.busy:
             fill(slot.buffer, self._layout, weights)
             slot.checksums = [checksum(slot.buffer[bucket.begin : bucket.end]) for bucket in self._buckets]
             slot.version = version
@@ -104,7 +108,7 @@ class Publisher:
     def _free_slot(self) -> _Slot:
         if all(slot.version is not None for slot in self._slots) and len(self._slots) < self._keep:
             self._slots.append(self._new_slot(self._slots[0].buffer.device))
-        oldest = min(self._slots, key=lambda slot: -1 if slot.version is None else slot.version)
+        oldest = min(self._slots, key=lambda slot: (-1 if slot.version is None else slot.version, slot.busy.locked()))
         oldest.version = None
         return oldest
 
@@ -169,17 +173,20 @@ class Publisher:
         first = min(reader.wants[1] for reader in members if reader.wants is not None)
         for reader in members:
             reader.took, reader.wants = version, None  # what it says from here on is its next wish
-        with self._lock:
-            slot = self._slot(version)
-            try:
-                if slot is None:
-                    self._tell(members, ("gone", self.versions()))
-                else:
-                    self._send(slot, members, first)
-                    self._last = version
-            except (Lost, OSError, RuntimeError, TimeoutError) as error:
-                self._leave_group()
-                self._tell(members, ("again", str(error)))
+        slot = self._slot(version)
+        with nullcontext() if slot is None else slot.busy:
+            if slot is None or slot.version != version:
+                self._tell(members, ("gone", self.versions()))
+            else:
+                self._last = version
+                self._send_all(slot, members, first)
+
+    def _send_all(self, slot: _Slot, members: list[_Reader], first: int) -> None:
+        try:
+            self._send(slot, members, first)
+        except (Lost, OSError, RuntimeError, TimeoutError) as error:
+            self._leave_group()
+            self._tell(members, ("again", str(error)))
 
     def _send(self, slot: _Slot, members: list[_Reader], first: int) -> None:
         if slot.buffer.is_cuda:
@@ -204,6 +211,10 @@ class Publisher:
         gpus = [own_gpu() if buffer.is_cuda else "", *(reader.gpu for reader in members)]
         distinct = len(set(gpus)) == len(gpus) and not {"", CPU} & {*gpus}  # NCCL can't have one GPU twice
         backend = self._backend if self._backend != "auto" else "nccl" if distinct else "gloo"
+        if buffer.is_cuda and backend == "gloo" and self._backend == "auto":
+            log.warning(
+                "weights pass through the host's memory: two processes share a GPU; weights.store=cuda_ipc fits"
+            )
         store, port = meeting_place(self._address)
         for rank, reader in enumerate(members, start=1):
             reader.line.send(("join", backend, self._address, port, rank, len(members) + 1))

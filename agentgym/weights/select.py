@@ -57,7 +57,7 @@ class NcclConfig(StoreConfig):
     gpu_memory = True
 
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    timeout_s: float = 120.0
+    timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0:

@@ -5,9 +5,11 @@ gloo on CPUs is the same code as NCCL on GPUs; the same on two GPUs: tests/weigh
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -169,3 +171,25 @@ def test_buckets_hold_every_weight_once_and_a_checksum_sees_bytes_that_change_pl
     swapped = data.clone()
     swapped[[4, 8]] = swapped[[8, 4]]
     assert checksum(data) != checksum(swapped)
+
+
+def test_a_checksum_sees_weights_and_lines_that_change_places() -> None:
+    lines = torch.randint(256, (8, ALIGNMENT), dtype=torch.uint8)
+    for order in ([1, 0, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [4, 5, 6, 7, 0, 1, 2, 3]):
+        assert checksum(lines[order].flatten()) != checksum(lines.flatten())
+
+
+async def test_the_next_version_is_put_while_one_is_sent_to_a_reader_that_hangs(
+    store: NcclStore, tmp_path: Path, children: list[Child]
+) -> None:
+    children.append(child := Child(READER, store, tmp_path))
+    await store.put(1, weights(1).items())
+    child.say("1 slow")
+    assert child.answer() == "first"  # it does not read on: the rest of version 1 can't be sent
+    publisher = store._publisher
+    assert publisher is not None and publisher._slots[0].busy.locked()
+    begin_s = time.monotonic()
+    await store.put(2, weights(2).items())
+    assert time.monotonic() - begin_s < 5 and await asyncio.wait_for(asyncio.to_thread(publisher.versions), 5) == [1, 2]
+    child.say("go on")
+    assert child.answer() == sums(1)
