@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
-from agentgym.weights.flat import Layout, fill, layout_of, num_bytes, once
+from agentgym.weights.flat import BUCKET_BYTES, Layout, buckets, checksums, fill, layout_of, num_bytes, once
 from agentgym.weights.shared_memory import SharedMemoryStore
 from agentgym.weights.store import GPU_SUFFIX
 
@@ -66,13 +66,17 @@ class GpuWeights:
     def __init__(self, path: Path) -> None:
         """Raises FileNotFoundError when the version was deleted."""
         self.path = path
-        self._layout, self._handle = pickle.loads(path.read_bytes())
+        self._layout, self._handle, self._checksums = pickle.loads(path.read_bytes())
 
     def entries(self) -> Iterator[tuple[str, Tensor]]:
         return ((n, torch.empty(e.shape, dtype=e.dtype, device="meta")) for n, e in self._layout.items())
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Raises InfraError where the bytes are not those that were written."""
         buffer = self._handle.open()
+        if checksums(buffer, buckets(self._layout, BUCKET_BYTES)) != self._checksums:
+            deleted = "" if self.path.exists() else ": the version was deleted, and its memory written anew"
+            raise InfraError(f"the weights in {self.path} are not those that were written{deleted}")
         return ((name, entry.view(buffer)) for name, entry in self._layout.items())
 
 
@@ -98,10 +102,12 @@ class CudaIpcStore(SharedMemoryStore):
             slot = self._first(weights)
         else:
             fill(slot.buffer, self._buffers.layout, weights)
+        layout = self._buffers.layout
+        sums = checksums(slot.buffer, buckets(layout, BUCKET_BYTES))
         torch.cuda.synchronize(slot.buffer.device)
         slot.version = version
         temporary = path.with_suffix(".part")
-        temporary.write_bytes(pickle.dumps((self._buffers.layout, slot.handle)))
+        temporary.write_bytes(pickle.dumps((layout, slot.handle, sums)))
         temporary.rename(path)
 
     async def get(self, version: int) -> GpuWeights:  # type: ignore[override]

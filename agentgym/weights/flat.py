@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+BUCKET_BYTES = 256 * 2**20  # sent or checked at a time
 ALIGNMENT = 256  # bytes; as the GPU allocator's own
 
 
@@ -90,6 +91,11 @@ def buckets(layout: Layout, most: int) -> list[Bucket]:
     if names:
         found.append(Bucket(names=tuple(names), begin=begin, end=num_bytes(layout)))
     return found
+
+
+def checksums(buffer: Tensor, parts: Iterable[Bucket]) -> list[int]:
+    """Of each part of a buffer."""
+    return [checksum(buffer[part.begin : part.end]) for part in parts]
 
 
 def checksum(data: Tensor) -> int:

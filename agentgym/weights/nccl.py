@@ -22,12 +22,12 @@ from torch import Tensor
 from agentgym.actors import owned_folder
 from agentgym.actors.network import own_address
 from agentgym.actors.owned_folder import MEMORY, PREFIX
+from agentgym.weights.flat import BUCKET_BYTES
 from agentgym.weights.listening import Listening
 from agentgym.weights.publisher import Contents, Publisher
 from agentgym.weights.receiver import Source, receiver
 from agentgym.weights.store import SENT_SUFFIX
 
-BUCKET_BYTES = 256 * 2**20
 KEPT_FILES = 2  # of versions that were asked for, in each reading process
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from agentgym.weights.collective import Communicator, meeting_place, own_gpu
-from agentgym.weights.flat import Bucket, Layout, buckets, checksum, fill, layout_of, num_bytes, once
+from agentgym.weights.flat import Bucket, Layout, buckets, checksums, fill, layout_of, num_bytes, once
 from agentgym.weights.listening import Listening
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Publisher:
         slot = self._free_slot()
         with slot.busy:
             fill(slot.buffer, self._layout, weights)
-            slot.checksums = [checksum(slot.buffer[bucket.begin : bucket.end]) for bucket in self._buckets]
+            slot.checksums = checksums(slot.buffer, self._buckets)
             slot.version = version
 
     def _new_slot(self, device: torch.device) -> _Slot:

@@ -6,13 +6,15 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 from agentgym.errors import InfraError
-from agentgym.weights.cuda_ipc import CudaIpcStore
+from agentgym.weights.cuda_ipc import CudaIpcStore, GpuWeights
+from agentgym.weights.flat import BUCKET_BYTES, buckets, checksums, fill, layout_of, num_bytes
 
 READER = """
 import asyncio, os, pathlib, pickle, sys, torch
@@ -39,6 +41,35 @@ async def test_weights_on_a_cpu_are_refused_with_what_to_do(tmp_path: Path) -> N
     with pytest.raises(KeyError, match=r"no weights of version 1; the store holds \[\]"):
         await store.get(1)
     await store.close()
+
+
+def test_bytes_that_changed_are_refused_and_a_version_that_was_deleted_is_named(tmp_path: Path) -> None:
+    found = {"matrix": torch.randn(300, 17), "odd": torch.arange(5)}
+    layout = layout_of(found)
+    buffer = torch.zeros(num_bytes(layout), dtype=torch.uint8)
+    fill(buffer, layout, found.items())
+    path = tmp_path / "1.gpu"
+    sums = checksums(buffer, buckets(layout, BUCKET_BYTES))
+    path.write_bytes(pickle.dumps((layout, OnCpu(buffer), sums)))
+    assert all(torch.equal(tensor, found[name]) for name, tensor in GpuWeights(path))
+    buffer[300] += 1
+    path.write_bytes(pickle.dumps((layout, OnCpu(buffer), sums)))
+    changed = GpuWeights(path)
+    with pytest.raises(InfraError, match=r"are not those that were written$"):
+        iter(changed)
+    path.unlink()
+    with pytest.raises(InfraError, match="the version was deleted, and its memory written anew"):
+        iter(changed)
+
+
+@dataclass
+class OnCpu:
+    """In place of a handle of a GPU's memory."""
+
+    buffer: torch.Tensor
+
+    def open(self) -> torch.Tensor:
+        return self.buffer
 
 
 def weights(version: int) -> dict[str, torch.Tensor]:
