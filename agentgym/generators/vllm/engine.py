@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _SHARED_MEMORY = Path("/dev/shm")
 _OWN_OUTPUT = Path("/proc/self/fd/2")  # the log of this process and of vLLM's
+_POLL_S = 0.02
 _SHUTDOWN_S = 10.0  # for vLLM's process to end by itself; then it is killed
 
 
@@ -224,19 +225,34 @@ class VllmEngine:
     async def _swap(self, version: int, path: str) -> None:
         """Load the weights while no step runs; running requests then continue, their context computed again."""
         timeout_s = self._config.update_timeout_s
-        begin_s = time.perf_counter()
         async with asyncio.timeout(timeout_s):
             if self._asleep:
                 await self._wake(version, path)
                 return
-            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            await self._prepare(path)
+            begin_s = time.perf_counter()
+            # not `pause_generation`, which sleeps for 20 ms after this
+            await self._llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
             await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(path,))
-            if not await self._llm.reset_prefix_cache(reset_running_requests=True):
+            dropped, _ = await asyncio.gather(
+                self._llm.reset_prefix_cache(reset_running_requests=True),
+                self._llm.update_weight_version(str(version)),
+            )
+            if not dropped:
                 raise InfraError("vLLM did not drop the keys and values of the old weights")
-            await self._llm.update_weight_version(str(version))
             self._version = version
             await self._llm.resume_generation()
         self._paused_s += time.perf_counter() - begin_s
+
+    async def _prepare(self, path: str) -> None:
+        """What of an update need not wait for a pause."""
+        await self._llm.collective_rpc("agentgym_prepare", args=(path,))
+        states: list[str | None] = [None]
+        while None in states:
+            await asyncio.sleep(_POLL_S)
+            states = await self._llm.collective_rpc("agentgym_prepared")
+        if why := next(filter(None, states), ""):
+            raise InfraError(f"the weights can't be read: {why}")
 
     async def _wake(self, version: int, path: str) -> None:
         """Load the weights into memory of their own; with that of keys and values, which comes last, vLLM goes on."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agentgym.errors import InfraError
+from agentgym.generators.vllm.staging import Staging
 from agentgym.weights.reading import check_kept, open_weights
 
 AS_IN_CHECKPOINT = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
@@ -34,21 +35,40 @@ class _ModelConfig(Protocol):
     dtype: torch.dtype
 
 
+class _ParallelConfig(Protocol):
+    world_size: int
+
+
 class WorkerExtension:
     """Names begin with agentgym_, since they share the worker's namespace."""
 
     model_runner: _ModelRunner
     model_config: _ModelConfig
+    parallel_config: _ParallelConfig
     device: torch.device
+    agentgym_staging: Staging | None = None
+
+    def agentgym_prepare(self, path: str) -> None:
+        """Begin to open stored weights; generation goes on. `agentgym_prepared` says when they can be loaded."""
+        alone = self.parallel_config.world_size == 1  # several ranks' own messages must not meet ours
+        self.agentgym_staging = Staging(Path(path), self.device, receive=alone)
+
+    def agentgym_prepared(self) -> str | None:
+        """None while weights are opened, then empty, or why they can't be."""
+        staging = self.agentgym_staging
+        return staging.failure if staging is not None and staging.done else None
 
     def agentgym_load_weights(self, path: str) -> None:
         """Load stored weights under Hugging Face names. The engine must be paused."""
+        staging, self.agentgym_staging = self.agentgym_staging, None
+        known = staging is not None and staging.path == Path(path)
+        stored = staging.weights() if staging is not None and known else open_weights(Path(path))
         dtype = self.model_config.dtype
-        weights = ((name, tensor.to(self.device, dtype)) for name, tensor in open_weights(Path(path)))
         model = self.model_runner.get_model()
         if self.agentgym_loads_in_place():
-            load_in_place(model, weights)
+            load_in_place(model, ((name, tensor.to(dtype)) for name, tensor in stored))
         else:
+            weights = ((name, tensor.to(self.device, dtype)) for name, tensor in stored)
             self.model_runner.reload_weights(weights, is_checkpoint_format=True)
             repack_tied_head(model)
         check_kept(Path(path), self.device)

@@ -11,11 +11,13 @@ import pytest
 from plain_model import make_model
 from torch import nn
 
+from agentgym.actors.network import LOOPBACK
 from agentgym.errors import InfraError
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.generators.vllm import settings
 from agentgym.generators.vllm.worker import as_in_checkpoint, load_in_place
 from agentgym.types import GenerateRequest, SamplingParams
+from agentgym.weights.nccl import NcclStore
 
 
 @pytest.mark.vllm
@@ -26,6 +28,7 @@ async def test_weights_loaded_in_place_are_those_that_are_sampled_from(generator
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     old, new = (make_model(tmp_path / str(seed), seed=seed, family="qwen3") for seed in (0, 1))
     engine = VllmEngineConfig().build(replace(generator_config, engine=VllmEngineConfig()), str(old.folder))
+    store = NcclStore("run", keep=2, address=LOOPBACK, root=tmp_path)
     await engine.start()
     try:
         requests = [
@@ -33,14 +36,18 @@ async def test_weights_loaded_in_place_are_those_that_are_sampled_from(generator
             for length in range(10, 60, 10)
         ]
         for version, (model, other) in enumerate(((old, new), (new, old), (old, new))):
-            if version:
+            if version == 1:
                 await engine.update_weights(version, model.weights())
+            elif version == 2:  # received by vLLM's own process, before it is paused
+                await store.put(version, model.weights())
+                await engine.update_weights(version, await store.get(version))
             completions = await asyncio.gather(*(engine.generate(request) for request in requests))
             for request, completion in zip(requests, completions, strict=True):
                 assert model.error(request, completion) < 1e-3
                 assert other.error(request, completion) > 0.1
     finally:
         await engine.close()
+        await store.close()
 
 
 class Quantized(nn.Module):
