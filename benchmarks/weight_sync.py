@@ -4,8 +4,14 @@
     python benchmarks/weight_sync.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. Trainer ranks
-take the first GPUs, each replica the next one. Before each push every weight is changed by an optimizer step; after it
-fresh samples are compared with the trainer. Prints one line of JSON a round, then a Markdown table of medians.
+take the first GPUs, each replica the next one. Before each push every weight is changed by an optimizer step. Samples
+of each replica are compared with the trainer's new weights before and after the update: stale and fresh. Its exit code
+is 1 where the two can't be told apart.
+
+push_s: of the trainer. load_s: until the last replica has the weights. paused_s: requests stood still, of the slowest
+replica. link_share: the weights' bytes over load_s, of what a plain copy between the two GPUs reaches. host_gb: of
+weights in /dev/shm. Prints one line of JSON a round, then a Markdown table of the first update and of the others'
+medians.
 """
 
 from __future__ import annotations
@@ -13,12 +19,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from agentgym.actors.runtime import Runtime
+from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.generators.service import GeneratorService
@@ -48,6 +58,31 @@ def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs
     )
 
 
+def shm_bytes() -> int:
+    return shutil.disk_usage("/dev/shm").used
+
+
+COPY = """
+import sys, time, torch
+source = torch.empty(2**30, dtype=torch.uint8, device="cuda:0")
+target = torch.empty_like(source, device=f"cuda:{sys.argv[1]}")
+for _ in range(4):
+    torch.cuda.synchronize(0), torch.cuda.synchronize(int(sys.argv[1]))
+    begin_s = time.perf_counter()
+    target.copy_(source)
+    torch.cuda.synchronize(0), torch.cuda.synchronize(int(sys.argv[1]))
+    took_s = time.perf_counter() - begin_s
+print(source.nbytes / took_s)
+"""
+
+
+def link_bytes_per_s(gpu: int) -> float:
+    """Of a plain copy from the first GPU to that one; in a process of its own, which leaves both GPUs."""
+    return float(
+        subprocess.run([sys.executable, "-c", COPY, str(gpu)], capture_output=True, text=True, check=True).stdout
+    )
+
+
 class Sync:
     """A trainer and generators with requests in flight."""
 
@@ -70,39 +105,50 @@ class Sync:
 
     async def round(self, version: int) -> dict[str, float]:
         """One step, one push, one update; returns seconds and the mismatch of fresh samples."""
-        fresh = await self._fresh(16)
-        await self.trainer.train_step(fresh)
-        before = await self.generator.metrics()
+        await self.trainer.train_step(await self._samples(16))
+        stale = await self._distance(await self._samples(4))
+        used = shm_bytes()
+        paused = await self._paused()
         begin_s = time.perf_counter()
         await self.trainer.push_weights(version)
         pushed_s = time.perf_counter()
         await self.generator.update_weights(version)
         end_s = time.perf_counter()
-        after = await self.generator.metrics()
-        fresh = await self._fresh(4)
-        trainer = await self.trainer.call(TitanTrainer.logprobs, fresh)
-        known = sum(1 for masked in fresh[0].loss_mask if not masked)
-        distances = [
-            abs(a - b)
-            for s, t in zip(fresh, trainer, strict=True)
-            for a, b in zip(s.logprobs[known:], t[known:], strict=True)
-        ]
-        paused_s = after.get("generator/paused_s", 0.0) - before.get("generator/paused_s", 0.0)
+        pauses = [after - before for before, after in zip(paused, await self._paused(), strict=True)]
         return {
             "push_s": pushed_s - begin_s,
             "load_s": end_s - pushed_s,
-            "paused_s": paused_s / self.arguments.replicas,
-            "mismatch_max": max(distances),
+            "paused_s": max(pauses),
+            "host_gb": max(0, shm_bytes() - used) / 1e9,
+            "stale": stale,
+            "fresh": await self._distance(await self._samples(4)),
         }
 
-    async def _fresh(self, count: int) -> list[Sample]:
+    async def _paused(self) -> list[float]:
+        """Seconds so far, by replica."""
+        answers = await self.generator._started().fanout(Generator.metrics)
+        return [answer.get("generator/paused_s", 0.0) for answer in answers]
+
+    async def _distance(self, samples: list[Sample]) -> float:
+        """The largest difference of their log-probabilities from the trainer's."""
+        scored = await self.trainer.call(TitanTrainer.logprobs, samples)
+        return max(
+            abs(theirs - ours)
+            for one, logprobs in zip(samples, scored, strict=True)
+            for theirs, ours, trained in zip(one.logprobs, logprobs, one.loss_mask, strict=True)
+            if trained
+        )
+
+    async def _samples(self, count: int) -> list[Sample]:
+        """So many of each replica."""
         sampling = SamplingParams(max_tokens=64, temperature=1.0)
         prompts = [(5 + index, 6, 7, 8) for index in range(count)]
         requests = [GenerateRequest(prompt_ids=prompt, sampling=sampling) for prompt in prompts]
-        completions = await asyncio.gather(*(self.generator.generate(request) for request in requests))
+        answers = await asyncio.gather(*map(self.generator.generate_everywhere, requests))
         return [
-            sample(f"fresh-{index}", prompt, completion.completion_ids, completion.logprobs)
-            for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+            sample(f"fresh-{index}-{replica}", prompt, completion.completion_ids, completion.logprobs)
+            for index, (prompt, completions) in enumerate(zip(prompts, answers, strict=True))
+            for replica, completion in enumerate(completions)
         ]
 
 
@@ -130,13 +176,14 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
             gpus=tuple(range(arguments.gpus)) if gpu else (),
             activation_checkpoint="selective" if gpu else "none",
         ),
-        optimizer=OptimizerConfig(lr=1e-5, warmup_steps=0),
+        optimizer=OptimizerConfig(lr=1e-3, warmup_steps=0),  # stale weights are to be told from new ones
         loss=Grpo(),
         total_steps=1000,
         folder=str(folder / "trainer"),
         publish_dtype=config.dtype,
     )
-    rows = []
+    link = link_bytes_per_s(arguments.gpus) if gpu else 0.0
+    rows: list[dict[str, float]] = []
     async with Runtime(log_dir=folder / "logs") as runtime:
         weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
@@ -153,7 +200,8 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
                 row = await sync.round(version)
                 entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
                 size = sum(tensor.nbytes for _, tensor in entries)
-                rows.append(row | {"gigabytes": size / 1e9, "push_gb_per_s": size / 1e9 / row["push_s"]})
+                share = {"link_share": size / row["load_s"] / link} if link else {}
+                rows.append({"gb": size / 1e9} | row | share)
                 print(json.dumps(rows[-1]), flush=True)
             running.cancel()
             await asyncio.wait([running])
@@ -179,9 +227,12 @@ def main() -> None:
     arguments.random = not any(arguments.folder.glob("*.safetensors"))
     with tempfile.TemporaryDirectory() as folder:
         rows = asyncio.run(measure(arguments, Path(folder)))
-    medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    print(f"\n| {' | '.join(medians)} |\n|{' --: |' * len(medians)}")
-    print(f"| {' | '.join(f'{value:.3g}' for value in medians.values())} |")
+    print(f"\n| update | {' | '.join(rows[0])} |\n|---|{' --: |' * len(rows[0])}")
+    medians = {key: statistics.median(row[key] for row in rows[1:] or rows) for key in rows[0]}
+    for name, row in (("first", rows[0]), ("later", medians)):
+        print(f"| {name} | {' | '.join(f'{value:.3g}' for value in row.values())} |")
+    if any(row["stale"] < 3 * row["fresh"] for row in rows):
+        sys.exit("samples of the old weights are as near to the trainer as those of the new ones")
 
 
 if __name__ == "__main__":
