@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+
+
+def connect(place: tuple[str, int], token: bytes) -> Connection:
+    """To such a port. Raises OSError, EOFError, AuthenticationError."""
+    line = Client(place, authkey=token)
+    with socket.socket(fileno=os.dup(line.fileno())) as own:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or the first request waits 40 ms for an ACK
+    return line
 
 
 class Listening:

@@ -12,7 +12,7 @@ import pickle
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +23,7 @@ from agentgym.actors import owned_folder
 from agentgym.actors.network import own_address
 from agentgym.actors.owned_folder import MEMORY, PREFIX
 from agentgym.weights.flat import BUCKET_BYTES
-from agentgym.weights.listening import Listening
+from agentgym.weights.listening import Listening, connect
 from agentgym.weights.publisher import Contents, Publisher
 from agentgym.weights.receiver import Source, receiver
 from agentgym.weights.store import SENT_SUFFIX
@@ -106,7 +106,7 @@ class NcclStore:
                 timeout_s=self._source.timeout_s,
                 bucket_bytes=self._bucket_bytes,
             )
-            with Client((self._source.address, self._source.port), authkey=token) as directory:
+            with connect((self._source.address, self._source.port), token) as directory:
                 directory.send(("here", self._publisher.place))
                 directory.recv()
         self._publisher.put(version, weights)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from agentgym.actors.network import own_address
 from agentgym.errors import InfraError
 from agentgym.weights.collective import Communicator, join, own_gpu
 from agentgym.weights.flat import checksum
+from agentgym.weights.listening import connect
 from agentgym.weights.publisher import CPU, Contents, Lost
 
 ATTEMPTS = 5  # without a further bucket
@@ -38,12 +39,12 @@ class Source:
             return line.recv()
 
     def connect(self) -> Connection:
-        with Client((self.address, self.port), authkey=self.token) as directory:
+        with connect((self.address, self.port), self.token) as directory:
             directory.send(("where",))
             place = directory.recv()
         if place is None:
             raise ConnectionRefusedError("nobody publishes weights yet")
-        return Client(place, authkey=self.token)
+        return connect(place, self.token)
 
 
 class Receiver:

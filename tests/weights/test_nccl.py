@@ -193,3 +193,13 @@ async def test_the_next_version_is_put_while_one_is_sent_to_a_reader_that_hangs(
     assert time.monotonic() - begin_s < 5 and await asyncio.wait_for(asyncio.to_thread(publisher.versions), 5) == [1, 2]
     child.say("go on")
     assert child.answer() == sums(1)
+
+
+async def test_a_request_does_not_wait_for_the_acknowledgement_of_the_greeting(store: NcclStore) -> None:
+    await store.put(1, [("a", torch.ones(8))])
+    times = []
+    for _ in range(9):
+        begin_s = time.monotonic()
+        assert await store.versions() == [1]
+        times.append(time.monotonic() - begin_s)
+    assert sorted(times)[4] < 0.06, "two connections, each of which waited for 40 ms"
