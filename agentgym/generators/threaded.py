@@ -21,6 +21,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.models.device import pick_device
+from agentgym.models.out_of_memory import out_of_memory
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.reading import check_kept
 from agentgym.weights.store import StoredWeights
@@ -187,7 +188,8 @@ class ThreadedEngine(ABC, Generic[Weights]):
                         self._on_loop(self._answer, ended)
         except Exception as error:
             log.exception("the thread of %s ended", type(self).__name__)
-            self._on_loop(self._fail, f"{type(error).__name__}: {error}")
+            lower = f"Lower generator.max_batch ({self._config.max_batch})"
+            self._on_loop(self._fail, str(out_of_memory(error, lower) or f"{type(error).__name__}: {error}"))
 
     def _handle_commands(self) -> bool:
         """Run what is queued; wait for a command when there is no work. False: end the thread."""

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError, UserError
+from agentgym.models.out_of_memory import out_of_memory
 from agentgym.runs.files import publish
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.machine import release_memory
+from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -48,6 +50,7 @@ class TrainerStatus:
 class TitanTrainer(ServiceActor):
     """Every endpoint is called on all processes at once, with the same arguments.
 
+    A process that runs out of memory raises OutOfMemory, which ends the run: others in its place would need the same.
     The engine lives on one thread: CUDA keeps a current device per thread, collectives need one order, and the
     process still answers probes while it computes.
     """
@@ -235,6 +238,8 @@ class TitanTrainer(ServiceActor):
         except BaseException as error:  # a checkpoint that a peer's death broke raises one that is no Exception
             from agentgym.trainer.parallel import lost_in
 
+            if wanted := out_of_memory(error, fields_to_lower(self._setup.trainer)):
+                raise wanted from error
             if lost := lost_in(error):
                 raise TrainerBroken(f"rank {os.environ['RANK']} can't go on: {lost}") from error
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import torch
 
 from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
@@ -79,6 +80,15 @@ async def test_weights_that_give_no_numbers_end_everything_with_the_reason(engin
     assert all(span.version == 0 for end in ends if end not in failed for span in end.versions)
     with pytest.raises(InfraError, match="not numbers"):
         await engine.update_weights(2, new_model.weights())
+
+
+async def test_a_step_that_runs_out_of_memory_ends_everything_and_says_what_to_lower(engine, monkeypatch):
+    def too_much():
+        return torch.empty(2**50)
+
+    monkeypatch.setattr(engine._scheduler, "step", too_much)
+    with pytest.raises(InfraError, match=r"out of the host's memory .*\n.*\n.*Lower generator\.max_batch \(\d+\)"):
+        await engine.generate(ENDLESS)
 
 
 async def test_closing_ends_what_runs(generator_config, old_model):
