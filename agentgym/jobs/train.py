@@ -283,8 +283,10 @@ class TrainJob:
         metrics |= self.tasks.metrics() | self.trainer.metrics()
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
+            await self.loop.held()
             metrics |= await check_sync(self.gym, self.generator, self.trainer, self.recipe.rollout, step)
         if loop.eval_every and step % loop.eval_every == 0 and not last:
+            await self.loop.held()
             result = await self._evaluate(step, loop.eval_tasks)
             metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
@@ -315,6 +317,7 @@ class TrainJob:
         loop = self.recipe.loop
         known = self.done == loop.steps or bool(read_record(self.folder, self.done).get("result"))
         if not known:
+            await self.loop.held()
             await self._evaluate(self.done, loop.eval_tasks)
         return known
 

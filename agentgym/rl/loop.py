@@ -2,7 +2,8 @@
 
 A slot is taken before a group is sampled, and given back once the generators hold the weights that were
 trained on it. Groups are trained in the order in which they began. So at most `max_staleness` whole
-steps are queued before a group that begins. `max_staleness = 0` is synchronous RL.
+steps are queued before a group that begins. `max_staleness = 0` is synchronous RL. Above it, the next step is trained
+while the generators load the weights of the last one.
 
 With `deterministic` the slot of a group without signal is given back when its turn in that order comes, and not when it
 happens to end. Then all slots are given back at places of the loop, where the version of the weights is known. A slot
@@ -65,8 +66,8 @@ class Position:
 
 @dataclass(slots=True, kw_only=True)
 class TrainingLoop:
-    """`tasks` gives the task of group `position.next_group` first. `after_step` runs when the generators
-    hold the step's weights; it may save and evaluate.
+    """`tasks` gives the task of group `position.next_group` first. `after_step` runs between two steps, and may save;
+    to evaluate, it waits for `held`.
 
     generator: gets each step's weights. staleness_bound: no trained group may be older, which is asserted;
     None is config.max_staleness, and generators that lag behind need more. stopping: set by `after_step`, it makes
@@ -85,6 +86,8 @@ class TrainingLoop:
     began: dict[int, int] = field(default_factory=dict)
     _slots: asyncio.Queue[int] = field(init=False)
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
+    _tasks: asyncio.TaskGroup = field(init=False)
+    _update: asyncio.Task[None] | None = field(init=False, default=None)
 
     async def run(self) -> list[Group]:
         """Returns after the last step; or earlier, with the groups that a step skipped, when it found none with signal.
@@ -97,6 +100,7 @@ class TrainingLoop:
         for version in self._first_versions():
             self._slots.put_nowait(version)
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             sampler = tasks.create_task(self._sample(tasks))
             for step in range(self.position.step + 1, config.steps + 1):
                 groups, skipped = await self._collect(step)
@@ -110,6 +114,11 @@ class TrainingLoop:
             while not self._pending.empty():
                 self._pending.get_nowait().cancel()
         return without_signal
+
+    async def held(self) -> None:
+        """Wait until the generators hold the weights of the last step."""
+        if self._update is not None:
+            await asyncio.wait([self._update])  # its error ends all tasks of the loop
 
     def position_at(self, step: int, next_group: int) -> Position:
         """Where the run is when this step is done, for a loop that continues there."""
@@ -147,14 +156,20 @@ class TrainingLoop:
         staleness = [step - 1 - oldest_version(group) for group in groups]
         assert max(staleness) <= self._bound, f"step {step}: staleness {max(staleness)} is over its bound {self._bound}"
         metrics = await self.learner.step(groups)
+        await self.held()
         await self.learner.publish(step)
-        await self.generator.update_weights(step)
-        for _ in groups:
-            self._slots.put_nowait(step)  # only now: a group that began earlier would exceed the staleness of its slot
+        self._update = self._tasks.create_task(self._hand_over(step, len(groups)))
+        if self.config.deterministic or not self.config.max_staleness:
+            await self.held()
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1
         return StepRecord(
             step=step, groups=groups, skipped=skipped, staleness=staleness, next_group=next_group, metrics=metrics
         )
+
+    async def _hand_over(self, step: int, slots: int) -> None:
+        await self.generator.update_weights(step)
+        for _ in range(slots):
+            self._slots.put_nowait(step)  # only now: a group that began earlier would exceed the staleness of its slot
 
     async def _collect(self, step: int) -> tuple[list[Group], list[Group]]:
         """Groups with signal in start order, and those that were skipped on the way; without any, all had no signal.

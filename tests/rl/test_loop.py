@@ -16,14 +16,15 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 class FakeGenerator:
-    def __init__(self) -> None:
+    def __init__(self, update_s: float = 0.001) -> None:
         self.version = 0
+        self.update_s = update_s
 
     async def generate(self, request):
         raise AssertionError("the rollouts of these tests sample nothing")
 
     async def update_weights(self, version: int) -> None:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self.update_s)
         self.version = version
 
 
@@ -53,8 +54,9 @@ def run(
     has_signal=lambda group_id: True,
     slow=lambda group_id: False,
     change_loop=lambda loop: None,
+    update_s=0.001,
 ):
-    generator, learner, records = FakeGenerator(), FakeLearner(), Records()
+    generator, learner, records = FakeGenerator(update_s), FakeLearner(), Records()
     rng = random.Random(0)
 
     async def play(task, group_id):
@@ -90,10 +92,11 @@ class Records(list):
     without_signal = ()
 
 
+@pytest.mark.parametrize("update_s", [0.001, 0.02])
 @pytest.mark.parametrize("max_staleness", [0, 1, 3])
-def test_trains_within_the_staleness_bound_though_one_group_in_ten_is_slow(max_staleness):
+def test_trains_within_the_staleness_bound_though_one_group_in_ten_is_slow(max_staleness, update_s):
     config = LoopConfig(steps=12, groups_per_step=3, max_staleness=max_staleness)
-    learner, records = run(config, slow=lambda group_id: group_id % 10 == 3)
+    learner, records = run(config, slow=lambda group_id: group_id % 10 == 3, update_s=update_s)
     staleness = [age for record in records for age in record.staleness]
     assert max(staleness) <= max_staleness
     assert (max(staleness) > 0) == (max_staleness > 0)
@@ -141,10 +144,11 @@ def test_no_refills_at_all_are_refused():
         LoopConfig(max_refills=0)
 
 
+@pytest.mark.parametrize("update_s", [0.001, 0.02])
 @pytest.mark.parametrize("max_staleness", [0, 1])
-def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness):
+def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness, update_s):
     config = LoopConfig(steps=12, groups_per_step=4, max_staleness=max_staleness, max_refills=1)
-    _, records = run(config, has_signal=lambda group_id: group_id % 3 == 0)
+    _, records = run(config, has_signal=lambda group_id: group_id % 3 == 0, update_s=update_s)
     assert any(len(record.groups) < 4 for record in records)
     assert max(age for record in records for age in record.staleness) <= max_staleness
     taken = [group.group_id for record in records for group in [*record.groups, *record.skipped]]
@@ -154,6 +158,65 @@ def test_the_bound_holds_when_steps_go_on_with_fewer_groups(max_staleness):
     for record, following in itertools.pairwise(records):
         first = min(group.group_id for group in [*following.groups, *following.skipped])
         assert record.next_group == first, "a resumed run would play a skipped group again"
+
+
+@pytest.mark.parametrize(("max_staleness", "deterministic"), [(0, False), (1, False), (1, True)])
+def test_the_next_step_is_trained_while_the_generators_load_the_last_one(max_staleness, deterministic):
+    """But for a synchronous loop, whose groups need the weights, and a deterministic one."""
+    found = []
+
+    def change(loop):
+        step = loop.learner.step
+
+        async def after_step(record):
+            found.append(("after", record.step, loop.generator.version))
+            await loop.held()
+            assert loop.generator.version == record.step
+
+        async def trained(groups):
+            found.append(("trained", loop.learner.published[-1], loop.generator.version))
+            return await step(groups)
+
+        loop.after_step, loop.learner.step = (after_step if max_staleness == 0 else no_wait), trained
+
+    async def no_wait(record):
+        pass
+
+    config = LoopConfig(steps=6, groups_per_step=2, max_staleness=max_staleness, deterministic=deterministic)
+    learner = FakeLearner()
+    learner.published.append(0)
+    run(config, change_loop=lambda loop: (setattr(loop, "learner", learner), change(loop)), update_s=0.01)
+    assert learner.published == [*range(7)]
+    behind = [published - held for what, published, held in found if what == "trained"]
+    assert max(behind) == (1 if max_staleness and not deterministic else 0)
+
+
+def test_who_waits_for_it_finds_the_generators_with_the_weights_of_the_step():
+    held = []
+
+    def change(loop):
+        async def after_step(record):
+            held.append(record.step - loop.generator.version)
+            await loop.held()
+            assert loop.generator.version == record.step
+
+        loop.after_step = after_step
+
+    run(LoopConfig(steps=5, groups_per_step=2, max_staleness=2), change_loop=change, update_s=0.01)
+    assert held == [1] * 5
+
+
+def test_an_update_that_fails_ends_the_run_with_that_error_alone():
+    def change(loop):
+        async def fail(version):
+            await asyncio.sleep(0.002)
+            raise RuntimeError("no such weights")
+
+        loop.generator.update_weights = fail
+
+    with pytest.raises(ExceptionGroup) as ended:
+        run(LoopConfig(steps=9, groups_per_step=2, max_staleness=2), change_loop=change)
+    assert [str(error) for error in ended.value.exceptions] == ["no such weights"]
 
 
 def sampled_by(*versions):
