@@ -14,7 +14,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def listed_gpus() -> tuple[str, ...] | None:
     """What CUDA_VISIBLE_DEVICES lists: numbers, UUIDs or MIG slices; None where it is not set, and all are to be seen.
 
-    As CUDA has it, an entry that is none, like -1, ends the list.
+    As CUDA has it, an entry that is none, like -1, ends the list. Raises UserError for one that is listed twice, with
+    which CUDA gives none.
     """
     given = os.environ.get(VISIBLE)
     if given is None:
@@ -23,6 +24,8 @@ def listed_gpus() -> tuple[str, ...] | None:
     for entry in (one.strip() for one in given.split(",")):
         if not entry.startswith(("GPU-", "MIG-")) and not entry.isdecimal():
             break
+        if entry in found:
+            raise UserError(f"{VISIBLE}={given} lists {entry} twice, and CUDA then gives no GPU at all; list each once")
         found.append(entry)
     return tuple(found)
 

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from agentgym.commands.text import commands_in
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.models.device import gpu_files, why_no_gpu
 from agentgym.sandbox import SandboxPlugin, SandboxUnavailable
 
 GIB = 1024**3
@@ -111,16 +112,25 @@ def check_need(requirement: str, sandbox: str, find: Callable[[str], str | None]
 
 
 def check_gpus() -> Check:
+    """Where there is a GPU, torch is asked, too."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Check("gpu", Level.NOTE, "none; training runs on the CPU")
-    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+        return _used_by_torch(", ".join(gpu_files()))
+    query = [tool, "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
     except (subprocess.SubprocessError, OSError) as error:
         return Check("gpu", Level.NOTE, f"nvidia-smi fails: {error}", "fix the driver")
-    gpus = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    return Check("gpu", Level.OK if gpus else Level.NOTE, "; ".join(gpus) or "none")
+    rows = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return _used_by_torch("; ".join(f"{row} free" for row in rows))
+
+
+def _used_by_torch(gpus: str) -> Check:
+    if not gpus:
+        return Check("gpu", Level.NOTE, "none; training runs on the CPU")
+    if reason := why_no_gpu():
+        return Check("gpu", Level.NOTE, f"{gpus}, but torch can't use it: {reason}", "fix that, or use device=cpu")
+    return Check("gpu", Level.OK, gpus)
 
 
 def check_cores() -> Check:

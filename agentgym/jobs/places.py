@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from agentgym.errors import UserError
+from agentgym.jobs.free_gpus import refuse_taken_gpus
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.architecture import Architecture
+from agentgym.models.device import pick_device, why_no_gpu
 from agentgym.planning.advice import advice, check
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import Placement, Wanted, place
@@ -49,9 +51,13 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
     if machine is None and recipe.launcher.transport():
         return recipe  # each host gives out its own GPUs
     wanted = wanted_of(recipe, model)
+    if machine is None:
+        _check_devices(wanted)
     placement = place(wanted, machine or this_machine())
     if recipe.trainer.check_memory or not placement.seats:
         check(wanted, placement)
+    if recipe.trainer.check_memory and machine is None:
+        refuse_taken_gpus(placement)
     for text in placement.notes:
         note(text)
     return on_gpus(recipe, placement)
@@ -70,9 +76,12 @@ def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
     if model is None or recipe.launcher.transport():
         return recipe
     wanted = Wanted(model=model, trainer=None, generator=recipe.generator)
+    _check_devices(wanted)
     placement = place(wanted, this_machine())
     if recipe.trainer.check_memory or not placement.seats:
         check(wanted, placement)
+    if recipe.trainer.check_memory:
+        refuse_taken_gpus(placement)
     return on_gpus(recipe, placement)
 
 
@@ -83,7 +92,10 @@ def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, mach
     wanted = wanted_of(recipe, model)
     devices = {recipe.trainer.device, recipe.generator.device}
     if not machine.gpus and "cuda" in devices:
-        return ["machine      this one has no GPU; --gpus N --gpu-memory GIB shows the placement on another"]
+        why = f" ({reason})" if (reason := why_no_gpu()) else ""
+        return [f"machine      this one has no GPU{why}; --gpus N --gpu-memory GIB shows the placement on another"]
+    if not machine.gpus:
+        _check_devices(wanted)
     placement = place(wanted, machine)
     if not placement.seats:
         check(wanted, placement)
@@ -93,3 +105,11 @@ def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, mach
             "\n".join(["this does not fit, by the estimate of its memory in GiB:", *lines, advice(wanted, placement)])
         )
     return placement.lines()
+
+
+def _check_devices(wanted: Wanted) -> None:
+    """Raises UserError for a GPU that is asked for, or there, and can't be used."""
+    if wanted.trainer is not None:
+        pick_device(wanted.trainer.device, "trainer")
+    if wanted.generator is not None:
+        pick_device(wanted.generator.device, "generator")

@@ -2,37 +2,103 @@
 
 from __future__ import annotations
 
-import contextlib
 import os.path
+import re
+import warnings
+from pathlib import Path
+from typing import NamedTuple
 
 from agentgym.errors import UserError
+from agentgym.models.gpu_memory import free_by_gpu
 
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and those of Windows' Linux
+_FOLDER = Path("/dev")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class VisibleGpu(NamedTuple):
+    """memory, free: bytes; free is None where neither nvidia-smi nor torch says it, as for a slice of a GPU."""
+
+    name: str
+    memory: int
+    free: int | None = None
+    uuid: str = ""
 
 
 def pick_device(wanted: str, section: str) -> str:
-    """ "cpu" or "cuda". Without torch there is no GPU. Raises UserError where CUDA is asked for and missing."""
-    available = False
-    with contextlib.suppress(ImportError):
-        import torch
+    """ "cpu" or "cuda". Without torch there is no GPU.
 
-        available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise UserError(f"{section}.device is 'cuda' but torch sees no GPU; use 'auto' or 'cpu'")
-    return "cuda" if available and wanted != "cpu" else "cpu"
+    Raises UserError where CUDA is asked for and missing, and for "auto" where there is a GPU that torch can't use: a
+    run that was meant for it would take forever. CUDA_VISIBLE_DEVICES that hides all GPUs makes "auto" the CPU.
+    """
+    if wanted == "cpu":
+        return "cpu"
+    reason = why_no_gpu()
+    if not reason:
+        return "cuda"
+    if wanted == "cuda":
+        raise UserError(f"{section}.device is 'cuda' but torch sees no GPU: {reason}; fix that, or use 'auto' or 'cpu'")
+    if (files := gpu_files()) and not _hidden() and _torch_is_there():
+        raise UserError(
+            f"this machine has a GPU ({files[0]}) that torch can't use: {reason}; fix that, or set {section}.device to "
+            f"'cpu' or the variable {_VISIBLE} to '' to compute on the CPU"
+        )
+    return "cpu"
 
 
-def visible_gpus() -> list[tuple[str, int]]:
-    """Name and bytes of memory of each GPU that this process sees; none without torch.
+def why_no_gpu() -> str:
+    """Why torch can't compute on a GPU, in its own words where it has some; empty where it can."""
+    if not _torch_is_there():
+        return "torch is not installed"
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return ""
+        reason = str(said[-1].message) if said else ""
+        if not reason:
+            try:
+                torch.cuda.init()  # type: ignore[no-untyped-call]
+            except (RuntimeError, AssertionError) as error:  # torch warns of it once, and raises it each time
+                reason = str(error)
+    reason = " ".join(reason.split()).rstrip(".") or "no reason is given"
+    given = os.environ.get(_VISIBLE)
+    return reason if given is None else f"{reason} ({_VISIBLE} is {given!r})"
+
+
+def visible_gpus() -> list[VisibleGpu]:
+    """Each GPU that this process sees; none without torch.
 
     A machine without a GPU's device files is answered for without importing torch.
     """
-    if not any(map(os.path.exists, _DEVICE_FILES)):
+    if not any(map(os.path.exists, _DEVICE_FILES)) or why_no_gpu():
         return []
-    with contextlib.suppress(ImportError):
-        import torch
+    import torch
 
-        if torch.cuda.is_available():
-            found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-            return [(str(gpu.name), int(gpu.total_memory)) for gpu in found]
-    return []
+    free = free_by_gpu()
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [
+        VisibleGpu(name=str(gpu.name), memory=int(gpu.total_memory), free=free.get(uuid), uuid=uuid)
+        for gpu in found
+        for uuid in [str(getattr(gpu, "uuid", ""))]
+    ]
+
+
+def _torch_is_there() -> bool:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def gpu_files() -> list[str]:
+    """Of NVIDIA's GPUs, hidden ones too."""
+    return sorted(str(path) for path in _FOLDER.glob("nvidia[0-9]*"))
+
+
+def _hidden() -> bool:
+    """CUDA_VISIBLE_DEVICES begins with none: it is empty, or -1."""
+    given = os.environ.get(_VISIBLE)
+    return given is not None and not re.match(r"\s*(\d|GPU-|MIG-)", given)

@@ -16,8 +16,12 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
+    """free_gib: when it was looked at; None where that is not known. uuid: empty on paper."""
+
     name: str
     memory_gib: float
+    free_gib: float | None = None
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,15 @@ def this_machine() -> Machine:
     """What this process sees of it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
-        gpus=tuple(Gpu(name=name, memory_gib=size / GIB) for name, size in visible_gpus()),
+        gpus=tuple(
+            Gpu(
+                name=gpu.name,
+                memory_gib=gpu.memory / GIB,
+                free_gib=None if gpu.free is None else gpu.free / GIB,
+                uuid=gpu.uuid,
+            )
+            for gpu in visible_gpus()
+        ),
         cores=cores,
         memory_gib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB,
         shared_memory_gib=shutil.disk_usage(SHARED_MEMORY).free / GIB if SHARED_MEMORY.is_dir() else None,

@@ -33,6 +33,15 @@ def test_what_cuda_reads_is_read(given: str, found: tuple[str, ...], monkeypatch
     assert listed_gpus() == gpus_of_machine() == found
 
 
+@pytest.mark.parametrize(("given", "twice"), [("0,0", "0"), ("GPU-1c,3, GPU-1c", "GPU-1c")])
+def test_a_gpu_that_is_listed_twice_is_refused_as_cuda_would(
+    given: str, twice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, given)
+    with pytest.raises(UserError, match=rf"{VISIBLE}={given} lists {twice} twice"):
+        gpus_of_machine()
+
+
 def test_numbers_are_those_of_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VISIBLE, raising=False)
     assert listed_gpus() is None and gpu_names((3, 1)) == ("3", "1")

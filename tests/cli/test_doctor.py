@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
 from agentgym.cli.checks import (
     PACKAGES,
+    Check,
     Level,
     Package,
+    check_gpus,
     check_need,
     check_package,
     check_python,
@@ -64,6 +68,19 @@ def test_too_little_space_says_how_much_is_needed(tmp_path: Path) -> None:
     short = check_space("disk", tmp_path, 1e9, "make room")
     assert short.level is Level.MISSING and "make room; needed are 1e+09 GiB" in short.remedy
     assert check_space("disk", tmp_path / "gone", 1.0, "make room").level is Level.MISSING
+
+
+def test_a_gpu_that_torch_can_not_use_is_noted_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100, 81559 MiB, 20480 MiB'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert check_gpus() == Check("gpu", Level.OK, "NVIDIA H100, 81559 MiB, 20480 MiB free")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    noted = check_gpus()
+    assert noted.level is Level.NOTE and "20480 MiB free, but torch can't use it" in noted.found
+    assert "CUDA_VISIBLE_DEVICES is ''" in noted.found and noted.remedy
 
 
 def test_every_package_says_how_to_get_it() -> None:

@@ -1,0 +1,66 @@
+"""A GPU that others fill is refused before the start, unless they give it back in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agentgym.config import apply_overrides
+from agentgym.errors import UserError
+from agentgym.jobs import free_gpus, places
+from agentgym.jobs.free_gpus import refuse_taken_gpus
+from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.places import settle_places
+from agentgym.models.architecture import read_architecture
+from agentgym.models.tiny import policy_path
+from agentgym.planning.machine import Gpu, Machine
+from agentgym.planning.placement import Placement, Seat
+
+EMPTY = Gpu(name="H100", memory_gib=80.0, free_gib=79.0, uuid="1c")
+TAKEN = replace(EMPTY, free_gib=20.0)
+SEATS = (
+    Seat(name="trainer 0", gpu=1, parts={"weights": 10.0}),
+    Seat(name="its step 0", gpu=1, parts={"activations": 30.0}, phase="trainer"),
+    Seat(name="generator 0", gpu=1, parts={"cache": 25.0}, phase="generator"),
+)
+
+
+def placed(*gpus: Gpu) -> Placement:
+    return Placement(machine=Machine(gpus=gpus), trainer_gpus=(1,), generator_gpus=(1,), seats=SEATS)
+
+
+def test_it_is_named_with_what_is_used_and_what_is_needed() -> None:
+    said = (
+        r"^GPU 1: 60\.0 of 80\.0 GiB are used by others, and about 40\.0 are needed: end what holds them.*check_memory"
+    )
+    with pytest.raises(UserError, match=said):
+        refuse_taken_gpus(placed(EMPTY, TAKEN), lambda: Machine(gpus=(EMPTY, TAKEN)), wait_s=0.0)
+
+
+def test_one_that_nobody_here_uses_may_be_full_and_one_that_is_unknown_is_tried() -> None:
+    for gpus in ((TAKEN, EMPTY), (TAKEN, replace(EMPTY, free_gib=None)), (TAKEN, replace(EMPTY, free_gib=40.0))):
+        refuse_taken_gpus(placed(*gpus), wait_s=0.0)
+
+
+def test_memory_that_is_given_back_a_moment_later_is_waited_for() -> None:
+    looks = [Machine(gpus=(EMPTY, TAKEN)), Machine(gpus=(EMPTY, EMPTY))]
+    refuse_taken_gpus(placed(EMPTY, TAKEN), lambda: looks.pop(0), wait_s=5.0)
+    assert looks == []
+
+
+def test_a_run_looks_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = replace(EMPTY, free_gib=0.1)
+    monkeypatch.setattr(places, "this_machine", lambda: Machine(gpus=(full,), memory_gib=64.0))
+    monkeypatch.setattr(free_gpus, "WAIT_S", 0.0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    given = apply_overrides({}, ["env.name=math", "trainer.device=cuda", "generator.device=cpu"])
+    recipe, model = finish_recipe(given)[0], read_architecture(policy_path())
+    with pytest.raises(UserError, match=r"trainer\.device is 'cuda' but torch sees no GPU"):
+        settle_places(recipe, model, print)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=r"^GPU 0: 79\.9 of 80\.0 GiB are used by others"):
+        settle_places(recipe, model, print)
+    unchecked = replace(recipe, trainer=replace(recipe.trainer, check_memory=False))
+    assert settle_places(unchecked, model, print).trainer.gpus == (0,)
