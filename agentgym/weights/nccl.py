@@ -22,6 +22,7 @@ from torch import Tensor
 from agentgym.actors import owned_folder
 from agentgym.actors.network import own_address
 from agentgym.actors.owned_folder import MEMORY, PREFIX
+from agentgym.errors import InfraError
 from agentgym.weights.flat import BUCKET_BYTES
 from agentgym.weights.listening import Listening, connect
 from agentgym.weights.publisher import Contents, Publisher
@@ -143,5 +144,7 @@ class NcclStore:
         """None where nobody publishes: whoever did is gone, and its versions with it."""
         try:
             return await asyncio.to_thread(self._source.ask, *request)
+        except TimeoutError as error:  # it is there, and busy
+            raise InfraError(str(error)) from error
         except (OSError, EOFError):
             return None

@@ -194,8 +194,9 @@ class Publisher:
         group = self._group_of(members, slot.buffer)
 
         def check() -> None:
-            for reader in members:
-                if reader.wants is None and reader.line.poll() and not self._read(reader):
+            """Answer who only asks, and notice who leaves."""
+            for reader in list(self._readers):
+                if reader.wants is None and reader.line.poll() and not self._read(reader) and reader in members:
                     raise Lost("a reader left while weights were sent")
 
         self._tell(members, ("send", first))
