@@ -38,7 +38,7 @@ from agentgym.jobs.train import train
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import this_machine
-from agentgym.planning.placement import place
+from agentgym.planning.placement import peak, place
 from agentgym.planning.simulation import simulate
 from agentgym.planning.splits import layout_of
 from agentgym.recipe import Recipe
@@ -131,7 +131,7 @@ def compare(name: str, recipe: Recipe, scratch: Path, *, gpus: bool) -> dict[str
         asyncio.run(train(recipe, folder, reporter))
         rows = [row.metrics for row in folder.read_metrics()][FIRST_STEPS:]
     taken = watch.taken() if watch else []
-    estimated = [sum(seat.gib for seat in placement.seats if seat.gpu == gpu) for gpu in range(len(taken))]
+    estimated = [peak([seat for seat in placement.seats if seat.gpu == gpu]) for gpu in range(len(taken))]
     return {
         "set-up": name,
         "predicted_s": forecast.step_s,

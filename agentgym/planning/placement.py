@@ -87,7 +87,7 @@ class Placement:
             seats = [seat for seat in self.seats if seat.gpu == gpu]
             where = "the host" if gpu is None else f"GPU {gpu}"
             of = _memory(self.machine, gpu)
-            total = f"{_peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
+            total = f"{peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
             lines.append(f"{where.ljust(13)}{total} GiB estimated")
             lines += [f"  {seat.name.ljust(20)}{seat.gib:6.1f}  {shown(seat.parts)}" for seat in seats]
         return [*lines, *self.notes]
@@ -225,8 +225,8 @@ def _seats(
                 yield Seat(name=f"{name}, asleep", gpu=gpu, parts=left, phase="trainer")
 
 
-def _peak(seats: list[Seat]) -> float:
-    """Phases follow one another; what has none is there all the time."""
+def peak(seats: list[Seat]) -> float:
+    """GiB, where they are fullest. Phases follow one another; what has none is there all the time."""
     always = sum(seat.gib for seat in seats if not seat.phase)
     return always + max(
         sum(seat.gib for seat in seats if seat.phase == phase) for phase in ("trainer", "generator", "none")
@@ -244,7 +244,7 @@ def _too_little(seats: tuple[Seat, ...], machine: Machine) -> list[str]:
         by_gpu.setdefault(seat.gpu, []).append(seat)
     for gpu, here in by_gpu.items():
         memory = _memory(machine, gpu)
-        if memory is None or _peak(here) <= USABLE * memory:
+        if memory is None or peak(here) <= USABLE * memory:
             continue
         where = "the host's memory" if gpu is None else f"GPU {gpu}"
         who = "; ".join(f"{seat.name} {seat.gib:.1f} ({shown(seat.parts)})" for seat in here)
@@ -252,7 +252,7 @@ def _too_little(seats: tuple[Seat, ...], machine: Machine) -> list[str]:
             return [*problems, "more GPUs have too little as well"]
         problems.append(
             f"{where} has {memory:.1f} GiB, of which {USABLE * memory:.1f} can be used, and about "
-            f"{_peak(here):.1f} are needed: {who}"
+            f"{peak(here):.1f} are needed: {who}"
         )
     return problems
 

@@ -49,6 +49,15 @@ def test_the_best_split_is_first_and_the_recipes_own_is_among_them(planned) -> N
     assert "the recipe's own" in text and "set it by --trainer.procs" in text and "GPU 3" in text
 
 
+def test_memory_that_is_held_in_turns_is_not_added_up(planned) -> None:
+    """The trainer's step and vLLM are never there together: the table says what the placement below it says."""
+    files = (recipe("qwen3_4b"), str(APPS / "presets" / "gpus" / "one_in_turns.yaml"))
+    fits = ("--generator.engine.gpu_memory_utilization", "0.35", "--gpus", "1", "--gpu-memory", "141", "--steps", "4")
+    [split] = json.loads(planned(*files, *fits, "--json").out)["splits"]
+    end = planned(*files, *fits)
+    assert f"{split['most_gib']:.1f} of 141.0 GiB estimated" in end.out and split["most_gib"] < 141, end.out
+
+
 def test_what_is_missing_or_wrong_is_said(planned, cli) -> None:
     end = planned(recipe("qwen3_8b"), "--gpus", "2", "--gpu-memory", "60", "--steps", "4")
     assert end.code == 2 and "does not fit on the machine (2 GPU(s)" in end.err and "such GPUs" in end.err

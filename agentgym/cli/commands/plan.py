@@ -24,6 +24,7 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.places import wanted_of
 from agentgym.models.resolve import known_architecture
+from agentgym.planning.placement import peak
 from agentgym.planning.rates import Rates, constant_lengths, read_rates
 from agentgym.planning.splits import Split, best_splits
 from agentgym.recipe import Recipe
@@ -138,7 +139,7 @@ def _row(split: Split) -> tuple[str, ...]:
 def _most_gib(split: Split) -> float:
     """Of the fullest GPU; of the host, where that is all there is."""
     seats = split.placement.seats
-    return max(sum(seat.gib for seat in seats if seat.gpu == gpu) for gpu in {seat.gpu for seat in seats})
+    return max(peak([seat for seat in seats if seat.gpu == gpu]) for gpu in {seat.gpu for seat in seats})
 
 
 def _as_json(split: Split) -> dict[str, object]:
