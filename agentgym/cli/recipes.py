@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -65,6 +66,8 @@ def add_machine_arguments(parser: Parser) -> None:
 
 
 def planned_machine(arguments: argparse.Namespace) -> Machine:
+    if arguments.gpu_memory is not None and not math.isfinite(arguments.gpu_memory):
+        raise UserError(f"--gpu-memory is {arguments.gpu_memory}; give the GiB of each GPU")
     return machine_of(arguments.gpus, arguments.gpu_memory)
 
 

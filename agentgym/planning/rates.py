@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 from agentgym.config import build
 from agentgym.yaml import read_yaml
@@ -38,14 +39,25 @@ class Rates:
     def __post_init__(self) -> None:
         if not self.decode or not self.turns or not all(self.turns):
             raise ValueError("rates: decode has no entry, or turns no episode, or an episode no turn")
+        for name, value in self._numbers():
+            if not math.isfinite(value):
+                raise ValueError(f"rates: {name} is {value}; give a finite number")
         if any(a >= b for a, b in itertools.pairwise(at for at, _ in self.decode)):
             raise ValueError(f"rates: decode {[at for at, _ in self.decode]} must ascend in sequences at a time")
         rates = [self.prefill, self.train, self.train_scaling, *(rate for _, rate in self.decode)]
         if min(rates) <= 0 or not 0 < self.signal <= 1 or min(self.decode)[0] < 1:
             raise ValueError("rates: decode, prefill, train and train_scaling are above 0, signal a share above 0")
         times = (self.train_fixed_s, self.publish_s, self.update_s, self.host_s, self.env_s)
-        if min(times) < 0 or any(min(turn) < 0 for episode in self.turns for turn in episode):
-            raise ValueError("rates: no time and no number of tokens can be negative")
+        if min(*times, self.cores) < 0 or any(min(turn) < 0 for episode in self.turns for turn in episode):
+            raise ValueError("rates: no time, no number of tokens and no number of cores can be negative")
+
+    def _numbers(self) -> Iterator[tuple[str, float]]:
+        for at, rate in self.decode:
+            yield f"decode with {at} sequences", rate
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float):
+                yield each.name, value
 
     def decode_rate(self, sequences: int) -> float:
         """Tokens a second of all together; between two measurements on the line through them."""

@@ -64,6 +64,11 @@ def test_what_is_missing_or_wrong_is_said(planned, cli) -> None:
     assert cli("plan", recipe("qwen3_0.6b")).code == 2
     assert "give --gpu-memory GIB" in planned(recipe("qwen3_0.6b"), "--gpus", "4000").err
     assert "write tokens of prompt" in planned(recipe("qwen3_0.6b"), "--lengths", "1000").err
+    for memory in ("nan", "inf"):
+        end = planned(recipe("qwen3_0.6b"), "--gpus", "2", "--gpu-memory", memory)
+        assert end.code == 2 and f"--gpu-memory is {memory}; give the GiB of each GPU" in end.err
+    Path("rates.yaml").write_text(RATES.replace("12000", ".nan"))
+    assert "decode with 256 sequences is nan; give a finite number" in planned(recipe("qwen3_0.6b")).err
     Path("rates.yaml").write_text(RATES.replace("9000", "fast"))
     assert "rates.yaml: train is 'fast' (str)" in planned(recipe("qwen3_0.6b")).err
 

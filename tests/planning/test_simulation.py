@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -127,6 +128,11 @@ def test_rates_are_read_back_and_wrong_ones_refused() -> None:
         ({"train": 0.0}, "above 0"),
         ({"turns": [[]]}, "no turn"),
         ({"update_s": -1.0}, "can be negative"),
+        ({"cores": -1}, "can be negative"),
+        ({"decode": [[1, math.nan]]}, "decode with 1 sequences is nan; give a finite number"),
+        ({"decode": [[1, 5.0], [64, math.inf]]}, "decode with 64 sequences is inf"),
+        ({"env_s": math.nan}, "env_s is nan"),
+        ({"train": math.inf}, "train is inf"),
     ):
         with pytest.raises(UserError, match=message):
             build(Rates, to_mapping(RATES) | change)
