@@ -14,6 +14,7 @@ from agentgym.models.gpu_memory import free_by_gpu
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and those of Windows' Linux
 _FOLDER = Path("/dev")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_PLACE = re.compile(r" \(Triggered internally at [^)]*\)\.?")  # in torch's sources
 
 
 class VisibleGpu(NamedTuple):
@@ -62,9 +63,13 @@ def why_no_gpu() -> str:
                 torch.cuda.init()  # type: ignore[no-untyped-call]
             except (RuntimeError, AssertionError) as error:  # torch warns of it once, and raises it each time
                 reason = str(error)
-    reason = " ".join(reason.split()).rstrip(".") or "no reason is given"
+    reason = _PLACE.sub("", " ".join(reason.split())).rstrip(".") or "no reason is given"
     given = os.environ.get(_VISIBLE)
-    return reason if given is None else f"{reason} ({_VISIBLE} is {given!r})"
+    if given is None:
+        return reason
+    entries = [one.strip() for one in given.split(",")]
+    twice = next((f", which lists {one} twice" for one in entries if entries.count(one) > 1), "")
+    return f"{reason} ({_VISIBLE} is {given!r}{twice})"
 
 
 def visible_gpus() -> list[VisibleGpu]:

@@ -38,7 +38,7 @@ def old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def is_available() -> bool:
         if not warned:
-            warnings.warn(OLD, stacklevel=2)
+            warnings.warn(f"{OLD} (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)", stacklevel=2)
         warned.append(True)
         return False
 
@@ -74,6 +74,13 @@ def test_gpus_that_are_hidden_on_purpose_make_auto_the_cpu(hiding: str, monkeypa
 def test_a_number_that_is_no_gpu_hides_nothing_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VISIBLE, "7")
     with pytest.raises(UserError, match=rf"can't use: .*{VISIBLE} is '7'.* trainer\.device to 'cpu'"):
+        pick_device("auto", "trainer")
+
+
+@pytest.mark.usefixtures("gpu_file")
+def test_a_gpu_that_is_listed_twice_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "0, 0")
+    with pytest.raises(UserError, match=rf"\({VISIBLE} is '0, 0', which lists 0 twice\)"):
         pick_device("auto", "trainer")
 
 
