@@ -49,10 +49,10 @@ class GpuSampler:
         most = [max(gib for gib, _ in of_gpu) for of_gpu in zip(*(row for _, row in self.readings), strict=True)]
         return [peak - gib for peak, (gib, _) in zip(most, self.before, strict=True)]
 
-    def load(self, begin: float, end: float) -> float | None:
-        """The mean share of all, between two times in seconds since the epoch; None without a reading there."""
-        shares = [share for at, row in self.readings if begin <= at <= end for _, share in row]
-        return statistics.fmean(shares) if shares else None
+    def load(self, begin: float, end: float) -> list[float]:
+        """The mean share of each, between two times in seconds since the epoch; empty without a reading there."""
+        rows = [row for at, row in self.readings if begin <= at <= end]
+        return [statistics.fmean(share for _, share in of_gpu) for of_gpu in zip(*rows, strict=True)]
 
 
 def has_nvidia_smi() -> bool:

@@ -104,9 +104,9 @@ def test_gpus_are_those_that_this_process_sees(tmp_path: Path, monkeypatch: pyte
         at = sampler.readings[0][0]
         sampler.readings.append((at + 10, [(9.0, 0.0), (2.5, 0.0)]))
         assert sampler.taken_gib() == [4.0, 0.5]
-        assert sampler.load(at - 1, at + 1) == 0.75
-        assert sampler.load(at + 1, at + 11) == 0.0
-        assert sampler.load(at + 11, at + 12) is None
+        assert sampler.load(at - 1, at + 1) == [1.0, 0.5]
+        assert sampler.load(at - 1, at + 11) == [0.5, 0.25]
+        assert sampler.load(at + 11, at + 12) == []
     finally:
         sampler.close()
 

@@ -329,3 +329,13 @@ def test_a_deterministic_loop_goes_on_with_the_weights_that_its_groups_began_wit
         again, _ = run(config, position=positions[step], change_loop=follow(resumed))
         assert again.trained == learner.trained[3 * step :]
         assert resumed == {group: version for group, version in whole.items() if group in resumed} and resumed
+
+
+def test_an_untrained_loop_has_all_slots_filled_from_the_first_step_to_the_last(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from untrained import stop_training
+
+    config = LoopConfig(steps=6, groups_per_step=2, max_staleness=1)
+    learner, records = run(config, change_loop=stop_training)
+    assert [max(record.staleness) for record in records] == [0, 1, 2, 3, 4, 5]
+    assert not learner.trained and not learner.published
