@@ -15,7 +15,7 @@ _GIB = 2**30
 _MOST = 8  # processes that are listed
 _GPU = re.compile(r"\b(?:CUDA|HIP)\b.*out of memory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED", re.IGNORECASE | re.DOTALL)
 _HOST = re.compile(r"DefaultCPUAllocator: (?:can't|not enough memory|out of memory)")
-_TRIED = re.compile(r"[Tt]ried to allocate (\d+ bytes|[\d.]+ \w+)")
+_TRIED = re.compile(r"[Tt]ried to allocate ([\d.]+) (\w+)")
 
 
 class OutOfMemory(InfraError):
@@ -90,7 +90,10 @@ def _who() -> str:
 
 def _tried(error: BaseException) -> str:
     found = _TRIED.search(str(error))
-    return f": it tried to allocate {found[1]}" if found else f": {' '.join(str(error).split())[:200]}"
+    if found is None:
+        return f": {' '.join(str(error).split())[:200]}"
+    size = f"{int(found[1]) / _GIB:.1f} GiB" if found[2] == "bytes" else f"{found[1]} {found[2]}"
+    return f": it tried to allocate {size}"
 
 
 def _meminfo() -> dict[str, int]:

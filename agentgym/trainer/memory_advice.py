@@ -11,7 +11,8 @@ def fields_to_lower(config: TrainerConfig) -> str:
     """One sentence without its full stop, with the values that the fields have."""
     names = ("rows_per_microbatch", "seq_len", "logprob_chunk")
     lower = [f"trainer.{name} ({getattr(config, name)})" for name in names if getattr(config, name) > 1]
-    lower.append("generator.engine.gpu_memory_utilization if vLLM has the same GPU")
+    if config.device != "cpu":
+        lower.append("generator.engine.gpu_memory_utilization if vLLM has the same GPU")
     order = get_args(Recompute)
     stronger = order[order.index(config.activation_checkpoint) + 1 :]
     recompute = ""

@@ -16,6 +16,7 @@ from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import LOST
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.setup import TrainerSetup
 
 GPUS = "CUDA out of memory. Tried to allocate 7.42 GiB. GPU 0 has a total capacity of 79.19 GiB"
@@ -72,6 +73,7 @@ async def test_a_gpu_that_is_full_is_reported_with_the_fields_to_lower(
     said = str(await broken_step(wanted, monkeypatch))
     assert "rank 0" in said and "out of memory on the GPU: it tried to allocate 7.42 GiB" in said
     assert "Lower trainer.seq_len (64), " in said and "rows_per_microbatch" not in said, "a row is the least"
+    assert "gpu_memory_utilization" not in said, "it trains on a CPU"
     assert "trainer.activation_checkpoint (selective) to full" in said and "--resume" in said
 
 
@@ -86,5 +88,9 @@ async def test_a_host_that_is_full_is_reported_with_what_this_process_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = str(await broken_step(setup(tmp_path, Hungry(how="host")), monkeypatch))
-    assert "out of the host's memory (" in said and f"allocate {4 * 2**50} bytes" in said
+    assert "out of the host's memory (" in said and f"allocate {4 * 2**20}.0 GiB" in said
     assert "GiB available" in said and "held by: " in said and f"(process {os.getpid()})" in said
+
+
+def test_on_a_gpu_the_memory_of_vllm_is_among_the_fields_to_lower() -> None:
+    assert "gpu_memory_utilization" in fields_to_lower(TrainerConfig(device="cuda"))
