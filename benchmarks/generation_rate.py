@@ -3,11 +3,14 @@
     python benchmarks/generation_rate.py FOLDER --requests 512 --prompt 128 --tokens 1024
     python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
 
-FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. Each arm starts
-vLLM once, with the same settings, and plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths
-drawn from a log-normal distribution whose longest are --tokens. All requests are sent at once and ask for
-log-probabilities. The arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of
-a run. Prints one line of JSON an arm and load, then a Markdown table of medians of --rounds.
+FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
+start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and
+plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
+longest are --tokens. All requests of a round are sent at once, ask for log-probabilities in the same form, and have
+prompts that no other round has, so each round prefills; a whole round before the others is not counted. The arms:
+`vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line of JSON
+when a load of an arm ends; --out keeps arms that ended, and they are not repeated. Then a Markdown table of medians of
+--rounds, of the arms that ended where it was stopped or one failed.
 """
 
 from __future__ import annotations
@@ -17,10 +20,14 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from finished_arms import FinishedArms, stoppable
 
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
@@ -32,11 +39,12 @@ Generate = Callable[[GenerateRequest], Awaitable[int]]
 LOADS = ("equal", "tailed")
 
 
-def requests_of(arguments: argparse.Namespace, load: str) -> list[GenerateRequest]:
-    numbers = random.Random(0)
+def requests_of(arguments: argparse.Namespace, load: str, number: int) -> list[GenerateRequest]:
+    """Of a round. Lengths and the sampler's seeds are the same in every round, prompts are not."""
+    lengths, numbers = random.Random(0), random.Random(f"{load} {number}")
     found = []
     for index in range(arguments.requests):
-        share = 1.0 if load == "equal" else min(1.0, numbers.lognormvariate(-2.0, 1.0))
+        share = 1.0 if load == "equal" else min(1.0, lengths.lognormvariate(-2.0, 1.0))
         prompt = tuple(numbers.randrange(5, 500) for _ in range(arguments.prompt))
         sampling = SamplingParams(max_tokens=max(1, round(share * arguments.tokens)), temperature=1.0, seed=index)
         found.append(GenerateRequest(prompt_ids=prompt, sampling=sampling))
@@ -47,20 +55,35 @@ async def rates(arm: str, generate: Generate, arguments: argparse.Namespace) -> 
     """Tokens a second of each round, by load, after a first one that does not count."""
     found: dict[str, list[float]] = {load: [] for load in LOADS}
     for load in LOADS:
-        requests = requests_of(arguments, load)
-        await asyncio.gather(*(generate(request) for request in requests[: max(1, len(requests) // 8)]))
-        for _ in range(arguments.rounds):
+        for number in range(arguments.rounds + 1):
+            requests = requests_of(arguments, load, number)
             begin_s = time.perf_counter()
             tokens = sum(await asyncio.gather(*(generate(request) for request in requests)))
-            found[load].append(tokens / (time.perf_counter() - begin_s))
+            if number:
+                found[load].append(tokens / (time.perf_counter() - begin_s))
         print(json.dumps({"arm": arm, "load": load, "tokens_per_s": found[load]}), flush=True)
     return found
 
 
-async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """vLLM's own asynchronous engine, called as its documentation does."""
+def raw_sampling(request: GenerateRequest) -> Any:
+    """vLLM's parameters, with log-probabilities in the form that costs it least, which our engine asks for too."""
     from vllm import SamplingParams as VllmSamplingParams
     from vllm.sampling_params import RequestOutputKind
+
+    return VllmSamplingParams(
+        max_tokens=request.sampling.max_tokens,
+        temperature=request.sampling.temperature,
+        seed=request.sampling.seed,
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """vLLM's own asynchronous engine, called as its documentation does."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from agentgym.generators.vllm.settings import engine_arguments, set_environment, wants_gpu
@@ -70,15 +93,7 @@ async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace
     llm = AsyncLLM.from_engine_args(engine_arguments(config, Path(model), gpu=wants_gpu(config), **options))
 
     async def generate(request: GenerateRequest) -> int:
-        sampling = VllmSamplingParams(
-            max_tokens=request.sampling.max_tokens,
-            temperature=request.sampling.temperature,
-            seed=request.sampling.seed,
-            ignore_eos=True,
-            logprobs=0,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        sampling = raw_sampling(request)
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         name = f"{id(request)}-{time.perf_counter_ns()}"
         async for result in llm.generate(prompt, sampling, name):
@@ -130,6 +145,8 @@ ARMS = {"vllm": raw, "engine": engine, "service": service}
 
 def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> None:
     medians = {arm: {load: statistics.median(by_load[load]) for load in loads} for arm, by_load in found.items()}
+    if not medians:
+        return
     first = next(iter(medians.values()))
     print("\n| arm | " + " | ".join(f"{load}, tokens/s | against the first" for load in loads) + " |")
     print("|---|" + "--:|--:|" * len(loads))
@@ -138,7 +155,7 @@ def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> No
         print(f"| {arm} | " + " | ".join(cells) + " |")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -148,9 +165,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: arms that it has are not repeated")
     arguments = parser.parse_args()
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("arms", "out")}
+    arms = FinishedArms(arguments.out, settings)
     random_weights = not any(arguments.folder.glob("*.safetensors"))
-    with tempfile.TemporaryDirectory() as folder:
+    with stoppable(), tempfile.TemporaryDirectory() as folder:
         model = str(resolve_model(str(arguments.folder), Path(folder), random_weights=random_weights))
         config = GeneratorConfig(
             engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization),
@@ -162,11 +182,15 @@ def main() -> None:
             gpus=(0,) if arguments.device == "cuda" else (),
             start_timeout_s=550.0,
         )
-        found = {}
-        for arm in arguments.arms:
-            found[arm] = asyncio.run(ARMS[arm](config, model, arguments))
-    report(found, LOADS)
+        try:
+            for arm in arguments.arms:
+                with arms.arm(arm) as figures:
+                    if not figures:
+                        figures |= asyncio.run(ARMS[arm](config, model, arguments))
+        finally:
+            report(arms.found, LOADS)
+    return int(bool(arms.failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

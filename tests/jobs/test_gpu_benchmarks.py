@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -101,3 +102,89 @@ def test_random_weights_with_each_engine_are_a_recipe(engine: str, tmp_path: Pat
     write_folder("Qwen/Qwen3-1.7B", tmp_path)
     recipe = finished([BENCHMARKS.parent / "apps" / "grpo" / "qwen3_1.7b.yaml"], random_fields(tmp_path, 64, engine))
     assert type(recipe.generator.engine).__name__ == engine and recipe.rollout.max_turn_tokens == 64
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of trl_rate.py, as its docstring shows it for one GPU."""
+    from qwen3_folder import write_folder
+    from trl_rate import parsed  # type: ignore[import-not-found]
+
+    write_folder("Qwen/Qwen3-1.7B", tmp_path / "model")
+    recipes = [str(BENCHMARKS.parent / "apps" / name) for name in ("grpo/qwen3_1.7b.yaml", "presets/gpus/one.yaml")]
+    words = ["trl_rate.py", *recipes, "--random", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    return parsed()
+
+
+def test_each_of_our_arms_against_trl_is_a_recipe_whose_rows_hold_many_samples(arguments: Any) -> None:
+    from trl_rate import OURS, our_fields
+
+    for name in OURS:
+        recipe = finished([*map(Path, arguments.recipes)], our_fields(arguments, name))
+        assert recipe.trainer.seq_len >= 8 * recipe.rollout.max_episode_tokens - 512
+        assert recipe.generator.max_model_len == recipe.rollout.max_episode_tokens
+        assert recipe.generator.engine.sleeps == (name == "ours, sleeping")
+
+
+def test_completions_of_another_length_are_no_arm() -> None:
+    from finished_arms import ArmFailed  # type: ignore[import-not-found]
+    from trl_rate import check_lengths
+
+    check_lengths([16.0, 16.0], 16)
+    for means in ([16.0, 15.5], []):
+        with pytest.raises(ArmFailed, match="not 16"):
+            check_lengths(means, 16)
+
+
+def test_a_rate_is_of_the_median_and_shares_are_by_the_fastest_of_trl(
+    arguments: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trl_rate import table
+
+    first = [60.0] * arguments.skip
+    table(arguments, {"ours": {"steps_s": [*first, 2.0, 2.0, 9.0]}, "TRL": {"steps_s": [*first, 8.0, 8.0]},
+                      "TRL, lean": {"steps_s": [*first, 4.0, 4.0]}})  # fmt: skip
+    ours = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| ours"))
+    assert ours == "| ours | 2.00 | 9.00 | 65,536 | 30,247 | 2.00 |"
+
+
+def test_each_round_of_generation_prefills_new_prompts_of_the_same_lengths() -> None:
+    import argparse
+
+    from generation_rate import LOADS, requests_of  # type: ignore[import-not-found]
+
+    arguments = argparse.Namespace(requests=20, prompt=32, tokens=64)
+    for load in LOADS:
+        rounds = [requests_of(arguments, load, number) for number in range(3)]
+        assert rounds[1] == requests_of(arguments, load, 1), "each arm gets the same"
+        prompts = [request.prompt_ids for one in rounds for request in one]
+        assert len({prompt[:16] for prompt in prompts}) == len(prompts), "a block of the prefix cache is found again"
+        assert len({tuple(request.sampling.max_tokens for request in one) for one in rounds}) == 1
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
+@pytest.mark.filterwarnings("ignore")  # vllm's own
+def test_vllm_alone_is_asked_for_what_our_engine_asks_it_for() -> None:
+    import argparse
+
+    from generation_rate import raw_sampling, requests_of
+
+    from agentgym.generators.vllm.settings import sampling_params
+
+    request = requests_of(argparse.Namespace(requests=1, prompt=4, tokens=64), "equal", 1)[0]
+    assert repr(raw_sampling(request)) == repr(sampling_params(request.sampling))
+
+
+def test_a_plan_is_compared_with_the_median_and_a_gpu_that_took_nothing_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from plan_accuracy import table  # type: ignore[import-not-found]
+
+    row = {"predicted_s": 1.0, "measured_s": 1.1, "estimated_gib": [50.0, 90.0], "taken_gib": [48.0, 91.0]}
+    assert table({"one": row})
+    assert "| one | 1.00 | 1.10 | -9% | 50.0/48.0, 90.0/91.0 |" in capsys.readouterr().out
+    for wrong in ({"measured_s": 1.3}, {"taken_gib": [48.0, 50.0]}, {"taken_gib": [48.0, 0.0]}):
+        assert not table({"one": row, "two": row | wrong})
+    assert not table({})
