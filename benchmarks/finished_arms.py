@@ -89,7 +89,13 @@ def with_paths() -> dict[str, str]:
 
 
 def run(
-    command: Sequence[str], *, out: Path, log: Path | None = None, limit_s: float | None = None, grace_s: float = 15.0
+    command: Sequence[str],
+    *,
+    out: Path,
+    log: Path | None = None,
+    limit_s: float | None = None,
+    grace_s: float = 15.0,
+    cwd: Path | None = None,
 ) -> int:
     """The exit code of a process whose standard output is in `out`, its errors in `log` or beside it.
 
@@ -98,7 +104,7 @@ def run(
     """
     with out.open("wb") as to, log.open("wb") if log else contextlib.nullcontext() as errors:
         started = subprocess.Popen(
-            command, stdout=to, stderr=errors or subprocess.STDOUT, env=with_paths(), start_new_session=True
+            command, stdout=to, stderr=errors or subprocess.STDOUT, env=with_paths(), cwd=cwd, start_new_session=True
         )
         try:
             return started.wait(limit_s)

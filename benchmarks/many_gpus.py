@@ -8,8 +8,9 @@
 `plan` measures rates with one replica and one trainer process and predicts a step of every split; `loop` measures those
 splits, synchronous and asynchronous; `trainer` is its rate by layout, on the same documents, so that the losses must
 agree; `weights` is an update that all replicas take while requests run; `drill` kills a replica, then a trainer rank,
-of a run under load. Weights are random, in the released shapes, so that no hub is needed. Every part writes what it
-said into --out; what is there is not measured again.
+of a run under load. Weights are random, in the released shapes, so that no hub is needed; they are drawn once, into
+--models. Every part writes what it said into --out; what is there is not measured again. A part over its time is ended
+with all that it started, and what it had said is in PART.partial. The table has what ended, where it is stopped too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from finished_arms import run, stoppable, with_paths
 from loop_limit import random_fields
 from qwen3_folder import write_folder
 
@@ -37,6 +39,7 @@ SPLITS = {2: [(1, 1)], 4: [(2, 2), (1, 3)], 8: [(4, 4), (2, 6)]}
 """Of trainer processes and generator replicas, by the number of GPUs: the preset's, and another."""
 MODELS = {"1.7B": ("qwen3_1.7b", 2), "8B": ("qwen3_8b", 4)}  # recipe, and the fewest GPUs
 LAYOUTS = {2: [(2, 1), (2, 2)], 4: [(4, 1), (4, 2)], 8: [(4, 1), (8, 1), (8, 2)]}  # processes, tensor parallel
+GRACE_S = 40.0  # a part's own processes need some of it to end theirs
 STEP_TOKENS = 524_288  # of a step of `trainer`, the same in every layout
 Row = tuple[str, str, str]  # what, measured, asked or predicted
 
@@ -53,9 +56,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """tokens: of the longest completion. tiny: for a CPU."""
+    """tokens: of the longest completion. tiny: for a CPU. models: where the weights are."""
 
     gpus: int
+    models_dir: Path
     tokens: int
     steps: int
     tiny: bool
@@ -74,7 +78,7 @@ class Size:
                 yield name, recipe
 
     def folder(self, model: str) -> Path:
-        return Path(f"/tmp/many-gpus-{'tiny' if self.tiny else model}")
+        return self.models_dir / ("tiny" if self.tiny else model)
 
     def fields(self, model: str) -> list[str]:
         fields = random_fields(self.folder(model), self.tokens, self.engine)
@@ -99,7 +103,14 @@ def parts(size: Size, out: Path) -> Iterator[Part]:
             yield Part(
                 name=f"loop-{model}-{procs}+{replicas}",
                 limit_s=600,
-                command=[*script("loop_limit"), file, "--steps", str(size.steps), *sets([*fields, *split])],
+                command=[
+                    *script("loop_limit"),
+                    file,
+                    "--steps",
+                    str(size.steps),
+                    "--no-limit",
+                    *sets([*fields, *split]),
+                ],
                 read=lambda text, out, model=model, split=(procs, replicas): loop_rows(text, out, model, split),  # type: ignore[misc]
             )
     for model, recipe in size.models():
@@ -251,27 +262,20 @@ def pids_of(parent: int, name: str) -> list[int]:
     return found
 
 
-def with_paths() -> dict[str, str]:
-    paths = (str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH"))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
 def measure(part: Part, out: Path) -> list[Row]:
     """Runs it, or reads what is in `out`. What fails is a row that says so."""
-    place = out / f"{part.name}.txt"
+    place, partial, failed = (out / f"{part.name}.{ending}" for ending in ("txt", "partial", "failed"))
     if not place.exists():
         print(f"... {part.name}, at most {part.limit_s:.0f} s", file=sys.stderr, flush=True)
         began = time.monotonic()
         try:
-            done = subprocess.run(
-                part.command, cwd=HERE.parent, env=with_paths(), capture_output=True, text=True, timeout=part.limit_s
-            )
+            code = run(part.command, out=partial, log=failed, limit_s=part.limit_s, grace_s=GRACE_S, cwd=HERE.parent)
         except subprocess.TimeoutExpired:
-            return [("not finished", f"after {part.limit_s:.0f} s", "")]
-        if done.returncode:
-            (out / f"{part.name}.failed").write_text(done.stdout + done.stderr)
-            return [("failed", f"exit code {done.returncode}, see {part.name}.failed", "")]
-        place.write_text(done.stdout)
+            return [("not finished", f"after {part.limit_s:.0f} s, see {partial.name}", "")]
+        if code:
+            return [("failed", f"exit code {code}, see {failed.name} and {partial.name}", "")]
+        partial.rename(place)
+        failed.unlink()
         print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return part.read(place.read_text(), out)
 
@@ -284,6 +288,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name begins so")
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
     parser.add_argument("--steps", type=int, default=14, help="of a run of the loop")
+    parser.add_argument(
+        "--models", type=Path, default=Path("/tmp/many-gpus"), help="folder of the models' random weights"
+    )
     parser.add_argument("--list", action="store_true", help="the commands; runs nothing")
     parser.add_argument("--kill", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -293,7 +300,13 @@ def main() -> int:
     gpus = given.gpus or max((number for number in SPLITS if number <= len(this_machine().gpus)), default=0)
     if not gpus and not given.cpu and not given.list:
         parser.error("this machine has fewer than two GPUs; --list shows the commands, --cpu runs them in small")
-    size = Size(gpus=gpus or 8, tokens=64 if given.cpu else given.tokens, steps=given.steps, tiny=given.cpu)
+    size = Size(
+        models_dir=given.models.resolve(),
+        gpus=gpus or 8,
+        tokens=64 if given.cpu else given.tokens,
+        steps=given.steps,
+        tiny=given.cpu,
+    )
     chosen = [part for part in parts(size, given.out) if not given.only or part.name.startswith(tuple(given.only))]
     if given.list:
         for part in chosen:
@@ -301,10 +314,15 @@ def main() -> int:
         return 0
     given.out.mkdir(parents=True, exist_ok=True)
     for model, _ in size.models():
-        write_folder(f"Qwen/Qwen3-{'0.6B' if given.cpu else model}", size.folder(model), tiny=given.cpu)
-    table = [(part.name, *row) for part in chosen for row in measure(part, given.out)]
-    print("| part | figure | measured | asked or predicted |\n|---|---|---|---|")
-    print("\n".join(f"| {' | '.join(row)} |" for row in table))
+        write_folder(f"Qwen/Qwen3-{'0.6B' if given.cpu else model}", size.folder(model), tiny=given.cpu, weights=True)
+    table: list[tuple[str, ...]] = []
+    with stoppable():
+        try:
+            for part in chosen:
+                table += [(part.name, *row) for row in measure(part, given.out)]
+        finally:
+            print("| part | figure | measured | asked or predicted |\n|---|---|---|---|")
+            print("\n".join(f"| {' | '.join(row)} |" for row in table), flush=True)
     return int(any(row[1] in ("failed", "not finished") for row in table))
 
 

@@ -4,10 +4,12 @@
     python benchmarks/trainer_rate.py apps/grpo/qwen3_1.7b.yaml --gpus 2 --set model.path=FOLDER trainer.float8=rowwise
 
 The trainer is the recipe's own, with its defaults for the model and a GPU; --set changes a field. FOLDER: a model with
-weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. A step is --tokens on each GPU, in
+weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each start (its --weights
+draws them once). A step is --tokens on each GPU, in
 documents of --documents tokens, where a token mostly follows from the one before, so that --loss cross_entropy falls.
 MFU is 6 * parameters * tokens a second over --peak-tflops a GPU (790: dense bfloat16 of an H200 as measured). Prints
-JSON for every step; medians leave out the first, which compiles. --out: a file that the whole is written to.
+JSON for every step; medians leave out the first --skip, which compile. --out: a file that the whole is written to after
+every step, so that one which is stopped has those that it did.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+
+from finished_arms import stoppable
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import apply_overrides, to_mapping
@@ -68,8 +73,9 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
 
 
 async def measure(
-    arguments: argparse.Namespace, recipe: Recipe, model_path: Path, folder: Path
-) -> list[dict[str, float]]:
+    arguments: argparse.Namespace, recipe: Recipe, model_path: Path, folder: Path, rows: list[dict[str, float]]
+) -> None:
+    """Adds a row for each step when it ends, and writes all of them to --out."""
     parameters = sum(math.prod(shape) for shape in read_architecture(model_path).hf_shapes().values())
     setup = TrainerSetup(
         model_path=str(model_path),
@@ -82,9 +88,9 @@ async def measure(
     each = arguments.tokens // arguments.documents * arguments.gpus // recipe.trainer.tensor_parallel
     tokens = each * arguments.documents
     peak = arguments.peak_tflops * 1e12 * arguments.gpus
-    rows: list[dict[str, float]] = []
-    async with Runtime(log_dir=folder / "logs") as runtime:
+    async with Runtime(log_dir=folder / "logs") as runtime, AsyncExitStack() as stack:
         trainer = TrainerClient(setup, runtime=runtime)
+        stack.push_async_callback(trainer.close)
         await trainer.start()
         for step in range(arguments.steps + 1):
             first = step * each if arguments.loss == "cross_entropy" else 0
@@ -105,8 +111,15 @@ async def measure(
             }
             print(json.dumps({"step": step, **row}), flush=True)
             rows.append(row)
-        await trainer.close()
-    return rows
+            if arguments.out:
+                found = {"trainer": to_mapping(recipe)["trainer"], "medians": medians_of(rows, arguments.skip)}
+                arguments.out.write_text(json.dumps(found | {"steps": rows}, indent=1))
+
+
+def medians_of(rows: list[dict[str, float]], skip: int) -> dict[str, float]:
+    """Empty where no step counts."""
+    counted = rows[skip:]
+    return {key: statistics.median(row[key] for row in counted) for key in counted[0]} if counted else {}
 
 
 def main() -> None:
@@ -119,22 +132,27 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=2048, help="tokens of each")
     parser.add_argument("--loss", choices=sorted(LOSSES), default="grpo")
     parser.add_argument("--lr", type=float, default=1e-6)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=6, help="after one that is never counted")
+    parser.add_argument("--skip", type=int, default=2, help="first steps, which are left out")
     parser.add_argument("--peak-tflops", type=float, default=790.0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     recipe = read_recipe(arguments)
     given = Path(recipe.model.path)
     random_weights = given.is_dir() and not any(given.glob("*.safetensors"))
-    with tempfile.TemporaryDirectory() as folder:
+    if not 1 <= arguments.skip <= arguments.steps:
+        parser.error(
+            f"--skip {arguments.skip}: of {arguments.steps + 1} steps leave out at least the first, and not all"
+        )
+    rows: list[dict[str, float]] = []
+    with stoppable(), tempfile.TemporaryDirectory() as folder:
         model_path = resolve_model(recipe.model.path, Path(folder), random_weights=random_weights)
-        rows = asyncio.run(measure(arguments, recipe, model_path, Path(folder)))
-    medians = {key: statistics.median(row[key] for row in rows[1:]) for key in rows[0]}
-    print(f"\n| {' | '.join(medians)} |\n|{' --: |' * len(medians)}")
-    print(f"| {' | '.join(f'{value:.4g}' for value in medians.values())} |")
-    if arguments.out:
-        found = {"trainer": to_mapping(recipe)["trainer"], "medians": medians, "steps": rows}
-        arguments.out.write_text(json.dumps(found, indent=1))
+        try:
+            asyncio.run(measure(arguments, recipe, model_path, Path(folder), rows))
+        finally:
+            if medians := medians_of(rows, arguments.skip):
+                print(f"\n| {' | '.join(medians)} |\n|{' --: |' * len(medians)}")
+                print(f"| {' | '.join(f'{value:.4g}' for value in medians.values())} |")
 
 
 if __name__ == "__main__":

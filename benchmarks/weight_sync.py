@@ -2,8 +2,11 @@
 
     python benchmarks/weight_sync.py FOLDER --gpus 1 --replicas 1 --rounds 5
     python benchmarks/weight_sync.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
+    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B on two GPUs
 
-FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random. Trainer ranks
+FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
+start (its --weights draws them once). --lora-rank: the trainer trains adapters alone, in a fraction of the memory; what
+it publishes are the merged weights, as many bytes. Trainer ranks
 take the first GPUs, each replica the next one. Before each push every weight is changed by an optimizer step. Samples
 of each replica are compared with the trainer's new weights before and after the update: stale and fresh. Its exit code
 is 1 where the two can't be told apart.
@@ -27,6 +30,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from finished_arms import stoppable
+
 from agentgym.actors.runtime import Runtime
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
@@ -36,7 +41,7 @@ from agentgym.models.resolve import resolve_model
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Sample, SamplingParams
 from agentgym.weights.config import WeightsConfig
@@ -152,7 +157,8 @@ class Sync:
         ]
 
 
-async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[str, float]]) -> None:
+    """Adds a row for each update when it is done."""
     gpu = arguments.device == "cuda"
     dtype = "bfloat16" if gpu else "float32"
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
@@ -175,15 +181,16 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
             device=arguments.device,
             gpus=tuple(range(arguments.gpus)) if gpu else (),
             activation_checkpoint="selective" if gpu else "none",
+            lora=LoraConfig(rank=arguments.lora_rank),
         ),
-        optimizer=OptimizerConfig(lr=1e-3, warmup_steps=0),  # stale weights are to be told from new ones
+        # stale weights are to be told from new ones, and adapters move the merged weights less
+        optimizer=OptimizerConfig(lr=1e-2 if arguments.lora_rank else 1e-3, warmup_steps=0),
         loss=Grpo(),
         total_steps=1000,
         folder=str(folder / "trainer"),
         publish_dtype=config.dtype,
     )
     link = link_bytes_per_s(arguments.gpus) if gpu else 0.0
-    rows: list[dict[str, float]] = []
     async with Runtime(log_dir=folder / "logs") as runtime:
         weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
@@ -209,7 +216,6 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str,
             await generator.close()
             await trainer.close()
             await store.close()
-    return rows
 
 
 def main() -> None:
@@ -220,19 +226,29 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--store", choices=sorted(STORES), default="shared_memory")
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
+    parser.add_argument("--lora-rank", type=int, default=0, help="of the trainer's adapters; 0 trains all weights")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")
     arguments = parser.parse_args()
     arguments.random = not any(arguments.folder.glob("*.safetensors"))
-    with tempfile.TemporaryDirectory() as folder:
-        rows = asyncio.run(measure(arguments, Path(folder)))
+    rows: list[dict[str, float]] = []
+    with stoppable(), tempfile.TemporaryDirectory() as folder:
+        try:
+            asyncio.run(measure(arguments, Path(folder), rows))
+        finally:
+            table(rows)
+    if any(row["stale"] < 3 * row["fresh"] for row in rows):
+        sys.exit("samples of the old weights are as near to the trainer as those of the new ones")
+
+
+def table(rows: list[dict[str, float]]) -> None:
+    if not rows:
+        return
     print(f"\n| update | {' | '.join(rows[0])} |\n|---|{' --: |' * len(rows[0])}")
     medians = {key: statistics.median(row[key] for row in rows[1:] or rows) for key in rows[0]}
     for name, row in (("first", rows[0]), ("later", medians)):
         print(f"| {name} | {' | '.join(f'{value:.3g}' for value in row.values())} |")
-    if any(row["stale"] < 3 * row["fresh"] for row in rows):
-        sys.exit("samples of the old weights are as near to the trainer as those of the new ones")
 
 
 if __name__ == "__main__":

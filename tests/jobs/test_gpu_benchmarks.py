@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,53 @@ def test_a_plan_is_compared_with_the_median_and_a_gpu_that_took_nothing_is_an_er
     for wrong in ({"measured_s": 1.3}, {"taken_gib": [48.0, 50.0]}, {"taken_gib": [48.0, 0.0]}):
         assert not table({"one": row, "two": row | wrong})
     assert not table({})
+
+
+def test_a_part_over_its_time_leaves_what_it_said_and_no_process(tmp_path: Path) -> None:
+    from many_gpus import Part, measure  # type: ignore[import-not-found]
+
+    def part(name: str, script: str) -> Any:
+        return Part(name=name, limit_s=3.0, command=["sh", "-c", script], read=lambda text, _: [("said", text, "")])
+
+    rows = measure(part("hangs", "echo begun; setsid sleep 600 & echo $!; wait"), tmp_path)
+    assert rows == [("not finished", "after 3 s, see hangs.partial", "")]
+    begun, pid = (tmp_path / "hangs.partial").read_text().split()
+    assert begun == "begun" and not Path(f"/proc/{pid}").exists()
+    assert "exit code 3" in measure(part("fails", "echo why >&2; exit 3"), tmp_path)[0][1]
+    assert (tmp_path / "fails.failed").read_text() == "why\n"
+    ends = part("ends", f"echo x >> {tmp_path}/count; echo done")
+    assert measure(ends, tmp_path) == measure(ends, tmp_path) == [("said", "done\n", "")]
+    assert (tmp_path / "count").read_text() == "x\n"
+
+
+def test_each_number_of_gpus_has_all_parts_of_many_gpus(tmp_path: Path) -> None:
+    from many_gpus import Size, parts
+
+    for tiny in (False, True):
+        for gpus in (2, 4, 8):
+            found = list(parts(Size(gpus=gpus, tokens=64, steps=14, tiny=tiny, models_dir=tmp_path), tmp_path))
+            assert {part.name.split("-")[0] for part in found} == {"plan", "loop", "trainer", "weights", "drill"}
+
+
+def test_medians_leave_out_the_steps_that_compile_and_are_empty_before_one_counts() -> None:
+    from trainer_rate import medians_of  # type: ignore[import-not-found]
+
+    rows = [{"step_s": seconds} for seconds in (60.0, 20.0, 1.0, 9.0, 2.0)]
+    assert medians_of(rows, 2) == {"step_s": 2.0}
+    assert medians_of(rows[:2], 2) == {}
+
+
+@pytest.mark.hostile
+def test_adapters_publish_as_many_bytes_as_all_weights(tmp_path: Path) -> None:
+    """`link_share` and `gb` are of merged weights, so that a model fits whose full trainer does not."""
+    from qwen3_folder import write_folder
+
+    write_folder("Qwen/Qwen3-0.6B", tmp_path / "model", tiny=True)
+    script, sizes = str(BENCHMARKS / "weight_sync.py"), []
+    for rank in ("0", "4"):
+        words = ["--device", "cpu", "--rounds", "1", "--requests", "2", "--tokens", "16", "--lora-rank", rank]
+        done = subprocess.run(
+            [sys.executable, script, str(tmp_path / "model"), *words], capture_output=True, text=True, check=True
+        )
+        sizes.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))["gb"])
+    assert sizes[0] == sizes[1] > 0
