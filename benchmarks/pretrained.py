@@ -3,27 +3,39 @@
     python benchmarks/pretrained.py warm --gpus 0                 fine-tunes briefly: several lengths, one is chosen
     python benchmarks/pretrained.py train --gpus 0 1 --steps 100  the arms, side by side; each on one GPU
     python benchmarks/pretrained.py table                         what they reached, as Markdown
+    python benchmarks/pretrained.py train --gpus 0 1 --engine vllm --per-run 2 --seeds 0 1 --controls coin --until 900
 
 Arms: three seeds of the recipes apps/grpo/smollm2_135m.yaml and apps/presets/tasks/tool_use.yaml, one that is paid by a
 coin toss, one whose tools answer nothing of use. Every arm starts from the same weights: those that solve about --near
 of the held-out tasks, as few demonstrations leave them. `train --until S` stops what runs longer, and measures what it
 has reached. --set gives more fields to every run (`--set model.path=FOLDER`). The runs are folders as any others.
+
+With --engine native all arms run side by side, and share GPUs. With --engine vllm one at a time has --per-run GPUs: the
+trainer and its generator are on one, or on one each, and --until is divided between the arms that follow one another.
+The table is printed where it is stopped, too; what was not measured by then is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from finished_arms import end, stoppable
 
 ROOT = Path(__file__).parents[1]
 TASK = ROOT / "apps" / "presets" / "tasks" / "tool_use.yaml"
 COMMON = ["env.options.levels=[1, 2]", "rollout.max_turn_tokens=96", "rollout.max_episode_tokens=768"]
-COMMON += ["logging.sinks=[]", "generator.engine={name: native}", "trainer.check_memory=false"]
+COMMON += ["logging.sinks=[]"]
+NATIVE = ["generator.engine={name: native}", "trainer.check_memory=false"]
+GRACE_S = 60.0
 COIN = '''"""A reward that says nothing."""
 
 import hashlib
@@ -35,16 +47,43 @@ def coin(episode):
 '''
 
 
-def start(command: list[str], name: str, gpu: int, runs: Path) -> subprocess.Popen[bytes]:
-    """One command line of the package, on one GPU, with its output beside its run folder."""
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
-    words = [sys.executable, "-m", "agentgym.cli.main", *command, "--name", name, "--runs-dir", str(runs), "--plain"]
-    with (runs / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(words, env=environment, stdout=log, stderr=subprocess.STDOUT)
+Gpus = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """words: of `agentgym`, but for the run's name and place."""
+
+    name: str
+    words: Sequence[str]
+
+    @property
+    def folder(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """until: seconds of the clock; None while it saves, or is measured."""
+
+    arm: Arm
+    gpus: Gpus
+    process: subprocess.Popen[bytes]
+    until: float | None
+    measured: bool = False
+
+
+def start(words: Sequence[str], log: Path, gpus: Gpus) -> subprocess.Popen[bytes]:
+    """One command line of the package, on some GPUs, in a session of its own."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+    command = [sys.executable, "-m", "agentgym.cli.main", *words, "--plain"]
+    with log.open("ab") as file:
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def settings(arguments: argparse.Namespace, more: list[str]) -> list[str]:
-    return [word for field in [*COMMON, *more, *arguments.set] for word in ("--set", field)]
+    native = NATIVE if arguments.what == "warm" or arguments.engine == "native" else []
+    return [word for field in [*COMMON, *native, *more, *arguments.set] for word in ("--set", field)]
 
 
 def last_success(folder: Path) -> float | None:
@@ -56,15 +95,20 @@ def last_success(folder: Path) -> float | None:
 def warm(arguments: argparse.Namespace) -> None:
     recipe = ROOT / "apps" / "sft" / "smollm2_135m.yaml"
     more = ["sft.oracle_tasks=4000", "sft.batch_size=64", "eval.tasks=128", "eval.samples_per_task=1"]
-    runs = [
-        start(
-            ["sft", str(recipe), str(TASK), *settings(arguments, [*more, f"sft.steps={steps}"])],
-            f"warm-{steps}",
-            arguments.gpus[index % len(arguments.gpus)],
-            arguments.runs_dir,
-        )
-        for index, steps in enumerate(arguments.warm_steps)
-    ]
+    runs = []
+    for index, steps in enumerate(arguments.warm_steps):
+        name, gpu = f"warm-{steps}", arguments.gpus[index % len(arguments.gpus)]
+        words = ["sft", str(recipe), str(TASK), *settings(arguments, [*more, f"sft.steps={steps}"])]
+        words += ["--name", name, "--runs-dir", str(arguments.runs_dir)]
+        runs.append(start(words, arguments.runs_dir / f"{name}.log", (gpu,)))
+    try:
+        report_warm(arguments, runs)
+    finally:
+        for run in runs:
+            end(run, GRACE_S)
+
+
+def report_warm(arguments: argparse.Namespace, runs: Sequence[subprocess.Popen[bytes]]) -> None:
     for steps, run in zip(arguments.warm_steps, runs, strict=True):
         code = run.wait()
         print(f"{steps} steps: exit code {code}, success {last_success(arguments.runs_dir / f'warm-{steps}')}")
@@ -81,48 +125,95 @@ def chosen_policy(arguments: argparse.Namespace) -> Path:
     return newest
 
 
-def train(arguments: argparse.Namespace) -> None:
-    policy = chosen_policy(arguments)
+def arms_of(arguments: argparse.Namespace, policy: Path) -> list[Arm]:
     coin = arguments.runs_dir / "coin.py"
     coin.write_text(COIN)
-    recipe = ROOT / "apps" / "grpo" / "smollm2_135m.yaml"
+    recipes = [ROOT / "apps" / "grpo" / "smollm2_135m.yaml", TASK]
+    if arguments.per_run == 2:
+        recipes.append(ROOT / "apps" / "presets" / "gpus" / "two.yaml")
     lr = f"optimizer.lr={arguments.lr}"
     arms = {f"seed {seed}": ([lr], ["--seed", str(seed)]) for seed in arguments.seeds}
-    arms["coin"] = ([lr], ["--seed", "0", "--reward", f"{coin}:coin"])
-    arms["replies withheld"] = ([lr, "env.options.withhold_replies=true"], ["--seed", "0"])
+    if "coin" in arguments.controls:
+        arms["coin"] = ([lr], ["--seed", "0", "--reward", f"{coin}:coin"])
+    if "withheld" in arguments.controls:
+        arms["replies withheld"] = ([lr, "env.options.withhold_replies=true"], ["--seed", "0"])
     arms |= {f"rate {rate:g}": ([f"optimizer.lr={rate}"], ["--seed", "0"]) for rate in arguments.other_rates}
     steps = ["loop.eval_every=10", "loop.eval_tasks=64", f"loop.steps={arguments.steps}", "loop.checkpoint_every=20"]
-    began, running = time.monotonic(), {}
-    for index, (arm, (fields, words)) in enumerate(arms.items()):
+    found = []
+    for name, (fields, words) in arms.items():
         given = [f"model.path={policy}", *steps, "eval.tasks=128", "eval.samples_per_task=4", *fields]
-        command = ["train", str(recipe), str(TASK), *settings(arguments, given), *words, "--grace", "60"]
-        gpu = arguments.gpus[index % len(arguments.gpus)]
-        running[arm] = start(command, arm.replace(" ", "-"), gpu, arguments.runs_dir), gpu
-    left = dict(running)
-    while left and time.monotonic() - began < arguments.until:
-        left = {arm: run for arm, run in left.items() if run[0].poll() is None}
-        time.sleep(1)
-    for process, _ in left.values():
-        process.terminate()  # it saves a checkpoint (--grace)
-    for arm, (process, gpu) in left.items():
-        process.wait()
-        name = arm.replace(" ", "-")
-        done = int(sorted((arguments.runs_dir / name / "checkpoints").glob("step-*"))[-1].name.removeprefix("step-"))
-        print(f"{arm}: stopped after {done} steps; it is measured as it is")
-        resumed = [sys.executable, "-m", "agentgym.cli.main", "train", "--resume", str(arguments.runs_dir / name)]
-        with (arguments.runs_dir / f"{name}.log").open("ab") as log:
-            left[arm] = (
-                subprocess.Popen(
-                    [*resumed, "--loop.steps", str(done), "--plain"],
-                    env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)},
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                ),
-                gpu,
-            )
-    for process, _ in left.values():
-        process.wait()
-    table(arguments)
+        command = ["train", *map(str, recipes), *settings(arguments, given), *words, "--grace", f"{GRACE_S:g}"]
+        found.append(Arm(name=name, words=command))
+    return found
+
+
+def train(arguments: argparse.Namespace) -> None:
+    arms, runs = arms_of(arguments, chosen_policy(arguments)), arguments.runs_dir
+    slots = [
+        tuple(arguments.gpus[at : at + arguments.per_run]) for at in range(0, len(arguments.gpus), arguments.per_run)
+    ]
+    turns = 1 if arguments.engine == "native" else math.ceil(len(arms) / len(slots))
+
+    def begin(arm: Arm, gpus: Gpus) -> subprocess.Popen[bytes]:
+        return start([*arm.words, "--name", arm.folder, "--runs-dir", str(runs)], runs / f"{arm.folder}.log", gpus)
+
+    def again(arm: Arm, gpus: Gpus) -> subprocess.Popen[bytes] | None:
+        saved = sorted((runs / arm.folder / "checkpoints").glob("step-*"))
+        done = int(saved[-1].name.removeprefix("step-")) if saved else 0
+        how = "it is measured as it is" if done else "nothing is measured"
+        print(f"{arm.name}: stopped after {done} steps; {how}", flush=True)
+        words = ["train", "--resume", str(runs / arm.folder), "--loop.steps", str(done)]
+        return start(words, runs / f"{arm.folder}.log", gpus) if done else None
+
+    try:
+        supervise(arms, slots, math.ceil(len(arms) / len(slots) / turns), arguments.until / turns, begin, again)
+    finally:
+        table(arguments)
+
+
+def supervise(
+    arms: Sequence[Arm],
+    slots: Sequence[Gpus],
+    at_once: int,
+    seconds: float,
+    begin: Callable[[Arm, Gpus], subprocess.Popen[bytes]],
+    again: Callable[[Arm, Gpus], subprocess.Popen[bytes] | None],
+) -> None:
+    """Every slot has at_once arms, each for so many seconds; then it is asked to save, and `again` measures it.
+
+    However this ends, no process is left.
+    """
+    waiting, running = list(arms), list[Running]()
+    try:
+        while waiting or running:
+            for gpus in slots:
+                while waiting and sum(run.gpus == gpus for run in running) < at_once:
+                    arm = waiting.pop(0)
+                    running.append(
+                        Running(arm=arm, gpus=gpus, process=begin(arm, gpus), until=time.monotonic() + seconds)
+                    )
+            time.sleep(0.5)
+            for run in list(running):
+                step_of(run, running, again)
+    finally:
+        for run in running:
+            end(run.process, GRACE_S)
+
+
+def step_of(run: Running, running: list[Running], again: Callable[[Arm, Gpus], subprocess.Popen[bytes] | None]) -> None:
+    """Stop it when its time is over, measure it when it has saved, forget it when it has ended."""
+    if run.process.poll() is None:
+        if run.until is not None and time.monotonic() >= run.until:
+            run.process.terminate()  # it saves a checkpoint (--grace)
+            run.until = None
+        return
+    end(run.process, GRACE_S)
+    if run.until is None and not run.measured and (measuring := again(run.arm, run.gpus)) is not None:
+        run.process, run.measured = measuring, True
+        return
+    running.remove(run)
+    if run.process.returncode:
+        print(f"{run.arm.name}: exit code {run.process.returncode}, see its log", flush=True)
 
 
 def table(arguments: argparse.Namespace) -> None:
@@ -146,6 +237,9 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, nargs="+", default=[0])
     parser.add_argument("--warm-steps", type=int, nargs="+", default=[12, 16, 20], help="lengths of the fine-tuning")
     parser.add_argument("--near", type=float, default=0.4, help="success of the warm start that is taken")
+    parser.add_argument("--engine", choices=("native", "vllm"), default="native", help="of `train`")
+    parser.add_argument("--per-run", type=int, choices=(1, 2), default=1, help="GPUs of each arm; 2 with vllm alone")
+    parser.add_argument("--controls", nargs="*", choices=("coin", "withheld"), default=["coin", "withheld"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=3e-5)
@@ -153,9 +247,12 @@ def main() -> None:
     parser.add_argument("--until", type=float, default=3600.0, help="seconds after which training is stopped")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
+    if len(arguments.gpus) % arguments.per_run or (arguments.per_run == 2 and arguments.engine == "native"):
+        parser.error(f"--per-run {arguments.per_run}: give --engine vllm, and as many --gpus or a multiple")
     arguments.runs_dir = arguments.runs_dir.resolve()
     arguments.runs_dir.mkdir(parents=True, exist_ok=True)
-    {"warm": warm, "train": train, "table": table}[arguments.what](arguments)
+    with stoppable():
+        {"warm": warm, "train": train, "table": table}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

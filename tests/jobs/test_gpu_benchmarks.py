@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,50 @@ def test_medians_leave_out_the_steps_that_compile_and_are_empty_before_one_count
     rows = [{"step_s": seconds} for seconds in (60.0, 20.0, 1.0, 9.0, 2.0)]
     assert medians_of(rows, 2) == {"step_s": 2.0}
     assert medians_of(rows[:2], 2) == {}
+
+
+def test_the_arms_of_a_pretrained_model_on_two_gpus_are_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pretrained  # type: ignore[import-not-found]
+
+    seen: list[Any] = []
+    monkeypatch.setattr(pretrained, "train", seen.append)
+    words = ["train", "--gpus", "0", "1", "--engine", "vllm", "--per-run", "2", "--seeds", "0", "4"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *words, "--controls", "coin", "--runs-dir", str(tmp_path)])
+    pretrained.main()
+    arms = pretrained.arms_of(seen[0], Path("builtin:tiny"))
+    assert [arm.name for arm in arms] == ["seed 0", "seed 4", "coin"]
+    for arm in arms:
+        fields = [word for flag, word in pairwise(arm.words) if flag == "--set"]
+        recipe = finished([Path(word) for word in arm.words[1:] if word.endswith(".yaml")], fields)
+        assert recipe.generator.engine.gpu_memory_utilization == 0.85, "that of a GPU that a generator has alone"
+    assert f"{tmp_path}/coin.py:coin" in arms[-1].words
+
+
+def test_an_arm_that_has_had_its_time_is_measured_and_the_next_one_begins(tmp_path: Path) -> None:
+    from pretrained import Arm, supervise
+
+    begun: list[tuple[str, tuple[int, ...]]] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def shell(script: str) -> subprocess.Popen[bytes]:
+        processes.append(subprocess.Popen(["sh", "-c", script], start_new_session=True))
+        return processes[-1]
+
+    def begin(arm: Any, gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        assert all(process.poll() is not None for process in processes), "one at a time"
+        begun.append((arm.name, gpus))
+        return shell(arm.words[0])
+
+    def again(arm: Any, gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        begun.append((f"{arm.name} measured", gpus))
+        return shell("exit 0")
+
+    scripts = {"short": "exit 0", "long": "trap 'exit 0' TERM; while :; do sleep 0.1; done", "wrong": "exit 3"}
+    arms = [Arm(name=name, words=[script]) for name, script in scripts.items()]
+    supervise(arms, [(0, 1)], 1, 2.0, begin, again)
+    assert begun == [(name, (0, 1)) for name in ("short", "long", "long measured", "wrong")]
 
 
 @pytest.mark.hostile
