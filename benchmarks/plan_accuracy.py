@@ -21,16 +21,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from finished_arms import HERE, Figures, FinishedArms, stoppable, with_paths
 from gpu_sampler import GpuSampler
-from qwen3_folder import model_field, write_folder
+from qwen3_folder import write_folder
 
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
@@ -42,7 +44,7 @@ from agentgym.jobs.train import train
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import this_machine
-from agentgym.planning.placement import peak, place
+from agentgym.planning.placement import Placement, Wanted, peak, place
 from agentgym.planning.simulation import simulate
 from agentgym.planning.splits import layout_of
 from agentgym.recipe import Recipe
@@ -74,18 +76,32 @@ def gpu_recipes(only: list[str], steps: int, tokens: int, models: Path) -> Itera
             continue
         mapping, where = read_recipe_files([path])
         folder = models / path.stem
-        write_folder(str(dict(mapping["model"])["path"]), folder, weights=True)  # type: ignore[call-overload]
-        more = [model_field(folder), "env={name: math}", f"loop.steps={steps}"]
+        released = str(dict(mapping["model"])["path"])  # type: ignore[call-overload]
+        write_folder(released, folder)
+        more = [f"model={{path: '{folder}', random_weights: true}}", "env={name: math}", f"loop.steps={steps}"]
         more += ["rewards={'tailed_engine:short': 1.0}", "rollout.cut_turns=score", f"rollout.max_turn_tokens={tokens}"]
         more += [f"rollout.max_episode_tokens={tokens + 512}", "rollout.max_turns=1"]
-        yield path.stem, finish_recipe(apply_overrides(mapping, [*QUIET, *more]), where=where)[0]
+        recipe = finish_recipe(apply_overrides(mapping, [*QUIET, *more]), where=where)[0]
+        if placed(recipe, folder)[1].fits:
+            write_folder(released, folder, weights=True)
+            recipe = replace(recipe, model=replace(recipe.model, random_weights=False))
+        yield path.stem, recipe
+
+
+def placed(recipe: Recipe, model: Path) -> tuple[Wanted, Placement]:
+    """On this machine."""
+    wanted = wanted_of(recipe, read_architecture(model))
+    return wanted, place(wanted, this_machine())
 
 
 @contextmanager
 def folder_of(recipe: Recipe, scratch: Path) -> Iterator[RunFolder]:
     with closing(RunFolder.create(scratch, "run", numbered=True)) as folder:
         folder.save_config(to_mapping(recipe))
-        yield folder
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder.path)  # checkpoints of a few models fill a disk
 
 
 class DoesNotFit(Exception):
@@ -96,10 +112,7 @@ def compare(name: str, recipe: Recipe, scratch: Path, *, gpus: bool, skip: int) 
     """Raises DoesNotFit."""
     reporter = PlainReporter(sys.stderr)
     registry = PluginRegistry.discover()
-    random_weights = recipe.model.random_weights
-    model = read_architecture(resolve_model(recipe.model.path, scratch / "model", random_weights=random_weights))
-    wanted = wanted_of(recipe, model)
-    placement = place(wanted, this_machine())
+    wanted, placement = placed(recipe, resolve_model(recipe.model.path, scratch))
     if not placement.fits:
         raise DoesNotFit(placement.problems[0])
     measuring = scratch / f"measure-{name.replace(' ', '-')}"

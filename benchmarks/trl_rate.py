@@ -122,10 +122,17 @@ def our_arm(arguments: argparse.Namespace, name: str, folder: Path) -> Figures:
     words = ["train", *arguments.recipes, "--plain", "--runs-dir", str(folder.parent), "--name", folder.name]
     words += [word for field in our_fields(arguments, name) for word in ("--set", field)]
     run_or_fail([sys.executable, "-m", "agentgym.cli.main", *words], folder.with_suffix(".log"))
+    drop_checkpoints(folder)
     rows = seconds_of(folder / "metrics.jsonl")
     check_lengths([row["rollout/completion_tokens_mean"] for row in rows], arguments.tokens)
     found = {f"{part}s_s": [row[f"time/{part}_s"] for row in rows] for part in ("step", "generate", "train")}
     return found
+
+
+def drop_checkpoints(run: Path) -> None:
+    """All but the weights that the run began with: those of a few runs of 1.7B fill a disk."""
+    for saved in (run / "checkpoints").glob("step-*"):
+        shutil.rmtree(saved / "trainer" if saved == model_of(run).parent else saved, ignore_errors=True)
 
 
 def check_lengths(means: list[float], tokens: int) -> None:

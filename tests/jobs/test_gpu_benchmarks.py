@@ -139,6 +139,16 @@ def test_completions_of_another_length_are_no_arm() -> None:
             check_lengths(means, 16)
 
 
+def test_a_run_keeps_the_weights_that_it_began_with_alone(tmp_path: Path) -> None:
+    from trl_rate import drop_checkpoints, model_of
+
+    for step in ("step-000000", "step-000014"):
+        for part in ("hf", "trainer"):
+            (tmp_path / "checkpoints" / step / part).mkdir(parents=True)
+    drop_checkpoints(tmp_path)
+    assert [path for path in tmp_path.rglob("*") if not any(path.iterdir())] == [model_of(tmp_path)]
+
+
 def test_a_rate_is_of_the_median_and_shares_are_by_the_fastest_of_trl(
     arguments: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +187,22 @@ def test_vllm_alone_is_asked_for_what_our_engine_asks_it_for() -> None:
 
     request = requests_of(argparse.Namespace(requests=1, prompt=4, tokens=64), "equal", 1)[0]
     assert repr(raw_sampling(request)) == repr(sampling_params(request.sampling))
+
+
+@pytest.mark.slow
+def test_weights_are_drawn_for_a_recipe_that_fits_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import plan_accuracy  # type: ignore[import-not-found]
+    from qwen3_folder import has_weights
+
+    from agentgym.planning.machine import Gpu, Machine
+
+    for gpus, memory_gib in ((1, 2.0), (1, 139.0)):
+        machine = Machine(gpus=(Gpu(name="a GPU", memory_gib=memory_gib),) * gpus)
+        monkeypatch.setattr(plan_accuracy, "this_machine", lambda machine=machine: machine)
+        ((name, recipe),) = plan_accuracy.gpu_recipes(["smollm2_135m"], 14, 64, tmp_path)
+        fits = memory_gib > 100
+        assert (name, recipe.model.random_weights) == ("smollm2_135m", not fits)
+        assert has_weights(tmp_path / name) == fits
 
 
 def test_a_plan_is_compared_with_the_median_and_a_gpu_that_took_nothing_is_an_error(
