@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 import subprocess
@@ -13,6 +14,10 @@ from agentgym.actors.gpus import gpu_names
 
 COMMAND = ("nvidia-smi", "--query-gpu=index,uuid,memory.used,utilization.gpu", "--format=csv,noheader,nounits", "-i")
 Reading = list[tuple[float, float]]  # of each GPU: GiB taken, share of the last sampling period with a kernel running
+
+
+class UnreadGpus(Exception):
+    """nvidia-smi has no figures of a GPU, as of a MIG slice."""
 
 
 class GpuSampler:
@@ -28,17 +33,24 @@ class GpuSampler:
         self._thread.start()
 
     def read(self) -> Reading:
-        done = subprocess.run([*COMMAND, ",".join(self.names)], capture_output=True, text=True, check=True)
-        rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-        return [
-            next((float(gib) / 1024, float(load) / 100) for index, uuid, gib, load in rows
-                 if name == index or uuid.startswith(name))
-            for name in self.names
-        ]  # fmt: skip
+        """Raises UnreadGpus."""
+        done = subprocess.run([*COMMAND, ",".join(self.names)], capture_output=True, text=True, check=False)
+        lines = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+        rows = [row for row in lines if len(row) == 4 and "[N/A]" not in row]
+        found: Reading = []
+        for name in self.names:
+            matching = [row for row in rows if name == row[0] or row[1].startswith(name)]
+            if not matching:
+                raise UnreadGpus(
+                    f"nvidia-smi does not answer for GPU {name}: {done.stdout.strip()} {done.stderr.strip()}"
+                )
+            found.append((float(matching[0][2]) / 1024, float(matching[0][3]) / 100))
+        return found
 
     def _watch(self) -> None:
         while not self._ended.wait(self._every_s):
-            self.readings.append((time.time(), self.read()))
+            with contextlib.suppress(UnreadGpus):
+                self.readings.append((time.time(), self.read()))
 
     def close(self) -> None:
         self._ended.set()

@@ -32,10 +32,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from finished_arms import Figures, FinishedArms, run_or_fail, seconds_of, stoppable
-from gpu_sampler import GpuSampler, has_nvidia_smi
+from gpu_sampler import GpuSampler, UnreadGpus, has_nvidia_smi
 from qwen3_folder import model_field
 
-from agentgym.planning.machine import this_machine
+from agentgym.actors.gpus import gpus_of_machine
 from agentgym.yaml import read_yaml
 
 HERE = Path(__file__).parent
@@ -72,9 +72,14 @@ def train(arguments: argparse.Namespace, staleness: int, *, untrained: bool = Fa
 
 @contextmanager
 def sampled() -> Iterator[GpuSampler | None]:
-    """None without GPUs."""
-    gpus = range(len(this_machine().gpus))
-    sampler = GpuSampler(gpus) if gpus and has_nvidia_smi() else None
+    """None without GPUs, or where nvidia-smi does not answer for them."""
+    gpus = range(len(gpus_of_machine()))
+    sampler = None
+    if gpus and has_nvidia_smi():
+        try:
+            sampler = GpuSampler(gpus)
+        except UnreadGpus as error:
+            print(f"GPUs busy is not measured: {error}", file=sys.stderr)
     try:
         yield sampler
     finally:

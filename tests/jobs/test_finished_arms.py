@@ -95,7 +95,7 @@ def test_gpus_are_those_that_this_process_sees(tmp_path: Path, monkeypatch: pyte
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,2")
-    from gpu_sampler import GpuSampler  # type: ignore[import-not-found]
+    from gpu_sampler import GpuSampler, UnreadGpus  # type: ignore[import-not-found]
 
     sampler = GpuSampler([0, 1], every_s=600)
     try:
@@ -109,6 +109,9 @@ def test_gpus_are_those_that_this_process_sees(tmp_path: Path, monkeypatch: pyte
         assert sampler.load(at + 11, at + 12) == []
     finally:
         sampler.close()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a")
+    with pytest.raises(UnreadGpus, match="MIG-a"):
+        GpuSampler([0])
 
 
 def test_weights_are_drawn_once_for_a_shape(tmp_path: Path) -> None:
