@@ -42,6 +42,8 @@ class Work:
         self.rate = rate
         self.position = 0.0
         self.owed_s = 0.0
+        self.busy_s = 0.0  # in which it had pieces of its own, whoever else was on its devices
+        self.pieces_s = 0.0  # summed over pieces
         self.pieces: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._loop = asyncio.get_running_loop()
@@ -63,8 +65,11 @@ class Work:
     def advance(self) -> None:
         """To the present."""
         now = self._loop.time()
-        worked = (now - self._at) * self.speed
+        passed = now - self._at
+        worked = passed * self.speed
         self._at = now
+        self.busy_s += passed if self.pieces else 0.0
+        self.pieces_s += passed * len(self.pieces)
         paid = min(worked, self.owed_s)
         self.owed_s -= paid
         if self.pieces:

@@ -39,12 +39,19 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Means over the steps after the first. tokens_per_s: sampled tokens of trained groups. busy: shares, by device."""
+    """Means over the steps after the first. tokens_per_s: sampled tokens of trained groups.
+
+    generate_busy: share of the time in which a replica has any request; batch_share: requests that it runs, of its
+    places. train_busy: share in which the trainer steps or publishes. controller_busy: of the one core that it has.
+    busy: shares by device, whoever works there.
+    """
 
     step_s: float
     tokens_per_s: float
     generate_busy: float
+    batch_share: float
     train_busy: float
+    controller_busy: float
     busy: dict[str, float]
     staleness_mean: float
 
@@ -97,19 +104,13 @@ class _Learner:
         self.rates, self.work = rates, work
         self.speed = rates.train * procs * rates.train_scaling ** math.log2(procs)
         self.tokens: dict[int, int] = {}  # of groups, by id
-        self.busy_s = 0.0
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
-        return await self._work(self.rates.train_fixed_s + sum(self.tokens[g.group_id] for g in groups) / self.speed)
+        await self.work.do(self.rates.train_fixed_s + sum(self.tokens[g.group_id] for g in groups) / self.speed)
+        return {}
 
     async def publish(self, version: int) -> None:
-        await self._work(self.rates.publish_s)
-
-    async def _work(self, seconds: float) -> dict[str, float]:
-        began = self.work._loop.time()
-        await self.work.do(seconds)
-        self.busy_s += self.work._loop.time() - began
-        return {}
+        await self.work.do(self.rates.publish_s)
 
 
 class _Run:
@@ -118,7 +119,7 @@ class _Run:
         self.random = random.Random(seed)
         self.devices = {number: Device(f"GPU {number}") for number in range(layout.gpus)}
         self.host = Device("host", layout.cores)
-        self.host_work = Work([self.host], lambda pieces: 1.0 / pieces)  # one event loop
+        self.controller = Work([self.host], lambda pieces: 1.0 / pieces)  # one event loop
         trainer = Work(self._on(layout.trainer))
         self.learner = _Learner(rates, trainer, layout.trainer_procs)
         self.generators = _Generators(rates, [self._replica(gpus) for gpus in layout.replicas])
@@ -154,22 +155,34 @@ class _Run:
             await self.generators.sample(group, new, context, tokens)
             context += tokens
             if self.rates.host_s:
-                await self.host_work.do(self.rates.host_s)
+                await self.controller.do(self.rates.host_s)
             if self.rates.env_s:
                 await asyncio.sleep(self.rates.env_s)
 
     async def after_step(self, record: StepRecord) -> None:
         now = asyncio.get_running_loop().time()
-        for device in (*self.devices.values(), self.host):
-            device.count(now)
         self.ends.append(now)
         self.trained.append(sum(self.sampled.pop(group.group_id) for group in record.groups))
         self.staleness.append(sum(record.staleness) / len(record.staleness))
-        busy = {device.name: device.busy_s / device.capacity for device in (*self.devices.values(), self.host)}
-        self.marks.append(busy | {"train": self.learner.busy_s})
+        self.marks.append(self._worked(now))
         for group in (*record.groups, *record.skipped):
             self.learner.tokens.pop(group.group_id, None)
             self.sampled.pop(group.group_id, None)
+
+    def _worked(self, now: float) -> dict[str, float]:
+        """Seconds until now: of devices, by name, and of processes, by field of the forecast."""
+        devices = (*self.devices.values(), self.host)
+        replicas = [replica.work for replica in self.generators.replicas]
+        for device in devices:
+            device.count(now)
+        for work in (*replicas, self.learner.work, self.controller):
+            work.advance()
+        return {device.name: device.busy_s / device.capacity for device in devices} | {
+            "generate_busy": sum(work.busy_s for work in replicas) / len(replicas),
+            "batch_share": sum(work.pieces_s for work in replicas) / (len(replicas) * self.layout.max_batch),
+            "train_busy": self.learner.work.busy_s,
+            "controller_busy": self.controller.busy_s,
+        }
 
     async def run(self) -> Forecast:
         tasks = TaskStream(Task(task_id=str(number), prompt=()) for number in itertools.count())
@@ -186,14 +199,13 @@ class _Run:
         began, before = (self.ends[first], self.marks[first]) if first >= 0 else (0.0, {})
         passed = self.ends[-1] - began
         shares = {name: (end - before.get(name, 0.0)) / passed for name, end in self.marks[-1].items()}
-        train = shares.pop("train")
-        samplers = {gpu for gpus in self.layout.replicas for gpu in gpus}
-        of_samplers = [shares[f"GPU {gpu}"] for gpu in sorted(samplers)] or [shares["host"]]
         return Forecast(
             step_s=passed / (len(self.ends) - 1 - first),
             tokens_per_s=sum(self.trained[first + 1 :]) / passed,
-            generate_busy=sum(of_samplers) / len(of_samplers),
-            train_busy=train,
+            generate_busy=shares.pop("generate_busy"),
+            batch_share=shares.pop("batch_share"),
+            train_busy=shares.pop("train_busy"),
+            controller_busy=shares.pop("controller_busy"),
             busy=shares,
             staleness_mean=sum(self.staleness[first + 1 :]) / len(self.staleness[first + 1 :]),
         )

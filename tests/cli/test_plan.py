@@ -46,6 +46,7 @@ def test_the_best_split_is_first_and_the_recipes_own_is_among_them(planned) -> N
     assert [(split["trainer_procs"], split["generator_replicas"]) for split in splits if split["given"]] == [(1, 1)]
     assert {split["trainer_procs"] + split["generator_replicas"] for split in splits if not split["given"]} == {4}
     text = planned(recipe("qwen3_0.6b"), *machine, "--lengths", "100+50").out
+    assert "of a full batch" in text and "controller busy" in text
     assert "the recipe's own" in text and "set it by --trainer.procs" in text and "GPU 3" in text
 
 

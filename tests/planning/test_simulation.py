@@ -57,6 +57,35 @@ def test_on_one_gpu_nothing_is_gained_by_overlapping() -> None:
     found = forecast(layout=ONE, staleness=1)
     assert found.step_s == pytest.approx(3.0)
     assert found.busy["GPU 0"] == pytest.approx(1.0)
+    # both at half speed until the 1 s of sampling is done, then training alone
+    assert (found.generate_busy, found.train_busy) == pytest.approx((2 / 3, 1.0))
+
+
+def test_on_one_gpu_in_turns_each_is_idle_while_the_other_works() -> None:
+    found = forecast(layout=ONE)
+    assert (found.generate_busy, found.train_busy) == pytest.approx((1 / 3, 2 / 3))
+    assert found.busy["GPU 0"] == pytest.approx(1.0)
+    on_cpu = forecast(layout=HOST)
+    assert (on_cpu.generate_busy, on_cpu.train_busy) == pytest.approx((1 / 3, 2 / 3))
+    assert on_cpu.busy["host"] == pytest.approx(1 / 2)  # one of its two cores
+
+
+def test_a_replica_that_is_never_idle_may_still_run_few_requests() -> None:
+    assert forecast().batch_share == pytest.approx(1 / 3)  # 8 of 8 places, for 1 s of 3
+    assert forecast(layout=replace(TWO, max_batch=32)).batch_share == pytest.approx(1 / 12)
+    lengths = replace(RATES, train=1e12, decode=((1, 100.0), (2, 100.0)), turns=constant_lengths(0, 100))
+    found = forecast(lengths, replace(TWO, replicas=((1,), (2,)), gpus=3))
+    assert (found.generate_busy, found.batch_share) == pytest.approx((1.0, 1 / 2))  # 4 of 8 places of each
+
+
+def test_the_controller_is_one_core_however_many_the_host_has() -> None:
+    found = forecast(replace(RATES, host_s=0.1, train=1600.0))  # 1 s of sampling, 0.8 of its own, 0.5 of training
+    assert found.step_s == pytest.approx(2.3)
+    assert found.controller_busy == pytest.approx(0.8 / 2.3)
+    assert found.busy["host"] == pytest.approx(0.8 / 2.3 / 8)
+    limit = forecast(replace(RATES, host_s=0.5), staleness=3, steps=40)
+    assert limit.controller_busy == pytest.approx(1.0)
+    assert limit.step_s == pytest.approx(8 * 0.5, rel=0.03)  # what had begun before the first step counted is less
 
 
 def test_more_than_a_batch_waits_and_a_second_replica_takes_half() -> None:

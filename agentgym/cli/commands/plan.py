@@ -42,7 +42,18 @@ agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --gpus 8 --gpu-memory
 agentgym plan apps/grpo/qwen3_4b.yaml --rates rates.yaml --lengths 200+400 --gpus 4 --gpu-memory 140
 """
 TAKES_OVERRIDES = True
-HEADER = ("trainer", "replicas", "step s", "sampled tokens/s", "generators idle", "trainer idle", "most GiB", "")
+HEADER = (
+    "trainer",
+    "replicas",
+    "step s",
+    "sampled tokens/s",
+    "generators idle",
+    "of a full batch",
+    "trainer idle",
+    "controller busy",
+    "most GiB",
+    "",
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -130,7 +141,9 @@ def _row(split: Split) -> tuple[str, ...]:
         f"{forecast.step_s:.2f}",
         f"{forecast.tokens_per_s:,.0f}",
         f"{1 - forecast.generate_busy:.0%}",
+        f"{forecast.batch_share:.0%}",
         f"{1 - forecast.train_busy:.0%}",
+        f"{forecast.controller_busy:.0%}",
         f"{_most_gib(split):.1f}",
         "the recipe's own" if split.given else "",
     )
