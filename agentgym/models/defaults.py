@@ -22,7 +22,8 @@ KEYS = ("optimizer.lr", *LENGTHS, TURN_LENGTH, "trainer.dtype", "generator.dtype
 
 MAX_LENGTH = {"cpu": 1024, "cuda": 4096}  # tokens, where the model's own context is longer
 MAX_LENGTHS = {SMOLLM2: {"cpu": 1024, "cuda": 2048}}  # of models that lose the thread before their context is full
-MICROBATCH = 16_384  # tokens at a time on a GPU: fewer leave it waiting for its next kernel
+MICROBATCHES = ((3 * 10**9, 8192), (0, 16_384))
+"""Least number of parameters, and tokens at a time on a GPU: fewer leave it waiting for its next kernel."""
 LENGTH_STEP = 64  # rows are shared by the ranks of tensor parallelism
 LearningRates: TypeAlias = Sequence[tuple[int, float]]
 OF_SERVERS = {TURN_LENGTH: 4096, "rollout.max_episode_tokens": 32768, "rollout.episode_time_s": 3600.0}
@@ -82,13 +83,16 @@ def _model_defaults(path: str, given: Mapping[str, object], rates: LearningRates
     found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
     found |= _lengths(config, given, MAX_LENGTHS.get(path, MAX_LENGTH))
     if compiled:
-        found[ROWS] = _rows(given.get("trainer.seq_len", found["trainer.seq_len"].value))
+        found[ROWS] = _rows(given.get("trainer.seq_len", found["trainer.seq_len"].value), config)
     return found | _rate(config, rates or LEARNING_RATES)
 
 
-def _rows(seq_len: object) -> Default:
-    rows = max(4, -(-MICROBATCH // seq_len)) if isinstance(seq_len, int) and seq_len > 0 else 4
-    return Default(value=rows, source=f"the device: cuda, and rows of {seq_len} tokens")
+def _rows(seq_len: object, config: Mapping[str, object]) -> Default:
+    """Larger models keep more of each token until the backward pass, and fill a GPU with fewer."""
+    parameters = _num_parameters(config) or 0
+    tokens = next(tokens for least, tokens in MICROBATCHES if parameters >= least)
+    rows = max(1, tokens // seq_len) if isinstance(seq_len, int) and seq_len > 0 else 4
+    return Default(value=rows, source=f"the device: cuda, {tokens:,} tokens at a time in rows of {seq_len}")
 
 
 def _rate(config: Mapping[str, object], rates: LearningRates) -> dict[str, Default]:

@@ -52,17 +52,21 @@ def test_a_model_on_a_gpu_gets_bfloat16_and_compile_and_on_a_cpu_neither(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("given", "rows"),
+    ("given", "rows", "of_4b"),
     [
-        ({"rollout.max_episode_tokens": 768}, 22),
-        ({"rollout.max_episode_tokens": 4096}, 4),
-        ({"trainer.seq_len": 8192}, 4),
-        ({"trainer.device": "cpu"}, None),
+        ({"rollout.max_episode_tokens": 768}, 21, 10),
+        ({"rollout.max_episode_tokens": 4096}, 4, 2),
+        ({"trainer.seq_len": 8192}, 2, 1),
+        ({"trainer.seq_len": 32_768}, 1, 1),
+        ({"trainer.device": "cpu"}, None, None),
     ],
 )
-def test_short_rows_are_computed_more_at_a_time_on_a_gpu(tmp_path: Path, given: dict[str, object], rows: int) -> None:
+def test_so_many_tokens_are_computed_at_a_time_on_a_gpu_and_half_of_them_by_large_models(
+    tmp_path: Path, given: dict[str, object], rows: int, of_4b: int
+) -> None:
     path = model(tmp_path, max_position_embeddings=40_960)
     assert values(path, {**GPU, **given}).get(ROWS) == rows
+    assert values("Qwen/Qwen3-4B", {**GPU, **given}).get(ROWS) == of_4b
 
 
 @pytest.mark.parametrize(
