@@ -14,6 +14,8 @@ from agentgym.components import name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import local_folder
+from agentgym.planning.layout import too_long
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.by_agent import AgentPlayer, Door
@@ -33,6 +35,7 @@ from agentgym.tools import Schema, Toolbox
 from agentgym.types import Task
 
 SAMPLED_TASKS = 64  # of each split, whose prompts are measured before anything is started
+TEMPLATE_TOKENS = 256  # that a chat template writes around a prompt, at most
 
 
 class _Shared(TypedDict):
@@ -212,6 +215,22 @@ def prepare(
     return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
 
 
+def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry) -> None:
+    """For a dry run: as `prepare`, and measures the prompts where the model's tokenizer is on this machine.
+
+    It is not loaded for prompts of so few bytes that they fit.
+    """
+    environment, _, *splits = prepare(recipe, registry)
+    longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)
+    tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
+    room = recipe.rollout.max_episode_tokens - TEMPLATE_TOKENS - len(str(tools or "").encode())
+    folder = None if longest < room else local_folder(recipe.model.path)
+    if folder is not None:
+        renderer = open_renderer(recipe.model, folder, registry)
+        for tasks in splits:
+            _check_prompts(recipe, renderer, tasks, tools)
+
+
 def check_sampling(recipe: Recipe) -> None:
     """The trainer computes the softmax at a temperature, not a truncated distribution."""
     rollout = recipe.rollout
@@ -243,14 +262,5 @@ def _check_prompts(
 
 
 def _check_lengths(recipe: Recipe) -> None:
-    """An episode must fit the generator's context and the trainer's rows."""
-    longest = recipe.rollout.max_episode_tokens
-    for name, limit in (
-        ("generator.max_model_len", recipe.generator.max_model_len),
-        ("trainer.seq_len", recipe.trainer.seq_len),
-    ):
-        if longest > limit:
-            raise UserError(
-                f"rollout.max_episode_tokens is {longest} but {name} is only {limit}: "
-                "an episode would not fit; lower the first or raise the second"
-            )
+    for problem in too_long(recipe.rollout.max_episode_tokens, recipe.trainer, recipe.generator):
+        raise UserError(problem)

@@ -12,6 +12,7 @@ from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.architecture import Architecture
 from agentgym.models.device import pick_device, why_no_gpu
 from agentgym.planning.advice import advice, check
+from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import Placement, Wanted, place
 from agentgym.recipe import Recipe
@@ -43,11 +44,19 @@ def wanted_of(recipe: Recipe | SftRecipe, model: Architecture) -> Wanted:
     )
 
 
+def refuse_layout(recipe: Recipe | SftRecipe, model: Architecture | None) -> None:
+    """Raises UserError for what the recipe asks for and no machine could do. model: None where it is not known."""
+    plays = not isinstance(recipe, SftRecipe) or (bool(recipe.env.name) and recipe.eval.at_end)
+    generator = recipe.generator if plays else None
+    refuse_impossible(model, recipe.trainer, generator, episode_tokens=recipe.rollout.max_episode_tokens)
+
+
 def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], machine: Machine | None = None) -> R:
     """The recipe with its GPUs chosen, on this machine unless another is given; what is worth knowing goes to `note`.
 
     Raises UserError where it does not fit, with the numbers and what would.
     """
+    refuse_layout(recipe, model)
     if machine is None and recipe.launcher.transport():
         return recipe  # each host gives out its own GPUs
     wanted = wanted_of(recipe, model)
@@ -73,6 +82,7 @@ def on_gpus(recipe: R, placement: Placement) -> R:
 
 def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
     """As `settle_places`, for generators alone. model: None is one whose memory cannot be estimated."""
+    refuse_impossible(model, None, recipe.generator)
     if model is None or recipe.launcher.transport():
         return recipe
     wanted = Wanted(model=model, trainer=None, generator=recipe.generator)
@@ -87,6 +97,7 @@ def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
 
 def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, machine: Machine) -> list[str]:
     """For a dry run. Raises UserError for a machine on which it does not fit."""
+    refuse_layout(recipe, model)
     if model is None:
         return ["memory       not estimated: the model's config.json is unavailable, or not of a model that is trained"]
     wanted = wanted_of(recipe, model)

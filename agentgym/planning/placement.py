@@ -282,6 +282,10 @@ def _notes(
 ) -> Iterator[str]:
     if wanted.together and not wanted.in_turns and (shared := sorted(set(trainer_gpus) & set(generator_gpus))):
         yield f"sharing      trainer and generator share GPU {', '.join(map(str, shared))}: each slows the other"
+    each = wanted.generator.engine.gpus_per_replica if wanted.generator else 1
+    if many := sorted({gpu for gpu in generator_gpus if generator_gpus.count(gpu) > 1}):
+        names = ", ".join(str(at // each) for at, gpu in enumerate(generator_gpus) if gpu in many)
+        yield f"sharing      generators {names} share GPU {', '.join(map(str, many))}: each slows the other"
     idle = set(range(len(machine.gpus))) - set(trainer_gpus) - set(generator_gpus)
     if idle:
         yield f"unused       GPU {', '.join(map(str, sorted(idle)))}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from agentgym.errors import UserError
 from agentgym.planning.advice import check
+from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Machine
 from agentgym.planning.placement import Placement, Wanted, place
 from agentgym.planning.rates import Rates, tokens_of
@@ -61,10 +62,12 @@ def best_splits(
     machine = replace(machine, cores=rates.cores or machine.cores)
     own, each = (wanted.trainer.procs, wanted.generator.replicas), wanted.generator.engine.gpus_per_replica
     fitting: list[tuple[float, tuple[int, int], Wanted, Placement]] = []
+    refuse_impossible(wanted.model, wanted.trainer, wanted.generator)
     for procs, replicas in dict.fromkeys([own, *_pairs(wanted, machine)]):
+        trainer = replace(wanted.trainer, procs=procs, data_parallel_shard=-1, gpus=())
         one = replace(
             wanted,
-            trainer=replace(wanted.trainer, procs=procs, gpus=wanted.trainer.gpus if (procs, replicas) == own else ()),
+            trainer=wanted.trainer if (procs, replicas) == own else trainer,
             generator=replace(
                 wanted.generator,
                 replicas=replicas,

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.gym import Gym
+from agentgym.jobs.gym import Gym, refuse_long_prompts
 from agentgym.models.tiny import policy_path
 
 SOURCE = """
@@ -40,3 +40,13 @@ async def test_a_task_that_does_not_fit_is_refused_by_name_with_what_to_set(
     said = str(error.value)
     assert f"task '{long_in}-7'" in said and "rollout.max_episode_tokens is 512" in said
     assert "1 of the first" in said and "generator.max_model_len" in said and "trainer.seq_len" in said
+
+
+def test_a_dry_run_measures_prompts_too_where_the_tokenizer_is_here(lab, tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(SOURCE.replace("SPLIT", "train"))
+    registry, given = PluginRegistry.discover(), f"env.name={tmp_path / 'long.py'}:Long"
+    with pytest.raises(UserError, match=r"task 'train-7' has a prompt of \d+ tokens"):
+        refuse_long_prompts(lab.recipe(given, "eval.tasks=20"), registry)
+    lengths = ("rollout.max_episode_tokens=2048", "generator.max_model_len=2048", "trainer.seq_len=2048")
+    refuse_long_prompts(lab.recipe(given, "eval.tasks=20", *lengths), registry)
+    refuse_long_prompts(lab.recipe(given, "eval.tasks=20", "model.path=nobody/out-of-reach"), registry)
