@@ -67,7 +67,7 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
         check(wanted, placement)
     if recipe.trainer.check_memory and machine is None:
         refuse_taken_gpus(placement)
-    for text in placement.notes:
+    for text in [*placement.notes, *unchecked(placement)]:
         note(text)
     return on_gpus(recipe, placement)
 
@@ -110,12 +110,19 @@ def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, mach
     placement = place(wanted, machine)
     if not placement.seats:
         check(wanted, placement)
-    lines = [f"  {line}" for line in placement.lines()]
-    if not placement.fits:
-        raise UserError(
-            "\n".join(["this does not fit, by the estimate of its memory in GiB:", *lines, advice(wanted, placement)])
-        )
-    return placement.lines()
+    if placement.fits:
+        return placement.lines()
+    if not recipe.trainer.check_memory:
+        return [*placement.lines(), *unchecked(placement)]
+    lines = [f"  {line}" for line in [*placement.lines(), *placement.problems]]
+    raise UserError(
+        "\n".join(["this does not fit, by the estimate of its memory in GiB:", *lines, advice(wanted, placement)])
+    )
+
+
+def unchecked(placement: Placement) -> list[str]:
+    """What is wrong with a placement that is taken all the same."""
+    return [f"unchecked    trainer.check_memory is false, and {problem}" for problem in placement.problems]
 
 
 def _check_devices(wanted: Wanted) -> None:

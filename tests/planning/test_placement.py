@@ -161,11 +161,36 @@ def test_a_run_is_refused_before_it_starts_unless_the_check_is_off() -> None:
     with pytest.raises(UserError, match=r"does not fit on the machine .*(?s:.*)GPU 0 has 24\.0 GiB(?s:.*)would fit"):
         settle_places(made, QWEN["1.7B"], pytest.fail, machine(4, 24.0))
     bold = replace(made, trainer=replace(made.trainer, check_memory=False))
-    settled = settle_places(bold, QWEN["1.7B"], lambda note: None, machine(4, 24.0))
+    notes: list[str] = []
+    settled = settle_places(bold, QWEN["1.7B"], notes.append, machine(4, 24.0))
     assert (settled.trainer.gpus, settled.generator.gpus) == ((0,), (1, 2))
+    assert any("trainer.check_memory is false, and GPU 0 has 24.0 GiB" in note for note in notes)
     assert wanted_of(made, QWEN["1.7B"]).batch_tokens == 16 * 8 * made.rollout.max_episode_tokens
     with pytest.raises(UserError, match=r"trainer 0 .* weights 6\.4(?s:.*)such GPUs|would fit"):
         placement_lines(made, QWEN["1.7B"], machine(4, 24.0))
+
+
+def test_a_refused_dry_run_has_every_problem_and_one_that_checks_no_memory_shows_them_and_goes_on() -> None:
+    engine = {"name": "vllm", "gpu_memory_utilization": 0.1}
+    given = {
+        "model": {"path": "Qwen/Qwen3-1.7B"},
+        "trainer": {"device": "cuda", "activation_checkpoint": "none"},
+        "generator": {"device": "cuda", "engine": engine, "replicas": 1, "max_batch": 4, "max_model_len": 40_960},
+    }
+    made = finish_recipe(given)[0]
+    small = replace(machine(2, 64.0), shared_memory_gib=4.0)
+    problems = place(wanted_of(made, QWEN["1.7B"]), small).problems
+    assert len(problems) == 3, "the trainer's GPU, vLLM's cache and /dev/shm"
+    with pytest.raises(UserError) as refused:
+        placement_lines(made, QWEN["1.7B"], small)
+    bold = replace(made, trainer=replace(made.trainer, check_memory=False))
+    lines = placement_lines(bold, QWEN["1.7B"], small)
+    assert any("trainer 0" in line for line in lines)
+    for problem in problems:
+        assert problem in str(refused.value)
+        assert f"unchecked    trainer.check_memory is false, and {problem}" in lines
+    with pytest.raises(UserError, match="the machine has 1"):  # no GPU for it is not about memory
+        placement_lines(replace(bold, trainer=replace(bold.trainer, procs=2)), QWEN["1.7B"], machine(1))
 
 
 def test_on_a_cpu_all_share_the_hosts_memory() -> None:
