@@ -67,7 +67,7 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
         check(wanted, placement)
     if recipe.trainer.check_memory and machine is None:
         refuse_taken_gpus(placement)
-    for text in [*placement.notes, *unchecked(placement)]:
+    for text in placement.notes + unchecked(placement):
         note(text)
     return on_gpus(recipe, placement)
 
@@ -120,9 +120,9 @@ def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, mach
     )
 
 
-def unchecked(placement: Placement) -> list[str]:
+def unchecked(placement: Placement) -> tuple[str, ...]:
     """What is wrong with a placement that is taken all the same."""
-    return [f"unchecked    trainer.check_memory is false, and {problem}" for problem in placement.problems]
+    return tuple(f"unchecked    trainer.check_memory is false, and {problem}" for problem in placement.problems)
 
 
 def _check_devices(wanted: Wanted) -> None:
