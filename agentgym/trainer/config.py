@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from agentgym.errors import nearest
+from agentgym.trainer.mismatch_config import MismatchConfig
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 DType: TypeAlias = Literal["float32", "bfloat16"]
@@ -117,6 +118,7 @@ class TrainerConfig:
     reference_mix: float = 1.0
     critic: CriticConfig = CriticConfig()
     lora: LoraConfig = LoraConfig()
+    mismatch: MismatchConfig = MismatchConfig()
     seed: int = 0
 
     def __post_init__(self) -> None:

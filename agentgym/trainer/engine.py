@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from agentgym.errors import InfraError
 from agentgym.models.architecture import read_architecture
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
@@ -28,6 +29,7 @@ from agentgym.trainer.faults import Faults
 from agentgym.trainer.lora import peft_weights, without_adapters
 from agentgym.trainer.machine import describe_machine
 from agentgym.trainer.minibatches import combined, minibatches
+from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.setup import TrainerSetup
@@ -46,7 +48,7 @@ class TitanEngine:
         """Raises UserError for a model or a config that can't be trained."""
         torch.set_num_threads(setup.trainer.threads)
         self.step = 0
-        self.version = 0
+        self._version = 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
         self._kept: list[tuple[Sample, tuple[float, ...]]] = []
         self._architecture = read_architecture(Path(setup.model_path))
@@ -58,6 +60,17 @@ class TitanEngine:
         except BaseException:
             self._ranks.leave()
             raise
+        self._mismatch = MismatchGuard(setup.trainer.mismatch, setup.loss, self._ranks)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        """From now on the weights are those of this version, until a step changes them."""
+        self._version = version
+        self._mismatch.published()
 
     def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Add the gradient of the samples' loss to the current one; no step. Returns the loss's metrics.
@@ -109,7 +122,7 @@ class TitanEngine:
         if self._trainer.updates_per_step == 1:
             return self._update(samples) | self._end_step()
         begin_s = time.perf_counter()
-        if self._loss.needs_old or self._setup.keep_logprobs:
+        if self._loss.needs_old or self._setup.keep_logprobs or self._trainer.mismatch.changes_losses:
             old = self.logprobs(samples)
             samples = [replace(sample, old_logprobs=values) for sample, values in zip(samples, old, strict=True)]
         old_s = time.perf_counter() - begin_s
@@ -132,6 +145,11 @@ class TitanEngine:
         return metrics
 
     def _step_weights(self) -> dict[str, float]:
+        try:
+            self._mismatch.judge(self.step + 1)
+        except InfraError:
+            self._drop_update()
+            raise
         parameters, limit = list(self._model.parameters()), self._setup.optimizer.max_grad_norm
         norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True))
         if not math.isfinite(norm):
@@ -141,7 +159,8 @@ class TitanEngine:
                 "Lower optimizer.lr, or look at the rewards and log-probabilities of this batch."
             )
         self._built.optimizers.step()
-        self.clear_gradients()
+        self._built.optimizers.zero_grad()
+        self._mismatch.stepped()
         return {"train/grad_norm": norm}
 
     def _end_step(self) -> dict[str, float]:
@@ -149,7 +168,7 @@ class TitanEngine:
         self._built.schedule.step()
         self.step += 1
         of_critic = {} if self._built.critic is None else self._built.critic.fit()
-        return {"train/lr": float(rate)} | self._ranks.memory_peak() | of_critic
+        return {"train/lr": float(rate)} | self._ranks.memory_peak() | of_critic | self._mismatch.end_step()
 
     def _drop_update(self) -> None:
         self.clear_gradients()
@@ -157,7 +176,9 @@ class TitanEngine:
             self._built.critic.forget()
 
     def clear_gradients(self) -> None:
+        """As if nothing had come since the last step."""
         self._built.optimizers.zero_grad()
+        self._mismatch.forget()
 
     def trained_logprobs(self) -> array[float]:
         """Of the tokens that the last step trained, in the order of its samples, before it changed the weights.
@@ -243,11 +264,20 @@ class TitanEngine:
     def save(self, folder: str) -> None:
         """Write weights, optimizer, schedule, step and random state. Whole or not at all."""
         lora = self._trainer.lora
-        save_checkpoint(folder, self._built, self._ranks, step=self.step, architecture=self._architecture, lora=lora)
+        save_checkpoint(
+            folder,
+            self._built,
+            self._ranks,
+            step=self.step,
+            architecture=self._architecture,
+            lora=lora,
+            also=self._mismatch.save,
+        )
 
     def load(self, folder: str) -> None:
         """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved."""
         self.step = load_checkpoint(folder, self._built, self._ranks)
+        self._mismatch.load(Path(folder))
 
     def export_hf(self, folder: str) -> None:
         """Write a Hugging Face folder: safetensors, config.json, tokenizer files and the run's chat template.
@@ -321,10 +351,11 @@ class TitanEngine:
             versions=trained(batch.versions),
             sample_index=trained(batch.sample_index),
         )
-        result = self._loss(tokens, self.version)
-        loss = (faults.checked(tokens, result) * trained(weights_RL)).sum()
+        treated = self._mismatch.treat(tokens, self.version, has_old=batch.has_old)
+        result = self._loss(treated.given, self.version)
+        loss = (treated.weigh(faults.checked(treated.given, result)) * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._built.critic is not None and batch.has_returns:
             self._built.critic.keep(self._hidden, trained(batch.returns))
-        totals.add(loss.detach(), result)
+        totals.add(loss.detach(), treated.true_metrics(result, self.version))
         return logprobs_N.detach()

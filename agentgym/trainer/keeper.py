@@ -17,6 +17,7 @@ from agentgym.actors.runtime import Runtime
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.journal import Batch, Journal
+from agentgym.trainer.mismatch_watch import MismatchWatch
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -49,6 +50,7 @@ class TrainerKeeper(TrainerClient):
         self.journal = journal
         self.step = 0
         self._holds_weights = holds_weights
+        self._watch = MismatchWatch(setup.trainer.mismatch)
         self._checkpoint: tuple[int, Path] | None = None
         self._version: int | None = None  # that was published last
 
@@ -63,6 +65,8 @@ class TrainerKeeper(TrainerClient):
         metrics = await super().train_step(samples)
         self.step += 1
         self._in_a_row = 0
+        for line in self._watch.look(metrics):
+            log.warning("step %d: %s", self.step, line)
         return metrics
 
     async def push_weights(self, version: int) -> None:

@@ -49,6 +49,12 @@ class Ranks:
             dist.all_reduce(values, operation, self._batch_mesh.get_group())
         return values
 
+    def same(self, values: Tensor) -> Tensor:
+        """Those of rank 0, on every rank, in place: what is decided by them must not hang on a last bit."""
+        if self.sharded:
+            dist.broadcast(values, 0)
+        return values
+
     def forget_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentgym.errors import UserError
 from agentgym.rl.losses import Loss
+from agentgym.rl.losses.module import ModuleLoss
+from agentgym.rl.losses.policy import PolicyLoss
 from agentgym.trainer.config import DType, OptimizerConfig, TrainerConfig
+from agentgym.trainer.mismatch_config import PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +34,22 @@ class TrainerSetup:
     chat_template: str = ""
     keep_logprobs: bool = False
     critic: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises UserError for limits of trainer.mismatch that the loss can't go with."""
+        limits = self.trainer.mismatch
+        for part in PARTS:
+            if limits.limit(part, "correct") is not None and _has_own_weights(self.loss):
+                raise UserError(
+                    f"trainer.mismatch.{part}.correct is set and the loss has weights against the sampler of its own "
+                    "(loss.correction), which would count twice; set loss.correction: none, or leave the limit out"
+                )
+        if limits.changes_losses and isinstance(self.loss, ModuleLoss):
+            raise UserError(
+                "trainer.mismatch has limits to correct or mask tokens and the loss is a module, which gives one "
+                "number for all tokens; leave these limits out, or choose a loss that gives one for each"
+            )
+
+
+def _has_own_weights(loss: Loss) -> bool:
+    return isinstance(loss, PolicyLoss) and loss.correction != "none"

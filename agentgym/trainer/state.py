@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,19 @@ from agentgym.trainer.schedule import RateSchedule
 
 
 def save_checkpoint(
-    folder: str, built: TrainedModel, ranks: Ranks, *, step: int, architecture: Architecture, lora: LoraConfig
+    folder: str,
+    built: TrainedModel,
+    ranks: Ranks,
+    *,
+    step: int,
+    architecture: Architecture,
+    lora: LoraConfig,
+    also: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Write to FOLDER.partial and rename at the end. Collective; the folder must be shared by all ranks."""
+    """Write to FOLDER.partial and rename at the end. Collective; the folder must be shared by all ranks.
+
+    also: called on rank 0 with the folder, to write a file of its own.
+    """
     target = Path(folder)
     partial = target.with_name(target.name + ".partial")
     if ranks.rank == 0:
@@ -36,6 +47,7 @@ def save_checkpoint(
     ranks.barrier()
     if ranks.rank == 0:
         built.rate.schedule.save(partial)
+        also(partial)
         write_manifest(partial, step=step, architecture=architecture, lora=lora)
         publish(partial, target)
     ranks.barrier()

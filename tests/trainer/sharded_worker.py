@@ -7,7 +7,7 @@ RANK, WORLD_SIZE and MASTER_ADDR as torchrun sets them.
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny_model import draw_samples
 
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig
 from agentgym.trainer.setup import TrainerSetup
 
 KEPT = ("loss", "grad_norm", "entropy", "clip_share", "kl_ref", "mismatch_max")
+OF_MISMATCH = ("stale_kl", "stale_max", "staleness_kl", "fresh_share", "engine_age_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ def train(model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int 
             rows_per_microbatch=1,
             logprob_chunk=16,
             device="cpu",
+            mismatch=MismatchConfig(engine=EngineLimits(correct=0.5, stop=1e3)),
         ),
         optimizer=OptimizerConfig(lr=1e-2),
         loss=Grpo(kl_coef=0.1, aggregation="sequence_mean"),
@@ -68,11 +71,26 @@ def train(model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int 
         fault = ""
     except UserError as error:
         fault = str(error)
+    engine._loss, engine.version = setup.loss, 1
+    one = samples[3]  # of one rank
+    far = replace(
+        one,
+        logprobs=tuple(-40.0 if m else 0.0 for m in one.loss_mask),
+        versions=tuple(1 if m else -1 for m in one.loss_mask),
+    )
+    try:
+        engine.train_step([*samples[:3], far, *samples[4:]])
+        stopped = ""
+    except InfraError as error:
+        stopped = str(error)
     engine.load(f"{folder}/checkpoint")
+    names = [*(f"train/{name}" for name in KEPT), *(f"mismatch/{name}" for name in OF_MISMATCH)]
     result = {
+        "stopped": stopped,
         "followed": torch.stack(followed).tolist(),
         "fault": fault,
-        "steps": [{f"train/{name}": step[f"train/{name}"] for name in KEPT} for step in steps],
+        "steps": [{name: step[name] for name in names} for step in steps],
+        "weighed": [step.get("mismatch/weight_mean", 0.0) for step in steps],
         "logprobs": logprobs,
         "restored": engine.logprobs(samples) == logprobs and engine.step == 3,
         "weights": {name: float(weight.double().abs().sum()) for name, weight in engine.hf_weights()},

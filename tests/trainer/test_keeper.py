@@ -140,7 +140,7 @@ async def test_a_loss_changes_no_bit(
         found = await train(trainer, tmp_path)
     assert not trainer.plan, "every loss of the plan took place"
     assert trainer.restarts == len(plan)
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [line for record in caplog.records if "mismatch/" not in (line := record.getMessage())]
     assert "is lost and starts again (restart 1 of at most 2" in lines[0] and "planned" in lines[0]
     assert "is back after" in lines[-1]
     assert_same(found, unhurt, range(STEPS + 1))

@@ -15,5 +15,9 @@ class CrossEntropy(Loss):
 
     metrics: ClassVar[Mapping[str, Reduction]] = {"train/entropy": "mean"}
 
+    @property
+    def has_sampler(self) -> bool:
+        return False
+
     def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
         return TokenLoss(loss=-tokens.logprobs, metrics={"train/entropy": tokens.entropy.detach()})

@@ -64,6 +64,11 @@ class Loss(ABC):
     horizon: int = 256
 
     @property
+    def has_sampler(self) -> bool:
+        """Whether a policy sampled its tokens, so that the trainer's log-probabilities are compared with its own."""
+        return True
+
+    @property
     def needs_reference(self) -> bool:
         """Whether ref_logprobs are read; a reference model then runs beside the trainer."""
         return False
