@@ -1,0 +1,129 @@
+"""What is said to fit instead: changes that the planner then accepts, as the command line has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentgym.config import apply_overrides
+from agentgym.jobs.layers import finish_recipe, finish_sft
+from agentgym.jobs.places import wanted_of
+from agentgym.jobs.recipe_files import read_recipe_files
+from agentgym.models.architecture import architecture_of
+from agentgym.models.released import RELEASED
+from agentgym.planning.advice import advice, as_words
+from agentgym.planning.changes import Changes, alone, together
+from agentgym.planning.machine import Gpu, Machine
+from agentgym.planning.memory import kv_token_gib
+from agentgym.planning.placement import Wanted, place
+
+APPS = Path(__file__).parents[2] / "apps"
+
+
+def machine(count: int, gib: float) -> Machine:
+    return Machine(gpus=(Gpu(name="some", memory_gib=gib),) * count, cores=8)
+
+
+def wanted(files: str, *words: str) -> Wanted:
+    """Of recipe files below apps, with a command line's words."""
+    mapping, where = read_recipe_files([APPS / f"{name}.yaml" for name in files.split()])
+    given = apply_overrides(mapping, list(words))
+    made = (finish_sft if "sft" in mapping else finish_recipe)(given, where=where)[0]  # type: ignore[operator]
+    return wanted_of(made, architecture_of(RELEASED[made.model.path], made.model.path))
+
+
+def typed(changes: Changes) -> list[str]:
+    """As who reads the advice types it."""
+    return [f"{key}={value}" for key, value in re.findall(r"--(\S+) (\S+)", as_words(changes))]
+
+
+TOO_LARGE = [  # files, GPUs, GiB of each
+    ("grpo/qwen3_8b presets/gpus/eight", 8, 79),
+    ("grpo/qwen3_8b", 8, 79),
+    ("grpo/qwen3_8b", 4, 39),
+    ("grpo/qwen3_8b", 1, 79),
+    ("grpo/qwen3_4b", 2, 79),
+    ("grpo/qwen3_4b", 1, 139),
+    ("grpo/qwen3_4b presets/gpus/one", 1, 139),
+    ("grpo/qwen3_0.6b", 1, 23),
+    ("sft/qwen3_4b", 1, 79),
+]
+
+
+@pytest.mark.parametrize(("files", "count", "gib"), TOO_LARGE)
+def test_what_is_advised_fits_when_the_command_line_says_it(files: str, count: int, gib: float) -> None:
+    given, there = wanted(files), machine(count, gib)
+    assert not place(given, there).fits
+    single = [remedy.changes for remedy in alone(given, there)]
+    several = [found for adapters in (True, False) if (found := together(given, there, adapters=adapters))]
+    assert single or several
+    for changes in [*single, *several]:
+        assert place(wanted(files, *typed(changes)), there).fits, changes
+    for changes in several:
+        for key in changes:
+            if key not in ("generator.engine.sleep", "loop.max_staleness"):  # that go together
+                fewer = {name: value for name, value in changes.items() if name != key}
+                assert not place(wanted(files, *typed(fewer)), there).fits, f"{changes}: {key} is not needed"
+
+
+def test_the_order_is_by_cost_and_adapters_come_last() -> None:
+    given, there = wanted("grpo/qwen3_4b presets/gpus/one"), machine(1, 139)
+    lines = advice(given, place(given, there)).split("\n")
+    assert lines[0] == "Each of these alone would fit:"
+    assert [line.split()[0] for line in lines[1:]] == [
+        "--generator.engine.gpu_memory_utilization", "--trainer.activation_checkpoint", "--trainer.rows_per_microbatch",
+        "--generator.engine.sleep", "--weights.store.name", "--trainer.lora.rank",
+    ]  # fmt: skip
+    assert lines[4].split()[:4] == ["--generator.engine.sleep", "True", "--loop.max_staleness", "0"]
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "count", "gib", "field", "value"),
+    [
+        ("grpo/qwen3_8b presets/gpus/eight", ["trainer.activation_checkpoint=selective"], 8, 79, "weights.keep", 1),
+        ("grpo/qwen3_8b", ["weights.keep=1"], 6, 112, "trainer.procs", 3),
+        ("grpo/qwen3_4b", ["generator.replicas=6"], 6, 139, "generator.replicas", 5),
+        ("grpo/qwen3_8b", ["weights.keep=1"], 4, 79, "trainer.lora.rank", 32),
+        ("grpo/qwen3_8b", ["trainer.gpus=[0, 9]"], 4, 139, "trainer.gpus", []),
+    ],
+)
+def test_the_mildest_value_of_each_kind_is_found(
+    files: str, words: list[str], count: int, gib: float, field: str, value: object
+) -> None:
+    found = alone(wanted(files, *words), machine(count, gib))
+    assert {field: value} in [remedy.changes for remedy in found]
+
+
+def test_fewer_sequences_at_a_time_are_advised_where_a_cache_of_ours_is_too_large() -> None:
+    host = Machine(cores=8, memory_gib=16.0)
+    words = ["trainer.device=cpu", "generator.device=cpu", "generator.engine={name: native}", "generator.max_batch=256"]
+    given = wanted("grpo/smollm2_135m", *words, "weights.store=shared_memory")
+    found = alone(given, host)
+    [batch] = [remedy.changes["generator.max_batch"] for remedy in found if "generator.max_batch" in remedy.changes]
+    assert isinstance(batch, int) and 8 <= batch < 256
+    assert not place(replace(given, generator=replace(given.generator, max_batch=2 * batch)), host).fits  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(("files", "count", "gib"), TOO_LARGE)
+def test_vllm_is_left_room_for_an_eighth_of_its_batch(files: str, count: int, gib: float) -> None:
+    given, there = wanted(files), machine(count, gib)
+    generator = given.generator
+    assert generator is not None
+    sequence = generator.max_model_len * kv_token_gib(given.model, generator)
+    for changes in [*(remedy.changes for remedy in alone(given, there)), together(given, there)]:
+        if "generator.engine.gpu_memory_utilization" not in changes:
+            continue
+        placement = place(wanted(files, *typed(changes)), there)
+        caches = [seat.parts["cache"] for seat in placement.seats if "engine" in seat.parts]
+        assert min(caches) >= generator.max_batch / 8 * sequence
+
+
+def test_an_engine_that_is_left_open_is_named_with_its_settings() -> None:
+    files, there = "grpo/qwen3_4b presets/gpus/one", machine(1, 139)
+    auto = wanted(files, "generator.engine={name: auto}")
+    found = [remedy.changes for remedy in alone(auto, there)]
+    named = [changes for changes in found if changes.get("generator.engine.name") == "vllm"]
+    assert named and all(place(wanted(files, *typed(changes)), there).fits for changes in named)
