@@ -124,11 +124,18 @@ REMEDIES: Mapping[str, Remedy] = {
         fields=("generator.dtype", "trainer.dtype", "generator.engine.name"),
         metrics=("sync/mismatch_max", "sync/mismatch_mean"),
     ),
+    "engine_mismatch": Remedy(
+        meaning="The engine computes another policy than the trainer from the same weights: all ratios are off by it.",
+        advice="Give generator.dtype and trainer.dtype the same type, leave quantization off, or choose another "
+        "engine; until then set trainer.mismatch.engine.correct.",
+        fields=("generator.dtype", "trainer.dtype", "generator.engine.name", "trainer.mismatch.engine.correct"),
+        metrics=("mismatch/engine_kl", "mismatch/engine_max", "sync/mismatch_max"),
+    ),
     "drift": Remedy(
         meaning="Such data points the wrong way where the ratio is clipped or missing.",
         advice="Lower loop.max_staleness or optimizer.lr; use a loss with the sampler's log-probabilities, as grpo.",
         fields=("loop.max_staleness", "optimizer.lr", "loss.name"),
-        metrics=("train/mismatch_kl", "train/ratio_mean"),
+        metrics=("mismatch/staleness_kl", "train/mismatch_kl", "train/ratio_mean"),
     ),
     "clipped": Remedy(
         meaning="Their gradient is 0: the steps are larger than the clip allows, or the data is too old.",

@@ -25,6 +25,7 @@ LENGTH_ROSE, LENGTH_FELL = 2.0, 1 / 3  # times the tokens of an episode at the s
 TRUNCATED = 0.1, 0.4  # share of episodes that reached a limit
 INVALID = 0.2  # share of episodes that broke the rules, without those that were cut
 SYNC = 0.2, 1.0  # nats, the largest right after an update: bfloat16 alone gives 0.03 (docs/results.md)
+ENGINE = 0.01, 0.1  # nats a token, k3 on tokens of the trained weights: bfloat16 gives 0.00005 (docs/results.md)
 DRIFT = 0.05, 0.5  # nats a token, k3 of trainer against sampler: one version old it is 0.001 to 0.02
 CLIPPED = 0.3  # share of tokens whose gradient the clip stopped
 UNTRUSTED = 0.3  # share of tokens whose weight against the sampler is beyond the loss's bounds
@@ -187,7 +188,12 @@ def _mismatch(facts: Facts) -> Iterator[Seen]:
     if sync is not None and sync >= SYNC[0]:
         text = f"right after an update generators and trainer differ by up to {sync:.2f} nats a token"
         yield "mismatch", _grade(sync, SYNC), text
-    drift = facts.recent("train/mismatch_kl")
+    engine = facts.recent("mismatch/engine_kl")
+    if engine is not None and engine >= ENGINE[0]:
+        text = f"generators and trainer differ by {engine:.2f} nats a token on tokens that the trained weights sampled"
+        yield "engine_mismatch", _grade(engine, ENGINE), text
+    aged = facts.recent("mismatch/staleness_kl")
+    drift = facts.recent("train/mismatch_kl") if aged is None else aged
     if drift is not None and drift >= DRIFT[0]:
         how = "which the loss corrects for" if facts.corrected else "which the loss reinforce does not correct for"
         text = f"the policy is {drift:.2f} nats a token from the one that sampled its data, {how}"

@@ -19,6 +19,8 @@ SETTINGS = ("model", "advantage", "loss", "optimizer", "trainer", "rollout.tempe
 """What a step's weights depend on besides its samples."""
 OTHERS = ("gpus", "step_timeout_s", "max_restarts", "check_memory")
 """Of the trainer's settings those that change no weight."""
+ONLY_SAY = ("warn", "stop")
+"""Of trainer.mismatch's limits those that change none."""
 
 
 def journal_position(
@@ -61,6 +63,15 @@ def _settings(config: Mapping[str, object]) -> dict[str, object]:
         for key in name.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, Mapping):
-            value = {key: one for key, one in value.items() if key not in OTHERS}
+            value = {
+                key: _that_act(one) if key == "mismatch" else one for key, one in value.items() if key not in OTHERS
+            }
         found[name] = json.loads(json.dumps(value))
     return found
+
+
+def _that_act(value: object) -> object:
+    """Limits of the mismatch, without those that change no weight."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _that_act(one) for key, one in value.items() if key not in ONLY_SAY}

@@ -117,6 +117,7 @@ AT_FAULT: dict[str, Sequence[Callable[[MetricsRow], dict[str, float]]]] = {
     "restarts": [fixed(trainer__restarts_total=2.0)],
     "infra_errors": [scaled("rollout/infra_errors", 0, least=6.0)],
     "mismatch": [fixed(sync__mismatch_max=0.4)],
+    "engine_mismatch": [fixed(mismatch__engine_kl=0.05)],
     "drift": [fixed(train__mismatch_kl=0.1)],
     "clipped": [fixed(train__clip_share=0.4)],
     "correction_cut": [fixed(train__correction_cut_share=0.5)],
@@ -151,6 +152,18 @@ def test_each_fault_is_found_where_it_begins_and_nowhere_before(name: str) -> No
     one = next(one for one in found.findings if one.name == name)
     assert one.steps[1] == 20 and one.text and one.meaning and one.advice
     assert all(text.count("{") == 0 for text in (one.text, one.meaning, one.advice))
+
+
+def test_what_the_engine_does_is_not_blamed_on_staleness() -> None:
+    def found(**values: float) -> list[str]:
+        rows = [replace(row, metrics={**row.metrics, **fixed(**values)(row)}) for row in rows_of("learning")]
+        return [name for name in names(diagnose_figures(rows)) if name in ("engine_mismatch", "drift")]
+
+    together = 0.2
+    assert found(train__mismatch_kl=together, mismatch__engine_kl=0.2, mismatch__staleness_kl=0.001) == [
+        "engine_mismatch"
+    ]
+    assert found(train__mismatch_kl=together, mismatch__engine_kl=0.001, mismatch__staleness_kl=0.2) == ["drift"]
 
 
 def test_every_remedy_belongs_to_a_fault_that_a_test_shows() -> None:

@@ -50,10 +50,21 @@ def test_it_goes_on_after_the_last_step_that_had_ended(folder: RunFolder) -> Non
 
 def test_settings_that_change_no_weight_may_change(folder: RunFolder) -> None:
     allowed = ("trainer.max_restarts=9", "trainer.step_timeout_s=5", "loop.checkpoint_every=3", "eval.tasks=5")
-    assert found(folder, 5, *allowed)[0] is not None
+    limits = ("trainer.mismatch.engine.stop=0.5", "trainer.mismatch.staleness.warn=null")
+    assert found(folder, 5, *allowed, *limits)[0] is not None
 
 
-@pytest.mark.parametrize("override", ["optimizer.lr=1e-3", "loop.steps=90", "trainer.seq_len=256", "loss.clip_low=0.1"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optimizer.lr=1e-3",
+        "loop.steps=90",
+        "trainer.seq_len=256",
+        "loss.clip_low=0.1",
+        "trainer.mismatch.engine.mask=0.1",
+        "trainer.mismatch.cap=3.0",
+    ],
+)
 def test_settings_that_the_steps_did_not_have_are_not_used_for_them(folder: RunFolder, override: str) -> None:
     position, [line] = found(folder, 5, override)
     assert position is None and "changed" in line and override.split(".")[0] in line

@@ -199,3 +199,16 @@ async def test_another_process_continues_behind_the_last_checkpoint(
     await again.push_weights(STEPS + 5)
     published = dict(await again.here.get(STEPS + 5))
     assert all(torch.equal(published[name], tensor) for name, tensor in unhurt["published"][STEPS].items())
+
+
+async def test_a_mismatch_above_its_limit_is_a_warning_of_the_run_once(
+    model_path: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = InThisProcess(model_path, tmp_path, {})
+    await trainer.start()
+    for step in (1, 2):
+        await trainer.push_weights(step - 1)
+        metrics = await trainer.train_step(draw_samples(5, seed=step))
+        assert metrics["mismatch/engine_kl"] > 0.01, "drawn samples are nobody's"
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line[:27] for line in lines if "engine_kl" in line] == ["step 1: mismatch/engine_kl "]
