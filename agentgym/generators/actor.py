@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import GeneratorEngine, HoldsVersions, Sleeps
+from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, Sleeps
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentgym.weights.adapters import Base
 
 
 class Generator(ServiceActor):
@@ -21,6 +29,7 @@ class Generator(ServiceActor):
         self._model_path = model_path
         self._store = store
         self._engine: GeneratorEngine | None = None
+        self._base: Base | None = None
         self._updating = asyncio.Lock()
         self._asleep = False
         self._calls: dict[str, asyncio.Task[object]] = {}
@@ -62,7 +71,7 @@ class Generator(ServiceActor):
         async with self._updating:
             engine = self._started()
             if engine.version != version or self._asleep:
-                await engine.update_weights(version, await self._store.get(version))
+                await engine.update_weights(version, await self._weights(version))
                 self._asleep = False
                 if isinstance(engine, HoldsVersions):
                     engine.retain(await self._store.versions())
@@ -102,7 +111,19 @@ class Generator(ServiceActor):
         async with self._updating:
             if not engine.holds(version):
                 current = engine.version == version
-                await engine.hold(version, None if current else await self._store.get(version))
+                await engine.hold(version, None if current else await self._weights(version))
+
+    async def _weights(self, version: int) -> Iterable[tuple[str, Tensor]]:
+        """As the engine takes them."""
+        stored = await self._store.get(version)
+        if isinstance(self._engine, MergesAdapters):
+            return stored
+        import torch
+
+        from agentgym.weights.adapters import Base
+
+        self._base = self._base or Base(Path(self._model_path))
+        return await asyncio.to_thread(self._base.whole, stored, torch.device("cpu"))
 
     def _started(self) -> GeneratorEngine:
         if self._engine is None:

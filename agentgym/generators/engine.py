@@ -49,6 +49,15 @@ class GeneratorEngine(Protocol):
 
 
 @runtime_checkable
+class MergesAdapters(Protocol):
+    """An engine that is given LoRA's adapters as they are stored, to merge them where it computes; see
+    `weights.adapters.Base.whole`. Others are given whole models, merged on the CPU.
+    """
+
+    merges_adapters: bool
+
+
+@runtime_checkable
 class HoldsVersions(Protocol):
     """An engine in which requests can name the version that samples them; see `GenerateRequest.version`."""
 

@@ -15,7 +15,7 @@ from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.scaling import ScalingSettings, keep_scaled
 from agentgym.actors.service import Service, Session
 from agentgym.actors.settings import ServiceSettings
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
 from agentgym.types import Completion, GenerateRequest
@@ -198,6 +198,8 @@ class GeneratorService:
             await self._current.prepare(group)
         except ProcessDied:
             return  # its supervisor restarts it with the current weights
+        except UserError:  # of which no replacement would be free
+            raise
         except Exception as error:
             log.warning("%s could not load version %d: %s", group.name, self.version, error)
             group.give_up(f"weight update failed: {type(error).__name__}: {error}")

@@ -23,6 +23,7 @@ from agentgym.generators.engine import check_request
 from agentgym.models.device import pick_device
 from agentgym.models.out_of_memory import out_of_memory
 from agentgym.types import Completion, GenerateRequest
+from agentgym.weights.adapters import Base
 from agentgym.weights.reading import check_kept
 from agentgym.weights.store import StoredWeights
 
@@ -66,6 +67,8 @@ class StepScheduler(Protocol[Settled]):
 class ThreadedEngine(ABC, Generic[Weights]):
     """Implements `GeneratorEngine` for a local Hugging Face folder; a subclass says how to load and what computes."""
 
+    merges_adapters = True
+
     def __init__(self, config: GeneratorConfig, model_path: str, *, vocab_size: int, max_positions: int | None) -> None:
         if max_positions is not None and config.max_model_len > max_positions:
             raise UserError(
@@ -74,6 +77,7 @@ class ThreadedEngine(ABC, Generic[Weights]):
             )
         self._config = config
         self._folder = Path(model_path)
+        self._base = Base(self._folder)
         self._vocab_size = vocab_size
         self._device = torch.device(pick_device(config.device, "generator"))
         self._dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
@@ -158,7 +162,7 @@ class ThreadedEngine(ABC, Generic[Weights]):
         self._fail(self._failure or "it is closed")
 
     def _taken(self, weights: Iterable[tuple[str, Tensor]]) -> Weights:
-        copied = self._copied(weights)
+        copied = self._copied(self._base.whole(weights, self._device))
         if isinstance(weights, StoredWeights):
             check_kept(weights.path, self._device)
         return copied

@@ -98,7 +98,8 @@ class EngineRoom:
         trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
         reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
         if recipe.needs_reference_model:
-            of_reference = replace(setup, model_path=str(self.reference_path or self.model_path))
+            path = str(self.reference_path or self.model_path)
+            of_reference = replace(setup, model_path=path, base_path=setup.model_path)
             reference = ReferenceModel(of_reference, store=store, runtime=runtime)
         credit = make_credit(recipe, setup, self.teacher, runtime)
         in_turns = recipe.generator.engine.sleeps

@@ -165,6 +165,8 @@ def engine_parts(model: Architecture, generator: GeneratorConfig, *, on_gpu: boo
     return {"weights": 2 * weights, "cache": cache, "process": CONTEXT_GIB if on_gpu else PROCESS_GIB}
 
 
-def version_gib(model: Architecture, generator: GeneratorConfig) -> float:
-    """One version in the weight store."""
+def version_gib(model: Architecture, generator: GeneratorConfig, trainer: TrainerConfig | None) -> float:
+    """One version in the weight store: with LoRA the adapters, which are float32."""
+    if trainer is not None and trainer.lora.rank:
+        return 4 * adapter_parameters(model, trainer.lora) / GIB
     return model.num_parameters * BYTES[generator.dtype] / GIB

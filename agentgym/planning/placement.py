@@ -114,7 +114,8 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
     seats = tuple(_seats(wanted, machine, trainer_gpus, generator_gpus))
     problems += _too_little(seats, machine)
     problems += _small_caches(seats, wanted)
-    stored = wanted.host_versions * version_gib(wanted.model, wanted.generator) if wanted.generator else 0.0
+    version = version_gib(wanted.model, wanted.generator, wanted.trainer) if wanted.generator else 0.0
+    stored = wanted.host_versions * version
     if machine.shared_memory_gib is not None and stored > machine.shared_memory_gib:
         problems.append(
             f"/dev/shm has {machine.shared_memory_gib:.1f} GiB free, and {wanted.host_versions} versions of the "
@@ -198,7 +199,7 @@ def _seats(
         for rank in range(trainer.procs):
             parts = of_rank
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
-                parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator)}
+                parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator, trainer)}
             gpu = trainer_gpus[rank] if on_gpu else None
             if wanted.in_turns and on_gpu:
                 passing = {name: parts[name] for name in OF_A_STEP if name in parts}

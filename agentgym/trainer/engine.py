@@ -26,7 +26,7 @@ from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
 from agentgym.trainer.export import export_folder, full_hf_weights, load_hf, mix_weights
 from agentgym.trainer.faults import Faults
-from agentgym.trainer.lora import peft_weights, without_adapters
+from agentgym.trainer.lora import StoredAdapters, peft_weights, without_adapters
 from agentgym.trainer.machine import describe_machine
 from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.mismatch import MismatchGuard
@@ -35,6 +35,7 @@ from agentgym.trainer.progress import Totals
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint, save_checkpoint
 from agentgym.types import Sample
+from agentgym.weights.adapters import Base
 
 
 class TitanEngine:
@@ -52,10 +53,12 @@ class TitanEngine:
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
         self._kept: list[tuple[Sample, tuple[float, ...]]] = []
         self._architecture = read_architecture(Path(setup.model_path))
+        self._base = Base(Path(setup.base_path or setup.model_path))
         self._ranks = join(setup.trainer)
         try:
             self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
+            self._adapters = StoredAdapters(self._model, self._built.adapter, setup, self._ranks.device)
             load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
         except BaseException:
             self._ranks.leave()
@@ -194,9 +197,9 @@ class TitanEngine:
     def follow(self, weights: Iterable[tuple[str, Tensor]], share: float) -> None:
         """Move to own + share * (given - own); a share of 1.0 takes the given. Collective.
 
-        weights: all of them, under Hugging Face names.
+        weights: all of them, under Hugging Face names, or the adapters that a trainer published.
         """
-        mix_weights(self._model, self._built.adapter, weights, share)
+        mix_weights(self._model, self._built.adapter, self._base.whole(weights, self._ranks.device), share)
 
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
@@ -246,13 +249,18 @@ class TitanEngine:
         return full_hf_weights(self._model, self._built.adapter, dtype, self._trainer.lora)
 
     def publish(self, version: int, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
-        """Pass the weights to `write` as the generators want them; from now on they are the published version."""
-        self._write_weights(write, getattr(torch, self._setup.publish_dtype))
+        """Pass the weights to `write` as the generators want them; from now on they are the published version.
+
+        With LoRA they are the adapters alone: `weights/adapters.py` makes the same merged weights of them.
+        """
+        dtype = getattr(torch, self._setup.publish_dtype)
+        self._write_weights(write, self._adapters.version() if self._trainer.lora.rank else self.hf_weights(dtype))
         self.version = version
 
-    def _write_weights(self, write: Callable[[Iterator[tuple[str, Tensor]]], None], dtype: torch.dtype) -> None:
+    def _write_weights(
+        self, write: Callable[[Iterator[tuple[str, Tensor]]], None], weights: Iterator[tuple[str, Tensor]]
+    ) -> None:
         """Gather the weights on every rank; rank 0 passes them to `write`. Collective, also after an error."""
-        weights = self.hf_weights(dtype)
         try:
             if self._ranks.rank == 0:
                 write(weights)
@@ -289,7 +297,7 @@ class TitanEngine:
         write = partial(
             export_folder, folder, setup.model_path, chat_template=setup.chat_template, adapters=adapters, lora=lora
         )
-        self._write_weights(write, torch.float32)
+        self._write_weights(write, self.hf_weights())
 
     def describe_machine(self) -> dict[str, str]:
         """What the numbers of a step depend on besides its data and settings."""

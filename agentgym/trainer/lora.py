@@ -1,4 +1,4 @@
-"""LoRA: adapters in torchtitan's configuration of a model, merged into its weights, and as PEFT names them.
+"""LoRA: adapters in torchtitan's configuration of a model, merged into its weights, stored, and as PEFT names them.
 
 Axes: O outputs and I inputs of a matrix, R rank.
 """
@@ -16,6 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from agentgym.trainer import titan
 from agentgym.trainer.config import DType, LoraConfig
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.weights import adapters
+from agentgym.weights.digest import digest
 
 TITAN_NAMES = {
     "q_proj": "wq",
@@ -82,19 +85,47 @@ def merged(state: Mapping[str, Tensor], name: str, lora: LoraConfig) -> Tensor |
     if stem + A not in state:
         return None
     a_RI, b_OR = full(state[stem + A]), full(state[stem + B])
-    return torch.addmm(full(state[name]).detach().float(), b_OR, a_RI, alpha=lora.scale)
+    return adapters.merge(full(state[name]), a_RI, b_OR, lora.scale)
+
+
+def whole_adapters(model: nn.Module, names: Any) -> Iterator[tuple[str, Tensor]]:
+    """All of them, gathered one by one. names: torchtitan's to Hugging Face's. Collective."""
+    state = model.state_dict()
+    for hf_name, key in names.to_hf({key: key for key in state}).items():
+        stem, hf_stem = key.removesuffix("weight"), hf_name.removesuffix("weight")
+        if stem + A in state:
+            yield hf_stem + adapters.A, full(state[stem + A])
+            yield hf_stem + adapters.B, full(state[stem + B])
 
 
 def peft_weights(model: nn.Module, names: Any) -> dict[str, Tensor]:
-    """All adapters, whole, under PEFT's names. names: torchtitan's to Hugging Face's. Collective."""
-    state = model.state_dict()
-    found = {}
-    for hf_name, key in names.to_hf({key: key for key in state}).items():
-        stem, hf_stem = key.removesuffix("weight"), "base_model.model." + hf_name.removesuffix("weight")
-        if stem + A in state:
-            found[hf_stem + "lora_A.weight"] = full(state[stem + A])
-            found[hf_stem + "lora_B.weight"] = full(state[stem + B])
-    return found
+    """All adapters, whole, under PEFT's names. Collective."""
+    return {f"base_model.model.{name}": weight for name, weight in whole_adapters(model, names)}
+
+
+class StoredAdapters:
+    """What is stored of a model whose adapters alone are trained."""
+
+    def __init__(self, model: nn.Module, names: Any, setup: TrainerSetup, device: torch.device) -> None:
+        """device: of all that is stored."""
+        self._model, self._names, self._setup, self._device = model, names, setup, device
+        self._note: adapters.AdapterNote | None = None
+
+    def version(self) -> Iterator[tuple[str, Tensor]]:
+        """A note, then the adapters as they are now. The first gathers the base once, for its digest. Collective."""
+        if self._note is None:
+            trainer, dtype = self._setup.trainer, self._setup.publish_dtype
+            self._note = adapters.AdapterNote(
+                scale=trainer.lora.scale, base_dtype=trainer.dtype, dtype=dtype, base=self._base_digest()
+            )
+        yield adapters.NOTE, self._note.to_tensor(self._device)
+        yield from whole_adapters(self._model, self._names)
+
+    def _base_digest(self) -> str:
+        """Of what this trainer computes with, as readers compute it of their own folder."""
+        state = self._model.state_dict()
+        named = self._names.to_hf({key: key for key in state})
+        return digest((name, full(state[key])) for name, key in named.items())
 
 
 def peft_config(lora: LoraConfig, base: str) -> dict[str, object]:

@@ -44,7 +44,8 @@ class ReferenceModel(TrainerClient):
         # Below the run's folder, which all hosts see. Two: a process needs the one that it was started from.
         self._kept = [Path(setup.folder).absolute() / f"{name}-{number}" for number in range(2)]
         trainer = replace(setup.trainer, lora=LoraConfig())
-        setup = replace(setup, trainer=trainer, folder=self._scratch.name, critic=False)
+        base = setup.base_path or setup.model_path
+        setup = replace(setup, trainer=trainer, folder=self._scratch.name, critic=False, base_path=base)
         restarts = setup.trainer.max_restarts
         super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name, max_restarts=restarts)
 

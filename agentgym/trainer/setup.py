@@ -16,6 +16,8 @@ from agentgym.trainer.mismatch_config import PARTS
 class TrainerSetup:
     """model_path: a Hugging Face folder. total_steps: of the learning-rate schedule. folder: for torchtitan's files.
 
+    base_path: where adapters in the weight store belong to another model, that one's folder.
+
     temperature: the sampler's, so that log-probabilities are those of the distribution that was sampled from.
     publish_dtype: what `push_weights` stores, the generators' own; checkpoints are float32.
     chat_template: the text that is exported with the weights; empty is that of model_path.
@@ -34,6 +36,7 @@ class TrainerSetup:
     chat_template: str = ""
     keep_logprobs: bool = False
     critic: bool = False
+    base_path: str = ""
 
     def __post_init__(self) -> None:
         """Raises UserError for limits of trainer.mismatch that the loss can't go with."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agentgym.generators.config import GeneratorConfig
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
-from agentgym.planning.memory import reference_parts, trainer_parts
+from agentgym.planning.memory import reference_parts, trainer_parts, version_gib
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 MEASURED = [  # Qwen3-1.7B on H200s: GPUs, what is recomputed, rows of 8192 on each, compiled, head's chunk, GiB a GPU
@@ -66,3 +67,12 @@ def test_adapters_alone_have_gradients_and_moments_and_what_is_frozen_takes_two_
     assert reference_parts(model, lora, **given) == reference_parts(
         model, full, **given
     )  # one that follows has no adapters
+
+
+def test_a_version_in_the_store_is_of_adapters_alone_where_only_these_are_trained() -> None:
+    model = architecture_of(RELEASED["meta-llama/Llama-3.1-8B"], "Llama-3.1-8B")
+    generator = GeneratorConfig(dtype="bfloat16")
+    lora = TrainerConfig(lora=LoraConfig(rank=16))
+    assert version_gib(model, generator, lora) == pytest.approx(4 * 41_943_040 / 2**30)
+    for trainer in (TrainerConfig(), None):
+        assert version_gib(model, generator, trainer) == pytest.approx(2 * 8.03e9 / 2**30, rel=0.01)

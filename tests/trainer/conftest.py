@@ -37,6 +37,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         total_steps: int = 20,
         keep_logprobs: bool = False,
         with_critic: bool = False,
+        base_path: str = "",
         **trainer: object,
     ) -> TitanEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -50,6 +51,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             publish_dtype=publish_dtype,
             keep_logprobs=keep_logprobs,
             critic=with_critic,
+            base_path=base_path,
         )
         engine = TitanEngine(setup)
         engines.append(engine)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentgym.models.architecture import TIED_HEAD, Architecture, collect
+from agentgym.models.architecture import TIED_HEAD, Architecture
+from agentgym.weights.adapters import named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +50,14 @@ def fuse(
     architecture: Architecture, weights: Iterable[tuple[str, Tensor]], *, device: torch.device, dtype: torch.dtype
 ) -> DecoderWeights:
     """Copies of all weights in the layout of the forward pass. Raises ValueError as `collect` does."""
-    found = collect(architecture.hf_shapes(), weights)
+    found = named(architecture.hf_shapes(), weights)
 
     def copied(*names: str) -> Tensor:
-        parts = [found[name].detach() for name in names]
+        parts = [found(name).detach() for name in names]
         return torch.cat([part.to(device=device, dtype=dtype) for part in parts])
 
     def norm(name: str) -> Tensor:
-        weight = found[f"{name}.weight"].detach().to(device=device, dtype=torch.float32)
+        weight = found(f"{name}.weight").detach().to(device=device, dtype=torch.float32)
         scaled: Tensor = weight * len(weight) ** 0.5
         return scaled
 

@@ -54,10 +54,13 @@ class TransformersEngine(ThreadedEngine[nn.Module]):
         shapes = read_shapes(self._folder)
         if self._model_config.tie_word_embeddings:
             shapes.pop(TIED_HEAD, None)
-        found = collect(shapes, weights)
-        copies = {name: tensor.detach().to("cpu", self._dtype, copy=True) for name, tensor in found.items()}
+        copied = ((name, tensor.detach().to("cpu", self._dtype, copy=True)) for name, tensor in weights)
         loaded = self._model_class.from_pretrained(
-            None, config=self._model_config, state_dict=copies, dtype=self._dtype, output_loading_info=True
+            None,
+            config=self._model_config,
+            state_dict=collect(shapes, copied),
+            dtype=self._dtype,
+            output_loading_info=True,
         )
         return self._checked(*loaded)
 

@@ -30,9 +30,9 @@ from agentgym.generators.vllm.settings import (
     set_environment,
     wants_gpu,
 )
-from agentgym.models.architecture import collect
 from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
+from agentgym.weights.adapters import checked
 from agentgym.weights.store import StoredWeights
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class VllmEngine:
 
     vLLM computes in a process of its own, which ends with this one.
     """
+
+    merges_adapters = True
 
     def __init__(self, config: GeneratorConfig, model_path: str, **options: Any) -> None:
         """options: settings of `AsyncEngineArgs`, by name."""
@@ -221,9 +223,9 @@ class VllmEngine:
     def _file(self, weights: Iterable[tuple[str, Tensor]]) -> StoredWeights:
         """Checked, and in memory that vLLM's process can map."""
         if isinstance(weights, StoredWeights):
-            collect(self._shapes, weights.entries())
+            checked(self._shapes, weights.entries())
             return weights
-        found = collect(self._shapes, weights)
+        found = checked(self._shapes, weights)
         place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         with tempfile.TemporaryDirectory(prefix="agentgym-update-", dir=place) as folder:
             path = Path(folder) / "weights"
@@ -260,7 +262,8 @@ class VllmEngine:
             await asyncio.sleep(_POLL_S)
             states = await self._llm.collective_rpc("agentgym_prepared")
         if why := next(filter(None, states), ""):
-            raise InfraError(f"the weights can't be read: {why}")
+            kind, _, sentence = why.partition(": ")
+            raise UserError(sentence) if kind == UserError.__name__ else InfraError(f"the weights can't be read: {why}")
 
     async def _wake(self, version: int, path: str) -> None:
         """Load the weights into memory of their own; with that of keys and values, which comes last, vLLM goes on."""

@@ -1,30 +1,44 @@
-"""Weights are opened, and received where they are sent, while vLLM still generates: requests wait for copies alone."""
+"""While vLLM generates, weights are opened, received where they are sent, and merged where they are adapters.
+
+So requests wait for copies alone.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from agentgym.weights.adapters import Base, MergedWeights, has_adapters
 from agentgym.weights.reading import open_weights
 from agentgym.weights.store import SENT_SUFFIX, StoredWeights
 
 SPARE_BYTES = 2**30  # of a GPU, which stay free beside the weights that are received
+OTHERS_BYTES = 4 * 2**30  # of a GPU, beyond this process's tensors: more of it belongs to other processes
+CPU = torch.device("cpu")
+
+Weights = Iterable[tuple[str, Tensor]]
 
 
 class Staging:
     """A version that a thread of this process opens."""
 
-    def __init__(self, path: Path, device: torch.device, *, receive: bool) -> None:
-        """receive: also what is sent, which takes the weights' size on the device until they are loaded."""
+    def __init__(self, path: Path, device: torch.device, *, receive: bool, base: Base) -> None:
+        """receive: whether the thread may receive what is sent, which takes the weights' size on the device until they
+        are loaded. Adapters, which are few, are received here where it may not. base: what they are merged into.
+        """
         self.path = path
         self.failure = ""
-        self._device, self._receive = device, receive
-        self._weights: list[tuple[str, Tensor]] | None = None
+        self._device, self._receive, self._base = device, receive, base
+        self._received: Weights | None = None
+        self._weights: Weights | None = None
+        if path.suffix == SENT_SUFFIX and not receive:
+            self._receive_adapters()
         self._thread = threading.Thread(target=self._open, name="weights-staging", daemon=True)
         self._thread.start()
 
@@ -32,30 +46,86 @@ class Staging:
     def done(self) -> bool:
         return not self._thread.is_alive()
 
-    def weights(self) -> Iterable[tuple[str, Tensor]]:
+    def weights(self) -> Weights:
         """Those that are there; what is not yet received is received by who goes through them."""
-        return open_weights(self.path) if self._weights is None else self._weights
+        return self._base.whole(open_weights(self.path), self._device) if self._weights is None else self._weights
 
-    def _open(self) -> None:
+    def _receive_adapters(self) -> None:
         try:
             stored = open_weights(self.path)
-            with ExitStack() as stack:
-                if self._device.type == "cuda":
-                    torch.cuda.set_device(self._device)  # of this thread
-                    stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-                    stack.enter_context(torch.cuda.stream(stream))
-                if self.path.suffix != SENT_SUFFIX or (self._receive and has_room(stored, self._device)):
+            if has_adapters(stored.entries()):
+                _finish(self._device)  # the ranks' own messages must not meet ours
+                self._received = list(stored)
+                _finish(self._device)
+        except Exception as error:
+            self.failure = _reason(error)
+
+    def _open(self) -> None:
+        if self.failure:
+            return
+        try:
+            stored = open_weights(self.path)
+            with _beside(self._device):
+                if has_adapters(stored.entries()):
+                    self._weights = self._merged(list(stored) if self._received is None else self._received)
+                elif self.path.suffix != SENT_SUFFIX or (self._receive and has_room(stored, self._device)):
                     self._weights = list(stored)
         except torch.OutOfMemoryError:
             self._weights = None
-        except Exception as error:  # for the engine, which asks from another process
-            self.failure = f"{type(error).__name__}: {error}"
+        except Exception as error:
+            self.failure = _reason(error)
+
+    def _merged(self, adapters: Weights) -> Weights:
+        """In the device's memory where that has room and is nobody else's, from where they are copied sooner."""
+        try:
+            whole = self._base.merged(adapters, self._device)
+            kept = self._device if has_room(whole, self._device) and not is_shared(self._device) else CPU
+            return [(name, weight.to(kept)) for name, weight in whole]
+        except torch.OutOfMemoryError:
+            return list(self._base.merged(adapters, CPU))
 
 
-def has_room(stored: StoredWeights, device: torch.device) -> bool:
+def has_room(stored: StoredWeights | MergedWeights, device: torch.device) -> bool:
     """Whether all of the weights fit beside what the device holds."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return sum(tensor.nbytes for _, tensor in stored.entries()) + SPARE_BYTES <= free
+
+
+def is_shared(device: torch.device) -> bool:
+    """Whether other processes use the device: what this one keeps for its next update would be missing there."""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device) > OTHERS_BYTES
+
+
+@contextmanager
+def _beside(device: torch.device) -> Iterator[None]:
+    """On a GPU this thread's work is done beside the model's, all of it when this ends."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_device(device)  # of this thread
+    stream = _stream(device)
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all updates: memory that a stream has freed is kept for its own use."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _reason(error: Exception) -> str:
+    """For the engine, which asks from another process."""
+    return f"{type(error).__name__}: {error}"

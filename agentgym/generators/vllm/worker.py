@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from agentgym.errors import InfraError
 from agentgym.generators.vllm.staging import Staging
+from agentgym.weights.adapters import Base
 from agentgym.weights.reading import check_kept, open_weights
 
 AS_IN_CHECKPOINT = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
@@ -32,6 +33,9 @@ class _ModelRunner(Protocol):
 
 
 class _ModelConfig(Protocol):
+    """model: the folder that vLLM started from."""
+
+    model: str
     dtype: torch.dtype
 
 
@@ -47,11 +51,12 @@ class WorkerExtension:
     parallel_config: _ParallelConfig
     device: torch.device
     agentgym_staging: Staging | None = None
+    agentgym_base: Base | None = None
 
     def agentgym_prepare(self, path: str) -> None:
         """Begin to open stored weights; generation goes on. `agentgym_prepared` says when they can be loaded."""
         alone = self.parallel_config.world_size == 1  # several ranks' own messages must not meet ours
-        self.agentgym_staging = Staging(Path(path), self.device, receive=alone)
+        self.agentgym_staging = Staging(Path(path), self.device, receive=alone, base=self.agentgym_own_base())
 
     def agentgym_prepared(self) -> str | None:
         """None while weights are opened, then empty, or why they can't be."""
@@ -62,7 +67,10 @@ class WorkerExtension:
         """Load stored weights under Hugging Face names. The engine must be paused."""
         staging, self.agentgym_staging = self.agentgym_staging, None
         known = staging is not None and staging.path == Path(path)
-        stored = staging.weights() if staging is not None and known else open_weights(Path(path))
+        if staging is not None and known:
+            stored = staging.weights()
+        else:
+            stored = self.agentgym_own_base().whole(open_weights(Path(path)), self.device)
         dtype = self.model_config.dtype
         model = self.model_runner.get_model()
         if self.agentgym_loads_in_place():
@@ -72,6 +80,12 @@ class WorkerExtension:
             self.model_runner.reload_weights(weights, is_checkpoint_format=True)
             repack_tied_head(model)
         check_kept(Path(path), self.device)
+
+    def agentgym_own_base(self) -> Base:
+        """What adapters are merged into."""
+        if self.agentgym_base is None:
+            self.agentgym_base = Base(Path(self.model_config.model))
+        return self.agentgym_base
 
     def agentgym_loads_in_place(self) -> bool:
         """With CUDA, unless something is done to weights after they are loaded; on CPUs vLLM packs them."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plain_adapters import adapted
 from plain_model import make_model
 from torch import nn
 
@@ -18,6 +19,7 @@ from agentgym.generators.vllm import settings
 from agentgym.generators.vllm.worker import as_in_checkpoint, load_in_place
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.nccl import NcclStore
+from agentgym.weights.shared_memory import SharedMemoryStore
 
 
 @pytest.mark.vllm
@@ -45,6 +47,13 @@ async def test_weights_loaded_in_place_are_those_that_are_sampled_from(generator
             for request, completion in zip(requests, completions, strict=True):
                 assert model.error(request, completion) < 1e-3
                 assert other.error(request, completion) > 0.1
+        adapters, plain = adapted(old, tmp_path / "plain", seed=1)
+        store_of_adapters = SharedMemoryStore("run", keep=2, root=tmp_path)
+        await store_of_adapters.put(3, adapters.items())
+        await engine.update_weights(3, await store_of_adapters.get(3))
+        completions = await asyncio.gather(*(engine.generate(request) for request in requests))
+        assert all(plain.error(*pair) < 1e-3 for pair in zip(requests, completions, strict=True))
+        assert all(old.error(*pair) > 0.1 for pair in zip(requests, completions, strict=True))
     finally:
         await engine.close()
         await store.close()

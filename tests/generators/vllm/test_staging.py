@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from plain_adapters import adapted
+from plain_model import PlainModel
 
 from agentgym.actors.network import LOOPBACK
 from agentgym.generators.vllm import staging
 from agentgym.generators.vllm.staging import Staging
+from agentgym.weights.adapters import A, Base, has_adapters
 from agentgym.weights.nccl import NcclStore
+from agentgym.weights.shared_memory import SharedMemoryStore
 
 CPU = torch.device("cpu")
+NO_BASE = Base(Path("nowhere"))
 
 
 async def finished(made: Staging) -> Staging:
@@ -47,7 +52,7 @@ async def test_weights_are_received_by_the_thread_where_they_may_be(tmp_path: Pa
 
     staging.open_weights = Watched  # type: ignore[assignment]
     try:
-        made = await finished(Staging(path, CPU, receive=receive))
+        made = await finished(Staging(path, CPU, receive=receive, base=NO_BASE))
         assert made.failure == "" and threads == ({"weights-staging"} if receive else set())
         found = await asyncio.to_thread(lambda: dict(made.weights()))
         assert torch.equal(found["a"], torch.arange(5.0)) and found["b"].shape == (3, 2)
@@ -58,16 +63,56 @@ async def test_weights_are_received_by_the_thread_where_they_may_be(tmp_path: Pa
 
 
 async def test_a_version_that_is_not_there_is_a_failure_and_not_an_exception(tmp_path: Path) -> None:
-    made = await finished(Staging(tmp_path / "7.gpu", CPU, receive=True))
+    made = await finished(Staging(tmp_path / "7.gpu", CPU, receive=True, base=NO_BASE))
     assert made.failure.startswith("FileNotFoundError: ")
     (tmp_path / "8.gpu").write_bytes(pickle.dumps(({}, None, [])))
-    made = await finished(Staging(tmp_path / "8.gpu", CPU, receive=True))
+    made = await finished(Staging(tmp_path / "8.gpu", CPU, receive=True, base=NO_BASE))
     assert "has no attribute 'open'" in made.failure
 
 
 async def test_it_does_not_wait_for_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "open_weights", lambda path: time.sleep(1) or [])
+    class Slow(list[tuple[str, torch.Tensor]]):
+        def __init__(self, path: Path) -> None:
+            time.sleep(1)
+
+        def entries(self):
+            return iter(self)
+
+    monkeypatch.setattr(staging, "open_weights", Slow)
     begin_s = time.monotonic()
-    made = Staging(tmp_path / "weights", CPU, receive=True)
+    made = Staging(tmp_path / "weights", CPU, receive=True, base=NO_BASE)
     assert not made.done and time.monotonic() - begin_s < 0.5
     assert (await finished(made)).weights() == []
+
+
+@pytest.mark.parametrize("receive", [True, False])
+async def test_adapters_are_received_and_merged_before_the_weights_are_asked_for(
+    tmp_path: Path, old_model: PlainModel, receive: bool
+) -> None:
+    """receive: in the thread, or by who makes it."""
+    store = NcclStore("run", keep=2, address=LOOPBACK, root=tmp_path)
+    given, plain = adapted(old_model, tmp_path / "plain", seed=1)
+    await store.put(1, given.items())
+    path = (await store.get(1)).path
+    try:
+        base = Base(old_model.folder)
+        made = await asyncio.to_thread(lambda: Staging(path, CPU, receive=receive, base=base))
+        assert (await finished(made)).failure == ""
+    finally:
+        await store.close()  # nothing is received from here on
+    found, expected = made.weights(), plain.model.state_dict()
+    assert isinstance(found, list) and {*dict(found)} <= {*expected}
+    assert len([name for name in given if name.endswith(A)]) == 14 and not has_adapters(found)
+    for name, weight in found:
+        assert torch.allclose(weight, expected[name], atol=1e-5), name
+        assert torch.equal(weight, dict(old_model.weights())[name]) == ("_proj" not in name)
+
+
+async def test_another_base_is_a_failure_that_the_user_must_fix(
+    tmp_path: Path, old_model: PlainModel, new_model: PlainModel
+) -> None:
+    store = SharedMemoryStore("run", keep=2, root=tmp_path)
+    await store.put(1, adapted(new_model, tmp_path / "plain", seed=1)[0].items())
+    stored = await store.get(1)  # its path is readable for as long as it lives
+    made = await finished(Staging(stored.path, CPU, receive=True, base=Base(old_model.folder)))
+    assert made.failure.startswith(f"UserError: the model in {old_model.folder} is not the one")

@@ -1,0 +1,158 @@
+"""LoRA's adapters as a version of the weights, and the whole model that a reader makes of them and its own base.
+
+A version has A and B of each adapted matrix beside a note: the scale, the types, and which base they belong to. They
+are tensors under names, so that every store can hold them. Axes: O outputs and I inputs of a matrix, R rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentgym.errors import UserError
+from agentgym.models.architecture import collect, read_architecture
+from agentgym.models.safetensors import read_folder
+from agentgym.weights.digest import digest
+from agentgym.weights.store import StoredWeights
+
+A, B = "lora_A.weight", "lora_B.weight"  # in place of "weight", as PEFT names them
+NOTE = "lora.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterNote:
+    """scale: of B A. base_dtype: what the base is rounded to before anything else. dtype: of the merged weights.
+
+    base: the digest of the base in base_dtype.
+    """
+
+    scale: float
+    base_dtype: str
+    dtype: str
+    base: str
+
+    def to_tensor(self, device: torch.device) -> Tensor:
+        return torch.frombuffer(bytearray(json.dumps(asdict(self)).encode()), dtype=torch.uint8).to(device)
+
+    @classmethod
+    def of_tensor(cls, stored: Tensor) -> AdapterNote:
+        return cls(**json.loads(bytes(stored.tolist())))
+
+
+def merge(base_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:
+    """base + scale * B A in float32, by the trainer and by every reader, so that all have the same bits."""
+    return torch.addmm(base_OI.float(), b_OR, a_RI, alpha=scale)
+
+
+def has_adapters(entries: Iterable[tuple[str, Tensor]]) -> bool:
+    """Whether a version is of adapters; its note comes first."""
+    return next((name for name, _ in entries), "") == NOTE
+
+
+def check_adapters(wanted: Mapping[str, tuple[int, ...]], entries: Iterable[tuple[str, Tensor]]) -> None:
+    """wanted: the shape of each weight of the model. Raises ValueError for an adapter that fits none, or is halved."""
+    shapes = {name: tuple(entry.shape) for name, entry in entries if name != NOTE}
+    for name, shape in shapes.items():
+        stem = name.removesuffix(A).removesuffix(B)
+        a, b, own = shapes.get(stem + A, ()), shapes.get(stem + B, ()), wanted.get(f"{stem}weight", ())
+        if stem == name or not len(a) == len(b) == len(own) == 2 or (b[0], a[1]) != own or a[0] != b[1]:
+            raise ValueError(f"adapter {name!r} of shape {shape} fits no weight of this model; {stem}weight has {own}")
+
+
+def checked(wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """All of a version: the wanted weights, or adapters for some of them. Raises ValueError for what does not fit."""
+    found = list(weights)
+    if not has_adapters(found):
+        return collect(wanted, found)
+    check_adapters(wanted, found)
+    return dict(found)
+
+
+class MergedWeights:
+    """All weights of a model, each made when it is asked for: those without an adapter share the base's memory."""
+
+    def __init__(
+        self, base: Mapping[str, Tensor], note: AdapterNote, adapters: Mapping[str, Tensor], device: torch.device
+    ) -> None:
+        """device: where weights are merged, and stay."""
+        self._base, self._adapters, self._note, self._device = base, adapters, note, device
+
+    def __getitem__(self, name: str) -> Tensor:
+        base_dtype, dtype = getattr(torch, self._note.base_dtype), getattr(torch, self._note.dtype)
+        weight, stem = self._base[name], name.removesuffix("weight")
+        if stem + A not in self._adapters:
+            return weight.to(base_dtype).to(dtype)
+        a_RI, b_OR = self._adapters[stem + A], self._adapters[stem + B]
+        return merge(weight.to(self._device).to(base_dtype), a_RI, b_OR, self._note.scale).to(dtype)
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, self[name]) for name in self._base)
+
+    def entries(self) -> Iterator[tuple[str, Tensor]]:
+        """Names, types and shapes alone: tensors on torch's meta device."""
+        dtype = getattr(torch, self._note.dtype)
+        return ((name, torch.empty(weight.shape, dtype=dtype, device="meta")) for name, weight in self._base.items())
+
+
+class Base:
+    """A reader's own model folder, which is mapped and compared with the trainer's when adapters come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: set[tuple[str, str]] = set()  # digests that it has, with their types
+
+    def whole(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> Iterable[tuple[str, Tensor]]:
+        """The same weights; where they are adapters, all of the model with these merged into it on the device.
+
+        Raises UserError where the trainer's base is another model, ValueError for adapters that do not fit.
+        """
+        if isinstance(weights, StoredWeights):
+            if not has_adapters(weights.entries()):
+                return weights
+            return self.merged(weights, device)
+        rest = iter(weights)
+        first = next(rest, None)
+        if first is None:
+            return ()
+        return self.merged(chain([first], rest), device) if has_adapters([first]) else chain([first], rest)
+
+    def merged(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> MergedWeights:
+        """As `whole`, of what is known to be adapters."""
+        found = {name: tensor.to(device, copy=True) for name, tensor in weights}  # the store may forget the version
+        note = AdapterNote.of_tensor(found.pop(NOTE))
+        check_adapters({name: tuple(weight.shape) for name, weight in self._weights.items()}, found.items())
+        self._check(note, device)
+        return MergedWeights(self._weights, note, found, device)
+
+    def _check(self, note: AdapterNote, device: torch.device) -> None:
+        if (note.base, note.base_dtype) in self._known:
+            return
+        dtype = getattr(torch, note.base_dtype)
+        own = digest((name, weight.to(device).to(dtype)) for name, weight in self._weights.items())
+        if own != note.base:
+            raise UserError(
+                f"the model in {self._folder} is not the one whose adapters the trainer trains (digest {own}, the "
+                f"trainer's {note.base}): give trainer and generators the same model folder, unchanged since the start"
+            )
+        self._known.add((note.base, note.base_dtype))
+
+    @cached_property
+    def _weights(self) -> dict[str, Tensor]:
+        """Those that the trainer has too: no buffers that some folders keep, no tied head."""
+        wanted = read_architecture(self._folder).hf_shapes()
+        return collect(wanted, ((name, tensor) for name, tensor in read_folder(self._folder) if name in wanted))
+
+
+def named(wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]) -> Callable[[str], Tensor]:
+    """Exactly the wanted weights, by name; merged ones are made when they are asked for. Raises as `collect` does."""
+    if isinstance(weights, MergedWeights):
+        collect(wanted, weights.entries())
+        return weights.__getitem__
+    return collect(wanted, weights).__getitem__
