@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from agentgym.actors.network import free_port, meet_at
 from agentgym.actors.process_id import ProcessId
-from agentgym.actors.replies import Answer
-from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint
+from agentgym.actors.replies import Answer, Call, Outbox
+from agentgym.actors.runtime import EndpointProperty, concurrent_endpoint, port_endpoint
 from agentgym.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -90,11 +90,31 @@ class LifecycleActor(Actor):
     async def probe(self) -> ProcessInfo:
         return ProcessInfo(process=ProcessId.of(os.getpid()), version=self.current_version())
 
-    @endpoint
-    async def agentgym_answer(self, number: int, name: str, args: bytes) -> Answer:
-        """Make the call of another endpoint, which `name` names; it raises nothing. args: a pickled tuple."""
+    @port_endpoint
+    async def agentgym_answer(self, port: Any, caller: str, calls: Sequence[Call]) -> None:
+        """Begin calls of other endpoints, in order; it raises nothing. port: for the answers, as they come.
+
+        caller: names the port, which is another object in each message.
+        """
+        outbox = self._outboxes.setdefault(caller, Outbox(port.send))
+        for call in calls:
+            task = asyncio.create_task(self._answer(call, outbox))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, call: Call, outbox: Outbox[Answer]) -> None:
+        number, name, args = call
         method = getattr(type(self), name).plain_method
-        return await Answer.of(number, f"{type(self).__name__}.{name}", partial(method, self), args)
+        outbox.put(await Answer.of(number, f"{type(self).__name__}.{name}", partial(method, self), args))
+
+    @cached_property
+    def _outboxes(self) -> dict[str, Outbox[Answer]]:
+        """By caller."""
+        return {}
+
+    @cached_property
+    def _answering(self) -> set[asyncio.Task[None]]:
+        return set()
 
     @endpoint
     async def agentgym_lasts(self) -> None:

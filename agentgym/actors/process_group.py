@@ -24,7 +24,7 @@ from agentgym.actors.hosts import Host, HostKeeper
 from agentgym.actors.network import LOOPBACK
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_id import ProcessId
-from agentgym.actors.replies import Answer
+from agentgym.actors.replies import Answer, NotSent
 from agentgym.actors.runtime import ActorError, ProcMesh, Runtime
 from agentgym.errors import InfraError
 
@@ -158,9 +158,8 @@ class ProcessGroup(Generic[A]):
         """Rank 0 says where the others find it."""
         first = self._parts[0].host
         address = LOOPBACK if len(self._parts) == 1 else first.address or LOOPBACK
-        body = pickle.dumps((address,), pickle.HIGHEST_PROTOCOL)
-        asked = self._runtime.ask(self._ranks[0], "agentgym_port", body)
-        (port,) = await self._until("agentgym_port", [asked], Answer.value, timeout_s)
+        asked = [self._runtime.ask(self._ranks[0], "agentgym_port", pickle.dumps((address,)))]
+        (port,) = await self._until("agentgym_port", asked, Answer.value, timeout_s)
         await self.call(LifecycleActor.agentgym_meet, address, port, timeout_s=timeout_s)
 
     @property
@@ -188,11 +187,11 @@ class ProcessGroup(Generic[A]):
         if self.dead.done():
             raise ProcessDied(f"{self.name} is dead: {self.dead.result()}")
         body = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
+        asked = [self._runtime.ask(one, name, body) for one in self._ranks]
         try:
-            asked = [self._runtime.ask(one, name, body) for one in self._ranks]
-        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
+            return await self._until(name, asked, Answer.value, timeout_s)
+        except NotSent as error:
             raise self._died(error) from error
-        return await self._until(name, asked, Answer.value, timeout_s)
 
     async def call_one(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> R:
         """Call an endpoint of a group with one process. Raises as `call` does."""
@@ -203,6 +202,7 @@ class ProcessGroup(Generic[A]):
         """Call an endpoint that never raises, without waiting for an answer."""
         name = endpoint_name(self._actor_class, method)
         if not self.dead.done():
+            self._runtime.flush()  # calls that were made before it must come before it
             for part in self._parts:
                 with contextlib.suppress(RuntimeError):
                     getattr(part.actor, name).broadcast(*args)
@@ -224,11 +224,12 @@ class ProcessGroup(Generic[A]):
             log.warning("%s did not stop; killing processes %s", self.name, self.pids)
             self._kill()
             await self._all_exited(KILL_WAIT_S)
-        for rank in list(self._pidfds):
+        for rank in [*self._pidfds]:
             self._unwatch(rank)
         await self._end_elsewhere()
         for part in self._parts:
             part.leave(self.give_up)
+        self._runtime.forget(self._ranks)
         self._parts.clear()
 
     async def _end_elsewhere(self) -> None:
@@ -346,9 +347,8 @@ class ProcessGroup(Generic[A]):
         os.close(descriptor)
 
     def _on_exit(self, rank: int) -> None:
-        how = "it no longer exists"
+        how = _how_it_ended(self._pidfds[rank]) if rank in self._pidfds else "it no longer exists"
         if rank in self._pidfds:
-            how = _how_it_ended(self._pidfds[rank])
             self._unwatch(rank)
         if not self._pidfds:
             self._exited.set()

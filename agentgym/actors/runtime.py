@@ -10,18 +10,21 @@ import logging
 import os
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from agentgym.actors.hosts import Host, Hosts, HostsConfig
 from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
-from agentgym.actors.replies import Answer, Replies
+from agentgym.actors.replies import Answer, Call, NotSent, Outbox, Replies
 from agentgym.errors import InfraError, UserError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MONARCH_SETTINGS: Mapping[str, str] = {
     # Its own default. Every poll leaves 7 KiB in this process, and a death is reported at once by its pidfd.
@@ -54,6 +57,8 @@ from monarch.actor import ProcMesh as ProcMesh  # noqa: E402
 from monarch.actor import concurrent_endpoint as concurrent_endpoint  # noqa: E402
 
 SHUTDOWN_TIMEOUT_S = 10.0
+port_endpoint: Callable[[T], T] = monarch.actor.endpoint(explicit_response_port=True)
+"""A method that is given the caller's port; its calls run one after another, in the order in which they were made."""
 
 
 def log_fault(failure: MeshFailure) -> None:
@@ -132,6 +137,8 @@ class Runtime:
         self._places = places or HostsConfig()
         self._patience_s = patience_s
         self._meshes: dict[int, ProcMesh] = {}  # by id()
+        self._name = uuid.uuid4().hex
+        self._outboxes: dict[int, Outbox[Call]] = {}  # by id() of the actor
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -203,11 +210,32 @@ class Runtime:
     def ask(self, actor: Any, name: str, args: bytes) -> asyncio.Future[Answer]:
         """Call an endpoint of a mesh of one LifecycleActor, from point to point. args: a pickled tuple.
 
-        Raises RuntimeError for a mesh that Monarch has seen die.
+        The answer raises NotSent for a mesh that Monarch has seen die.
         """
         number, answer = self._replies.expect()
-        monarch.actor.send(actor.agentgym_answer, (number, name, args), {}, self._port, "choose")
+        outbox = self._outboxes.get(id(actor))
+        if outbox is None:
+            self._outboxes[id(actor)] = outbox = Outbox(partial(self._send, actor))  # which keeps the actor, and its id
+        outbox.put((number, name, args))
         return answer
+
+    def flush(self) -> None:
+        """Send the calls that wait for the event loop's next turn, before a message that must come later."""
+        for outbox in self._outboxes.values():
+            outbox.flush()
+
+    def forget(self, actors: Sequence[Any]) -> None:
+        """Nothing more is asked of them."""
+        for actor in actors:
+            self._outboxes.pop(id(actor), None)
+
+    def _send(self, actor: Any, calls: list[Call]) -> None:
+        try:
+            monarch.actor.send(actor.agentgym_answer, (self._name, calls), {}, self._port, "choose")
+        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
+            refused = NotSent(str(error))
+            refused.__cause__ = error
+            self._replies.fail(calls, refused)
 
     async def stop(self, mesh: ProcMesh, *, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Stop the processes of a mesh, dead ones included. A failure is logged, not raised."""

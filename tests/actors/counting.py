@@ -30,6 +30,11 @@ class Counting(ServiceActor):
         self._count += number
         return self._count
 
+    @endpoint
+    async def subtract(self, number: int) -> None:
+        """Never raises, and answers nothing."""
+        self._count = max(0, self._count - number)
+
     async def reset(self) -> None:
         """Not an endpoint."""
 

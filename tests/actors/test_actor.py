@@ -117,6 +117,22 @@ async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_
 
 
 @pytest.mark.slow
+async def test_calls_keep_their_order_with_each_other_and_with_broadcasts() -> None:
+    async with Runtime() as runtime:
+        group = Counting.launch("counting", 0, options=ActorOptions(), runtime=runtime)
+        await group.start(timeout_s=60)
+        calls = [asyncio.ensure_future(group.call_one(Counting.add, 1, timeout_s=60)) for _ in range(100)]
+        await asyncio.sleep(0)  # all are made, and none has left
+        group.broadcast(Counting.subtract, 100)
+        last = await group.call_one(Counting.add, 0, timeout_s=60)
+        assert (await asyncio.gather(*calls), last) == (list(range(1, 101)), 0)
+        with pytest.raises(ValueError, match="no variable 'NOWHERE'"):  # one of a message's calls, and the others go on
+            await asyncio.gather(
+                *(group.call_one(Counting.variable, name, timeout_s=60) for name in ("PATH", "NOWHERE", "HOME"))
+            )
+        await group.stop()
+
+
 async def test_a_service_routes_fans_out_and_keeps_sessions(tmp_path: Path) -> None:
     async with Runtime(log_dir=tmp_path):
         launcher = Counting.options(procs=2, num_replicas=2)

@@ -18,7 +18,7 @@ from agentgym.actors.hosts import Hosts, HostsConfig
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.process_id import ProcessId
-from agentgym.actors.replies import Answer
+from agentgym.actors.replies import Answer, NotSent
 
 
 class FakeEndpoint:
@@ -45,12 +45,18 @@ class FakeRuntime:
         self._log = log
 
     def ask(self, actor: FakeRuntime, name: str, args: bytes) -> asyncio.Future[Answer]:
-        if self.refuses:
-            raise RuntimeError("the mesh is dead")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if name == "start":
+        if self.refuses:
+            answer.set_exception(NotSent("the mesh is dead"))
+        elif name == "start":
             answer.set_result(Answer(number=0, body=pickle.dumps(None)))
         return answer
+
+    def flush(self) -> None:
+        pass
+
+    def forget(self, actors: list[FakeRuntime]) -> None:
+        pass
 
     def spawn(self, *args: object, **options: object) -> FakeRuntime:
         return self

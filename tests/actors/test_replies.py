@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from waiting import LONG_S
 
-from agentgym.actors.replies import Answer, RemoteTraceback, Replies
+from agentgym.actors.replies import Answer, NotSent, Outbox, RemoteTraceback, Replies
 from agentgym.errors import InfraError
 
 
@@ -49,11 +49,34 @@ async def test_answers_in_any_order_and_late_or_broken_ones_reach_nobody_else() 
         (first, one), (second, two), (late, given_up) = replies.expect(), replies.expect(), replies.expect()
         given_up.cancel()
         port.put(ValueError("no answer of ours"))
-        port.put(Answer(number=late, body=pickle.dumps("late")))
-        port.put(Answer(number=second, body=pickle.dumps("two")))
-        port.put(Answer(number=first, body=pickle.dumps("one")))
+        port.put([Answer(number=late, body=pickle.dumps("late")), Answer(number=second, body=pickle.dumps("two"))])
+        port.put([Answer(number=first, body=pickle.dumps("one"))])
         found = await asyncio.wait_for(asyncio.gather(one, two), LONG_S)
     assert [each.value() for each in found] == ["one", "two"]
+
+
+async def test_what_is_put_in_one_turn_of_the_loop_goes_as_one_message_in_order() -> None:
+    sent: list[list[int]] = []
+    outbox = Outbox(sent.append)
+    for number in (1, 2, 3):
+        outbox.put(number)
+    assert sent == []
+    await asyncio.sleep(0)
+    outbox.put(4)
+    outbox.flush()
+    outbox.put(5)
+    await asyncio.sleep(0)
+    assert sent == [[1, 2, 3], [4], [5]]
+
+
+async def test_a_call_that_did_not_leave_fails_at_once_and_alone() -> None:
+    async with Replies(FakeReceiver()) as replies:
+        (first, one), (second, two), (_, other) = replies.expect(), replies.expect(), replies.expect()
+        two.cancel()
+        replies.fail([(first, "run", b""), (second, "run", b"")], NotSent("the mesh is dead"))
+        with pytest.raises(NotSent, match="the mesh is dead"):
+            await one
+        assert not other.done()
 
 
 async def test_what_an_endpoint_raised_is_raised_with_its_place_as_cause() -> None:

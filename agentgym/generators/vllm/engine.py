@@ -21,7 +21,7 @@ from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import check_request
 from agentgym.generators.places import Places
 from agentgym.generators.vllm.causes import last_error, with_holders
-from agentgym.generators.vllm.pressure import step_reporter
+from agentgym.generators.vllm.pressure import report_steps, wants_steps
 from agentgym.generators.vllm.settings import (
     engine_arguments,
     model_size,
@@ -98,7 +98,8 @@ class VllmEngine:
         # in this thread: the engine's sockets belong to the running event loop
         arguments = engine_arguments(self._config, self._folder, gpu=self._gpu, **self._options)
         try:
-            self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[step_reporter(self._saw)])
+            self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[wants_steps])
+            report_steps(self._llm, self._saw)
         except ValueError as error:
             raise UserError(f"vLLM refuses its settings, {self._options} among them: {error}") from error
         except RuntimeError as error:  # of another process, whose own words are in the log
