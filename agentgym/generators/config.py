@@ -38,7 +38,7 @@ class GeneratorConfig:
     """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses.
 
     batch_invariant: what a request gets does not depend on the requests beside it, to the last bit: the native engine
-    in float32 on one thread of a CPU. loop.deterministic sets it.
+    in float32 on one thread of a CPU, or vLLM's own mode of that name on a GPU. loop.deterministic sets it.
 
     replicas: at the start. Between min_replicas and max_replicas (None: as many as at the start) they grow when more
     requests than they have places for last for grow_after_s, and shrink when for shrink_after_s even the most requests

@@ -26,6 +26,8 @@ _KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # of a GPU: CUDA's, and ROCm'
 WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
 BATCHED_TOKENS = 8192
 """Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""vLLM's switch for kernels whose sums do not depend on what else is in a batch."""
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
 
 
@@ -40,7 +42,9 @@ def model_size(folder: Path) -> tuple[int, dict[str, tuple[int, ...]]]:
 
 
 def wants_gpu(config: GeneratorConfig) -> bool:
-    """Raises UserError where vLLM does not load, or was built for another device than the config asks for."""
+    """Raises UserError where vLLM does not load, or was built for another device than the config asks for, and for
+    generator.batch_invariant where it has no such mode.
+    """
     try:
         from vllm.platforms import current_platform
 
@@ -59,7 +63,25 @@ def wants_gpu(config: GeneratorConfig) -> bool:
             f"generator.device is {config.device!r} but the installed vLLM computes on "
             f"{'cuda' if gpu else 'cpu'}; install the other build, or use generator.device=auto"
         )
+    if config.batch_invariant:
+        check_batch_invariant(gpu=gpu)
     return gpu
+
+
+def check_batch_invariant(*, gpu: bool) -> None:
+    """Raises UserError where the installed vLLM has no such mode."""
+    from vllm import envs
+
+    if not gpu:
+        raise UserError(
+            "generator.batch_invariant needs a GPU with vLLM, and the installed vLLM computes on a CPU; use "
+            "generator.engine=native, which has it there, or leave it out"
+        )
+    if not hasattr(envs, BATCH_INVARIANT):
+        raise UserError(
+            f"vllm {_version('vllm')} has no switch {BATCH_INVARIANT}, which generator.batch_invariant needs; install "
+            "vllm==0.32.0, or leave generator.batch_invariant out"
+        )
 
 
 def not_loaded(error: Exception) -> UserError:
@@ -99,6 +121,8 @@ def set_environment(config: GeneratorConfig) -> None:
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # replicas would all sit on the same cores
     if importlib.util.find_spec("flashinfer") is None:  # vLLM imports it for its sampler without asking
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    if config.batch_invariant:
+        os.environ[BATCH_INVARIANT] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings would tear the live view
 
 

@@ -135,6 +135,31 @@ def test_a_vllm_without_its_device_is_refused(detected):
         wants_gpu(GeneratorConfig())
 
 
+def test_batch_invariance_is_refused_on_a_cpu_and_by_a_vllm_without_the_switch(monkeypatch):
+    import vllm.envs
+
+    from agentgym.errors import UserError
+    from agentgym.generators.vllm.settings import BATCH_INVARIANT, check_batch_invariant, wants_gpu
+
+    assert not wants_gpu(GeneratorConfig(device="cpu"))
+    with pytest.raises(UserError, match=r"batch_invariant needs a GPU with vLLM.*generator\.engine=native"):
+        wants_gpu(GeneratorConfig(device="cpu", batch_invariant=True))
+    check_batch_invariant(gpu=True)
+    monkeypatch.delitem(vllm.envs.environment_variables, BATCH_INVARIANT)
+    with pytest.raises(UserError, match=r"has no switch VLLM_BATCH_INVARIANT"):
+        check_batch_invariant(gpu=True)
+
+
+def test_vllm_reads_the_switch_that_is_set(monkeypatch):
+    import vllm.envs
+
+    from agentgym.generators.vllm.settings import BATCH_INVARIANT
+
+    for value in ("1", "0"):
+        monkeypatch.setenv(BATCH_INVARIANT, value)
+        assert vllm.envs.environment_variables[BATCH_INVARIANT]() is (value == "1")
+
+
 def test_vllms_own_arguments_are_passed_on_and_checked(old_model):
     from agentgym.errors import UserError
     from agentgym.generators.vllm.settings import engine_arguments
