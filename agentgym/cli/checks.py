@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from agentgym.commands.text import commands_in
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.models.device import gpu_files, why_no_gpu
+from agentgym.planning.machine import host_cores, host_memory_gib
 from agentgym.sandbox import SandboxPlugin, SandboxUnavailable
 
 GIB = 1024**3
@@ -134,14 +134,14 @@ def _used_by_torch(gpus: str) -> Check:
 
 
 def check_cores() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = host_cores()
     if cores < 2:
         return Check("cores", Level.NOTE, str(cores), "two or more let generation and training overlap")
     return Check("cores", Level.OK, str(cores))
 
 
 def check_memory() -> Check:
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    memory_gib = host_memory_gib()
     found = f"{memory_gib:.1f} GiB"
     if memory_gib < 6:
         return Check("memory", Level.NOTE, found, "a run takes up to 6 GiB; use fewer replicas")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.places import settle_places
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
+from agentgym.planning.machine import host_cores
 from agentgym.planning.rates import Rates
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
@@ -138,7 +138,7 @@ class _Measurement:
             env_s=env_s,
             signal=max(1, sum(group.has_signal for group in groups)) / len(groups),
             turns=turns,
-            cores=len(os.sched_getaffinity(0)),
+            cores=host_cores(),
         )
 
     async def _sync(self) -> tuple[float, float]:

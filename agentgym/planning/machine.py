@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.models.device import visible_gpus
+from agentgym.planning.cgroups import SELF, core_limit, memory_limit
 
 GIB = 2**30
 SHARED_MEMORY = Path("/dev/shm")
@@ -40,9 +41,21 @@ class Machine:
         return f"{len(self.gpus)} GPU(s) ({'; '.join(kinds)})"
 
 
+def host_cores(of: Path = SELF) -> int:
+    """That this process may use: of the machine, by its affinity and by its container's limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = core_limit(of)
+    return cores if limit is None else max(1, min(cores, int(limit)))
+
+
+def host_memory_gib(of: Path = SELF) -> float:
+    """Of the machine, or as much as a container leaves this process."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(memory, memory_limit(of) or memory) / GIB
+
+
 def this_machine() -> Machine:
     """What this process sees of it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
         gpus=tuple(
             Gpu(
@@ -53,8 +66,8 @@ def this_machine() -> Machine:
             )
             for gpu in visible_gpus()
         ),
-        cores=cores,
-        memory_gib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB,
+        cores=host_cores(),
+        memory_gib=host_memory_gib(),
         shared_memory_gib=shutil.disk_usage(SHARED_MEMORY).free / GIB if SHARED_MEMORY.is_dir() else None,
     )
 
