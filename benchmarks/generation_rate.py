@@ -7,7 +7,8 @@ FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, withou
 start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and
 plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
 longest are --tokens. All requests of a round are sent at once, ask for log-probabilities in the same form, and have
-prompts that no other round has, so each round prefills; a whole round before the others is not counted. The arms:
+prompts that no other round has, so each round prefills; a whole round before the others is not counted. --rounds takes
+one number, or one for each load. The arms:
 `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line of JSON
 when a load of an arm ends; --out keeps arms that ended, and they are not repeated. Then a Markdown table of medians of
 --rounds, of the arms that ended where it was stopped or one failed.
@@ -54,8 +55,8 @@ def requests_of(arguments: argparse.Namespace, load: str, number: int) -> list[G
 async def rates(arm: str, generate: Generate, arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Tokens a second of each round, by load, after a first one that does not count."""
     found: dict[str, list[float]] = {load: [] for load in LOADS}
-    for load in LOADS:
-        for number in range(arguments.rounds + 1):
+    for load, rounds in zip(LOADS, arguments.rounds * 2, strict=False):
+        for number in range(rounds + 1):
             requests = requests_of(arguments, load, number)
             begin_s = time.perf_counter()
             tokens = sum(await asyncio.gather(*(generate(request) for request in requests)))
@@ -163,7 +164,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, nargs="+", default=[3], metavar="N", help="that count: of both, or each")
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: arms that it has are not repeated")
     arguments = parser.parse_args()
