@@ -15,11 +15,11 @@ from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.scaling import ScalingSettings, keep_scaled
 from agentgym.actors.service import Service, Session
 from agentgym.actors.settings import ServiceSettings
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
 from agentgym.types import Completion, GenerateRequest
-from agentgym.weights.store import WeightStore
+from agentgym.weights.store import OtherBase, WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,8 @@ class GeneratorService:
     async def update_weights(self, version: int) -> None:
         """Load a version from the store into every live replica; requests continue meanwhile.
 
-        A replica that can't load it is replaced. Raises KeyError when the store has no such version.
+        A replica that can't load it is replaced. Raises KeyError when the store has no such version, OtherBase for
+        adapters of another model than the generators'.
         """
         service = self._started()
         async with self._updating:
@@ -198,7 +199,7 @@ class GeneratorService:
             await self._current.prepare(group)
         except ProcessDied:
             return  # its supervisor restarts it with the current weights
-        except UserError:  # of which no replacement would be free
+        except OtherBase:  # a replacement would have the same
             raise
         except Exception as error:
             log.warning("%s could not load version %d: %s", group.name, self.version, error)

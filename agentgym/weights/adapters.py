@@ -16,11 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym.errors import UserError
 from agentgym.models.architecture import collect, read_architecture
 from agentgym.models.safetensors import read_folder
 from agentgym.weights.digest import digest
-from agentgym.weights.store import StoredWeights
+from agentgym.weights.store import OtherBase, StoredWeights
 
 A, B = "lora_A.weight", "lora_B.weight"  # in place of "weight", as PEFT names them
 NOTE = "lora.json"
@@ -111,7 +110,7 @@ class Base:
     def whole(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> Iterable[tuple[str, Tensor]]:
         """The same weights; where they are adapters, all of the model with these merged into it on the device.
 
-        Raises UserError where the trainer's base is another model, ValueError for adapters that do not fit.
+        Raises OtherBase where the trainer's base is another model, ValueError for adapters that do not fit.
         """
         if isinstance(weights, StoredWeights):
             if not has_adapters(weights.entries()):
@@ -137,7 +136,7 @@ class Base:
         dtype = getattr(torch, note.base_dtype)
         own = digest((name, weight.to(device).to(dtype)) for name, weight in self._weights.items())
         if own != note.base:
-            raise UserError(
+            raise OtherBase(
                 f"the model in {self._folder} is not the one whose adapters the trainer trains (digest {own}, the "
                 f"trainer's {note.base}): give trainer and generators the same model folder, unchanged since the start"
             )

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from agentgym.errors import UserError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 GPU_SUFFIX = ".gpu"
 SENT_SUFFIX = ".sent"
+
+
+class OtherBase(UserError):
+    """A version is of adapters, and those of another model than the reader's."""
 
 
 @runtime_checkable

@@ -16,12 +16,12 @@ from scripted import Scripted, fingerprint, scripted_tokens
 from waiting import until
 
 from agentgym.actors.runtime import Runtime
-from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig
 from agentgym.generators.service import GeneratorService
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.shared_memory import SharedMemoryStore
+from agentgym.weights.store import OtherBase
 
 pytestmark = pytest.mark.slow
 REQUEST = GenerateRequest(prompt_ids=(3, 4, 5), sampling=SamplingParams(max_tokens=20, seed=1))
@@ -56,7 +56,7 @@ async def test_a_replica_that_comes_back_merges_them_and_another_base_ends_the_u
             assert plain.error(REQUEST, completion) < 1e-4 < own.error(REQUEST, completion)
         await store.put(2, adapted(other, tmp_path / "foreign", seed=1)[0].items())
         before = service.pids()
-        with pytest.raises(UserError, match="is not the one whose adapters the trainer trains"):
+        with pytest.raises(OtherBase, match="is not the one whose adapters the trainer trains"):
             await service.update_weights(2)
         assert service.pids() == before, "a replacement could do no better"
 

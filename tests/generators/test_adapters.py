@@ -14,14 +14,13 @@ from plain_model import PlainModel
 from torch import Tensor
 
 from agentgym.actors.network import LOOPBACK
-from agentgym.errors import UserError
 from agentgym.generators.config import EngineConfig
 from agentgym.generators.select import NativeEngineConfig, TransformersEngineConfig, VllmEngineConfig
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.adapters import A
 from agentgym.weights.nccl import NcclStore
 from agentgym.weights.shared_memory import SharedMemoryStore
-from agentgym.weights.store import WeightStore
+from agentgym.weights.store import OtherBase, WeightStore
 
 REQUESTS = [
     GenerateRequest(prompt_ids=tuple(range(3, length)), sampling=SamplingParams(max_tokens=20, seed=length))
@@ -76,7 +75,7 @@ async def test_each_version_is_the_base_with_its_adapters_whatever_the_store(
         completion = await engine.generate(REQUESTS[0])
         assert new_model.error(REQUESTS[0], completion) < 1e-3, "a whole version takes the base's place"
         foreign, _ = adapted(new_model, tmp_path / "foreign", seed=1)
-        with pytest.raises(UserError, match="is not the one whose adapters the trainer trains"):
+        with pytest.raises(OtherBase, match="is not the one whose adapters the trainer trains"):
             await engine.update_weights(5, foreign.items())
     finally:
         await engine.close()

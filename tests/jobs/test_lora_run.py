@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 
 import pytest
 import torch
@@ -44,3 +45,24 @@ def test_generators_sample_from_what_is_trained_and_the_trainer_is_its_own_refer
             assert delta.abs().max() > 0
             base[name] = base[name].float() + delta
         assert torch.allclose(weight, base[name].float(), atol=1e-5), name
+
+
+def test_a_resumed_run_merges_into_the_model_that_it_began_with_and_so_does_a_reference_that_follows(lab):
+    """TorchStore hands out weights, and no files."""
+    model = lab.root / "base"
+    shutil.copytree(policy_path(), model)
+    settings = (
+        f"model.path={model}",
+        "trainer.lora.rank=4",
+        "trainer.reference_every=1",
+        "loss.kl_coef=0.01",
+        "weights.store=torchstore",
+        "loop.check_sync_every=1",
+        "eval.at_end=false",
+    )
+    folder, reporter = lab.new_run(lab.recipe(*settings, "loop.steps=1")), lab.reporter()
+    asyncio.run(train(lab.recipe(*settings, "loop.steps=1"), folder, reporter))
+    asyncio.run(train(lab.recipe(*settings, "loop.steps=3"), folder, reporter, resume=True))
+    folder.close()
+    assert len(reporter.metrics) == 3
+    assert all(metrics["sync/mismatch_max"] < 1e-4 for metrics in reporter.metrics)

@@ -12,7 +12,6 @@ from tiny_model import write_model
 from torch import Tensor
 
 from agentgym.actors.network import LOOPBACK
-from agentgym.errors import UserError
 from agentgym.models.safetensors import read_folder, write_folder
 from agentgym.trainer.config import LORA_TARGETS, LoraConfig
 from agentgym.trainer.engine import TitanEngine
@@ -20,7 +19,7 @@ from agentgym.types import Sample
 from agentgym.weights.adapters import NOTE, Base
 from agentgym.weights.nccl import NcclStore
 from agentgym.weights.shared_memory import SharedMemoryStore
-from agentgym.weights.store import WeightStore
+from agentgym.weights.store import OtherBase, WeightStore
 
 MakeEngine = Callable[..., TitanEngine]
 LORA = LoraConfig(rank=4, alpha=11.0)
@@ -130,7 +129,7 @@ def test_another_base_is_noticed_to_the_last_bit_and_another_file_layout_is_none
     near["model.embed_tokens.weight"][[4, 5]] = embedding[[5, 4]]
     far["model.embed_tokens.weight"][[4, 8]] = embedding[[8, 4]]
     for name, other in (("one-bit", changed), ("near", near), ("far", far)):
-        with pytest.raises(UserError, match=name) as raised:
+        with pytest.raises(OtherBase, match=name) as raised:
             Base(folder_of(name, other)).whole(stored.items(), CPU)
         assert "is not the one whose adapters the trainer trains" in str(raised.value)
 
@@ -146,5 +145,5 @@ def test_a_reference_that_follows_merges_them_into_the_base_of_the_policy(
     reference.follow(published(policy).items(), 1.0)
     for expected, found in zip(policy.logprobs(samples), reference.logprobs(samples), strict=True):
         assert found == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(UserError, match="is not the one whose adapters"):
+    with pytest.raises(OtherBase, match="is not the one whose adapters"):
         make_engine(path=other).follow(published(policy).items(), 1.0)

@@ -33,7 +33,7 @@ from agentgym.generators.vllm.settings import (
 from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 from agentgym.weights.adapters import checked
-from agentgym.weights.store import StoredWeights
+from agentgym.weights.store import OtherBase, StoredWeights
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -264,7 +264,7 @@ class VllmEngine:
             states = await self._llm.collective_rpc("agentgym_prepared")
         if why := next(filter(None, states), ""):
             kind, _, sentence = why.partition(": ")
-            raise UserError(sentence) if kind == UserError.__name__ else InfraError(f"the weights can't be read: {why}")
+            raise OtherBase(sentence) if kind == OtherBase.__name__ else InfraError(f"the weights can't be read: {why}")
 
     async def _wake(self, version: int, path: str) -> None:
         """Load the weights into memory of their own; with that of keys and values, which comes last, vLLM goes on."""

@@ -115,4 +115,4 @@ async def test_another_base_is_a_failure_that_the_user_must_fix(
     await store.put(1, adapted(new_model, tmp_path / "plain", seed=1)[0].items())
     stored = await store.get(1)  # its path is readable for as long as it lives
     made = await finished(Staging(stored.path, CPU, receive=True, base=Base(old_model.folder)))
-    assert made.failure.startswith(f"UserError: the model in {old_model.folder} is not the one")
+    assert made.failure.startswith(f"OtherBase: the model in {old_model.folder} is not the one")
