@@ -17,7 +17,7 @@ from agentgym.planning.advice import advice
 from agentgym.planning.changes import changed
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Wanted, place
-from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}
 TRAINER = TrainerConfig(device="cuda", dtype="bfloat16", seq_len=2048, activation_checkpoint="selective")
@@ -150,6 +150,14 @@ def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> N
     assert placed.seats[0].parts["versions"] == pytest.approx(2 * 1.72e9 * 2 / 2**30, rel=0.01)
     [problem] = placed.problems
     assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6" in problem
+
+
+def test_with_lora_a_version_is_its_adapters() -> None:
+    adapters = 34_865_152 * 4 / 2**30  # of rank 32 on all seven matrices of Qwen3 1.7B, in float32
+    lora = replace(wanted("1.7B", trainer={"lora": LoraConfig(rank=32)}), gpu_versions=2, host_versions=3)
+    placed = place(lora, replace(machine(2), shared_memory_gib=1.0))
+    assert placed.seats[0].parts["versions"] == pytest.approx(2 * adapters) and placed.fits
+    assert "/dev/shm" in place(lora, replace(machine(2), shared_memory_gib=0.3)).problems[0]
 
 
 def test_fine_tuning_plays_on_the_trainers_gpu_when_that_is_free() -> None:
