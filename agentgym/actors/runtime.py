@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -152,10 +153,12 @@ class Runtime:
         launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
         self.hosts = Hosts(launched, self._places)
         _open_runtimes.append(self)
+        gc.freeze()  # else the collector stops the event loop for half a second whenever it walks through all of torch
         return self
 
     async def __aexit__(self, *_: object) -> None:
         _open_runtimes.remove(self)
+        gc.unfreeze()
         async with self._stack:
             await asyncio.gather(*(self.stop(mesh) for mesh in list(self._meshes.values())))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from pathlib import Path
@@ -117,6 +118,13 @@ async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_
 
 
 @pytest.mark.slow
+async def test_while_actors_are_used_the_collector_leaves_alone_what_was_there_before() -> None:
+    before = [object()]
+    async with Runtime():
+        assert not any(thing is before for thing in gc.get_objects())  # of those that it looks at
+    assert any(thing is before for thing in gc.get_objects())
+
+
 async def test_calls_keep_their_order_with_each_other_and_with_broadcasts() -> None:
     async with Runtime() as runtime:
         group = Counting.launch("counting", 0, options=ActorOptions(), runtime=runtime)
