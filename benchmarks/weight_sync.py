@@ -5,16 +5,16 @@
     python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B on two GPUs
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
-start (its --weights draws them once). --lora-rank: the trainer trains adapters alone, in a fraction of the memory; what
-it publishes are the merged weights, as many bytes. Trainer ranks
-take the first GPUs, each replica the next one. Before each push every weight is changed by an optimizer step. Samples
-of each replica are compared with the trainer's new weights before and after the update: stale and fresh. Its exit code
-is 1 where the two can't be told apart.
+start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
+the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where vLLM
+takes half of the memory. Before each push every trained weight is
+changed by an optimizer step. Samples of each replica are compared with the trainer's new weights before and after the
+update: stale and fresh. Its exit code is 1 where the two can't be told apart.
 
-push_s: of the trainer. load_s: until the last replica has the weights. paused_s: requests stood still, of the slowest
-replica. link_share: the weights' bytes over load_s, of what a plain copy between the two GPUs reaches. host_gb: of
-weights in /dev/shm. Prints one line of JSON a round, then a Markdown table of the first update and of the others'
-medians.
+gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. paused_s:
+requests stood still, of the slowest replica. link_share: the weights' bytes over load_s, of what a plain copy between
+the two GPUs reaches; not of adapters, which are merged. host_gb: of weights in /dev/shm. Prints one line of JSON a
+round, then a Markdown table of the first update and of the others' medians.
 """
 
 from __future__ import annotations
@@ -162,14 +162,16 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
     gpu = arguments.device == "cuda"
     dtype = "bfloat16" if gpu else "float32"
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
+    first = 0 if arguments.shared else arguments.gpus
+    vllm = VllmEngineConfig(gpu_memory_utilization=0.5 if arguments.shared else 0.7, enforce_eager=arguments.eager)
     config = GeneratorConfig(
-        engine=VllmEngineConfig(gpu_memory_utilization=0.7, enforce_eager=arguments.eager) if gpu else AutoEngine(),
+        engine=vllm if gpu else AutoEngine(),
         replicas=arguments.replicas,
         max_batch=max(16, arguments.requests),
         max_model_len=512,
         dtype=dtype,
         device=arguments.device,
-        gpus=tuple(range(arguments.gpus, arguments.gpus + arguments.replicas)) if gpu else (),
+        gpus=tuple(range(first, first + arguments.replicas)) if gpu else (),
         start_timeout_s=550.0,
     )
     setup = TrainerSetup(
@@ -190,7 +192,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
         folder=str(folder / "trainer"),
         publish_dtype=config.dtype,
     )
-    link = link_bytes_per_s(arguments.gpus) if gpu else 0.0
+    link = link_bytes_per_s(first) if gpu else 0.0
     async with Runtime(log_dir=folder / "logs") as runtime:
         weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
@@ -200,14 +202,18 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             config=config, store=store, model_path=model_path, runtime=runtime, peer_gpus=peers
         )
         try:
-            await asyncio.gather(trainer.start(), generator.start())
+            if arguments.shared:  # vLLM counts what is free of the GPU, and the trainer takes what it leaves
+                await generator.start()
+                await trainer.start()
+            else:
+                await asyncio.gather(trainer.start(), generator.start())
             sync = Sync(trainer, generator, arguments)
             running = asyncio.create_task(sync.requests())
             for version in range(1, arguments.rounds + 1):
                 row = await sync.round(version)
                 entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
                 size = sum(tensor.nbytes for _, tensor in entries)
-                share = {"link_share": size / row["load_s"] / link} if link else {}
+                share = {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
                 rows.append({"gb": size / 1e9} | row | share)
                 print(json.dumps(rows[-1]), flush=True)
             running.cancel()
@@ -224,6 +230,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--gpus", type=int, default=1, help="of the trainer")
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--shared", action="store_true", help="replicas sit on the trainer's GPUs")
     parser.add_argument("--store", choices=sorted(STORES), default="shared_memory")
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
     parser.add_argument("--lora-rank", type=int, default=0, help="of the trainer's adapters; 0 trains all weights")
@@ -231,6 +238,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")
     arguments = parser.parse_args()
+    if arguments.shared and arguments.replicas > arguments.gpus:
+        parser.error(f"--shared has {arguments.gpus} GPUs of the trainer for {arguments.replicas} replicas")
     arguments.random = not any(arguments.folder.glob("*.safetensors"))
     rows: list[dict[str, float]] = []
     with stoppable(), tempfile.TemporaryDirectory() as folder:
