@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import types
@@ -23,28 +24,57 @@ T = TypeVar("T", bound="DataclassInstance")
 Finder: TypeAlias = Callable[[ComponentKind, str], type]
 """The class of a component by its name or import path; raises UserError when there is none."""
 
+COMMAND_LINE = "command line"
+
 
 class Origins(str):
-    """What to call a recipe that is made of several files: errors about a field name the file that sets it."""
+    """What to call a recipe of several files and of overrides: errors about a field name the one that sets it."""
 
-    _files: Mapping[str, str]
+    files: Mapping[str, str]
+    overridden: frozenset[str]
 
-    def __new__(cls, text: str, files: Mapping[str, str]) -> Origins:
-        """files: by dotted key, of a field or a section."""
+    def __new__(cls, text: str, files: Mapping[str, str], overridden: Iterable[str] = ()) -> Origins:
+        """files: by dotted key, of a field or a section. overridden: the keys that the command line sets."""
         made = super().__new__(cls, text)
-        made._files = files
+        made.files, made.overridden = files, frozenset(overridden)
         return made
 
     def of(self, key: str) -> str:
-        """The file that sets a field, or the section it is in; else all of them."""
-        while key and key not in self._files:
+        """What sets a field, or the section it is in; else all files."""
+        key = key.partition("[")[0].partition(" ")[0]  # an entry of a list, or a key of a mapping
+        if key and key not in self.files and self.overrides(key):
+            return COMMAND_LINE
+        while key and key not in self.files and key not in self.overridden:
             key = key.rpartition(".")[0]
-        return self._files.get(key, str(self))
+        return COMMAND_LINE if key in self.overridden else self.files.get(key, str(self))
+
+    def overrides(self, section: str) -> bool:
+        """Whether the command line sets something in a section; of "", at all."""
+        return any(not section or key == section or key.startswith(f"{section}.") for key in self.overridden)
 
 
 def origin(where: str, key: str) -> str:
     """What to call the source of a field."""
     return where.of(key) if isinstance(where, Origins) else where
+
+
+def with_overrides(where: str, given: Mapping[str, object], base: Mapping[str, object]) -> str:
+    """What to call a recipe of which `base` was read from files, and the rest of `given` is of the command line."""
+    if not base:
+        return where
+    files = where.files if isinstance(where, Origins) else {}
+    return Origins(str(where), files, _changed_keys(given, base, ""))
+
+
+def _changed_keys(given: Mapping[str, object], base: Mapping[str, object], section: str) -> Iterator[str]:
+    """By dotted key what differs from the base: a section's fields one by one."""
+    for name, value in given.items():
+        key, before = _join(section, str(name)), base.get(name)
+        if isinstance(value, Mapping) and (value or name in base) and isinstance(before, (Mapping, str, type(None))):
+            of_section = {"name": before} if isinstance(before, str) else before
+            yield from _changed_keys(value, of_section or {}, key)
+        elif name not in base or (type(value), value) != (type(before), before):
+            yield key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +130,11 @@ def _forget_other_component(mapping: dict[str, object], section: list[str], name
 def build(cls: type[T], mapping: Mapping[str, object], where: str = "recipe", find_component: Finder = find) -> T:
     """An object of a config dataclass from plain values, nested dataclasses and all.
 
-    Strict: an unknown key, a missing one or a value of another type raises UserError, as does a ValueError
-    of a `__post_init__`. An int is taken for a float, a list for a tuple, nothing else. where: what the
+    Strict: unknown keys (all are named at once), a missing one or a value of another type raise UserError, as does a
+    ValueError of a `__post_init__`. An int is taken for a float, a list for a tuple, nothing else. where: what the
     errors call the source, for example the file. find_component: knows ours and import paths unless another is given.
     """
-    return _Builder(cls, where, find_component).build(cls, mapping, "")
+    return _Builder(cls, where, find_component).build_root(cls, mapping)
 
 
 def to_mapping(config: object) -> dict[str, object]:
@@ -143,6 +173,16 @@ def _default_of(field: dataclasses.Field[object]) -> object:
     return field.default
 
 
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A key that no field has. guess: how its error ends; it may be empty. available: of its section."""
+
+    where: str
+    named: str
+    guess: str
+    available: str
+
+
 class _Builder:
     """Holds what every part of one `build` needs: the root class, the source's name, where components are found."""
 
@@ -150,6 +190,16 @@ class _Builder:
         self.root = root
         self.where = where
         self.find_component = find_component
+        self.unknown: list[_Unknown] = []
+
+    def build_root(self, cls: type[T], mapping: object) -> T:
+        try:
+            made = self.build(cls, mapping, "")
+        except UserError:
+            self.refuse_unknown()  # first: what else is wrong may follow from it
+            raise
+        self.refuse_unknown()
+        return made
 
     def build(self, cls: type[T], mapping: object, path: str, chosen: str = "") -> T:
         """path: dotted, of this section; empty for the root. chosen: the name of the component."""
@@ -159,7 +209,7 @@ class _Builder:
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         for key in mapping:
             if key not in fields:
-                raise self.unknown(str(key), list(fields), path, chosen)
+                self.unknown.append(self.not_a_field(str(key), list(fields), path, chosen))
         values: dict[str, object] = {}
         for name, field in fields.items():
             if name in mapping and kind_of(field) is not None:
@@ -173,7 +223,9 @@ class _Builder:
         except ValueError as error:
             section = path.rpartition(".")[2]
             named = not section or str(error).startswith(section)
-            raise UserError(f"{self.where}: {error}" if named else f"{self.where}: {path}: {error}") from None
+            overridden = isinstance(self.where, Origins) and self.where.overrides(path)
+            where = f"{self.where}, {COMMAND_LINE}" if overridden else self.where
+            raise UserError(f"{where}: {error}" if named else f"{where}: {path}: {error}") from None
 
     def build_component(self, field: dataclasses.Field[object], value: object, path: str) -> object:
         """value: a section with `name` and the component's own settings, or the name alone."""
@@ -188,7 +240,7 @@ class _Builder:
         try:
             cls = self.find_component(kind, name)
         except UserError as error:
-            raise UserError(f"{origin(self.where, path)}: {path}.name: {error}") from error
+            raise UserError(f"{origin(self.where, f'{path}.name')}: {path}.name: {error}") from error
         if hasattr(cls, "settings_of") and name not in SEAMS[kind].builtin:  # it stands for what the path names
             settings = cls.settings_of(name, settings)
         return self.build(cls, settings, path, chosen=name)
@@ -221,11 +273,13 @@ class _Builder:
         choices = [argument for argument in arguments if argument is not type(None)]
         if len(choices) == 1 and value is not None:
             return self.convert(choices[0], value, path)
+        known = len(self.unknown)
         for choice in choices:
-            try:
-                return self.convert(choice, value, path)
-            except UserError:
-                continue
+            with contextlib.suppress(UserError):
+                made = self.convert(choice, value, path)
+                if len(self.unknown) == known:
+                    return made
+            del self.unknown[known:]
         raise self.wrong_type(hint, value, path)
 
     def convert_sequence(
@@ -263,16 +317,25 @@ class _Builder:
         where = origin(self.where, path)
         return UserError(f"{where}: {path} {text}" if path else f"{where}: it {text}")
 
-    def unknown(self, key: str, fields: Sequence[str], path: str, chosen: str) -> UserError:
+    def not_a_field(self, key: str, fields: Sequence[str], path: str, chosen: str) -> _Unknown:
         full = _join(path, key)
-        hint = nearest(key, [*fields, "name"] if chosen else fields)
+        guess, _, available = nearest(key, [*fields, "name"] if chosen else fields).partition(" Available:")
         elsewhere = [info.key for info in describe(self.root) if info.key.endswith(f".{key}") and info.key != full]
         if elsewhere:  # the right name in the wrong section is likelier than a misspelling
-            hint = f" Did you mean {' or '.join(map(repr, elsewhere))}?" + hint[hint.index(" Available:") :]
+            guess = f" Did you mean {' or '.join(map(repr, elsewhere))}?"
         elif path:
-            hint = hint.replace("Did you mean '", f"Did you mean '{path}.")
-        of = f" of {chosen!r}" if chosen else ""
-        return UserError(f"{origin(self.where, full)}: there is no field {full!r}{of}.{hint}")
+            guess = guess.replace("Did you mean '", f"Did you mean '{path}.")
+        named = repr(full) + (f" of {chosen!r}" if chosen else "")
+        return _Unknown(origin(self.where, full), named, guess, f" Available:{available}")
+
+    def refuse_unknown(self) -> None:
+        """Raises UserError for the keys that no field has, if there are any."""
+        if len(self.unknown) == 1:
+            one = self.unknown[0]
+            raise UserError(f"{one.where}: there is no field {one.named}.{one.guess}{one.available}")
+        if self.unknown:
+            lines = [f"\n  {one.where}: {one.named}.{one.guess or one.available}" for one in self.unknown]
+            raise UserError(f"there are no such fields:{''.join(lines)}")
 
 
 def _plain(value: object) -> object:

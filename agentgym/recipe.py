@@ -10,7 +10,7 @@ from agentgym.actors.hosts import HostsConfig
 from agentgym.actors.launchers import Launcher
 from agentgym.agents import Agent
 from agentgym.components import SEAMS, ComponentKind, component, find
-from agentgym.config import build
+from agentgym.config import build, origin
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
@@ -192,10 +192,12 @@ def build_kind(
 def _refuse_moved(mapping: Mapping[str, object], where: str) -> None:
     """Name the new place of every field that has moved, at once."""
     found = []
-    for key, place in MOVED.items():
+    for key in MOVED:
         section, _, name = key.partition(".")
         inner = mapping.get(section)
         if section in mapping and (not name or (isinstance(inner, Mapping) and name in inner)):
-            found.append(f"\n  {key} is now {place}")
+            found.append(key)
     if found:
-        raise UserError(f"{where}: these fields have moved:{''.join(found)}")
+        sources = ", ".join(dict.fromkeys(origin(where, key) for key in found))
+        lines = [f"\n  {key} is now {MOVED[key]}" for key in found]
+        raise UserError(f"{sources}: these fields have moved:{''.join(lines)}")

@@ -112,6 +112,16 @@ def test_a_mistake_is_refused_with_its_place_and_what_is_allowed(change: dict, w
     assert all(word in message for word in words), message
 
 
+def test_all_unknown_fields_are_named_at_once_before_what_may_follow_from_them() -> None:
+    wrong = {"name": "a", "wheels": {}, "wheel": {"sise": -1.0}, "electric": "yes"}
+    with pytest.raises(UserError) as raised:
+        config.build(Car, wrong, "car.yaml")
+    assert str(raised.value) == (
+        "there are no such fields:\n  car.yaml: 'wheels'. Did you mean 'wheel'?"
+        "\n  car.yaml: 'wheel.sise'. Did you mean 'wheel.size'?"
+    )
+
+
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(UserError, match="name is missing; give a str"):
         config.build(Car, {})

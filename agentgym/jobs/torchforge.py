@@ -1,18 +1,31 @@
-"""torchforge's names for where processes run, read as ours: `services`, `actors`, `with_gpus`."""
+"""Names of torchforge and vLLM, read as ours: `services`, `actors`, `with_gpus`; `generator.vllm`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
+from agentgym.config import origin
 from agentgym.errors import UserError, nearest
+from agentgym.generators.select import DECIDED, VllmEngineConfig
+from agentgym.jobs.sft_config import SftRecipe
+from agentgym.recipe import MOVED, Recipe
+from agentgym.rollout.outside.config import PolicyConfig
+from agentgym.trainer.config import TrainerConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SECTIONS = ("services", "actors")
+_GENERATOR = {
+    "num_replicas": "generator.replicas",
+    "procs": "generator.engine.tensor_parallel",
+    "with_gpus": "generator.device",
+}
 PLACES: Mapping[str, Mapping[str, str]] = {
-    "generator": {
-        "num_replicas": "generator.replicas",
-        "procs": "generator.engine.tensor_parallel",
-        "with_gpus": "generator.device",
-    },
+    "generator": _GENERATOR,
+    "policy": _GENERATOR,
     "trainer": {"procs": "trainer.procs", "with_gpus": "trainer.device"},
 }
 """By torchforge's name of a service and of its field: our field."""
@@ -21,25 +34,138 @@ IGNORED = ("hosts", "mesh_name", "num_replicas", "procs", "with_gpus")
 OTHERS = ("ref_model", "reward_actor", "replay_buffer", "compute_advantages", "dataset")
 """Services of torchforge whose part is played without processes of its own, or beside the trainer."""
 
+SETTINGS: Mapping[str, str] = {
+    "group_size": "loop.group_size",
+    "local_batch_size": "loop.groups_per_step",
+    "max_res_tokens": "rollout.max_turn_tokens",
+    "off_by_n": "loop.max_staleness",
+    "replay_buffer.max_policy_age": "loop.max_staleness",
+    "model": "model.path",
+    "trainer.optimizer.lr": "optimizer.lr",
+    "trainer.optimizer.eps": "optimizer.eps",
+    "trainer.lr_scheduler.warmup_steps": "optimizer.warmup_steps",
+    "trainer.training.steps": "loop.steps",
+    "trainer.training.max_norm": "optimizer.max_grad_norm",
+    "trainer.training.dtype": "trainer.dtype",
+    "trainer.compile.enable": "trainer.compile",
+    "trainer.parallelism.tensor_parallel_degree": "trainer.tensor_parallel",
+    "trainer.parallelism.data_parallel_shard_degree": "trainer.data_parallel_shard",
+    "trainer.activation_checkpoint.mode": "trainer.activation_checkpoint",
+    "trainer.checkpoint.interval": "loop.checkpoint_every",
+    "policy.engine_args.tensor_parallel_size": "generator.engine.tensor_parallel",
+    "policy.engine_args": "generator.vllm",
+    "policy.sampling_params.temperature": "rollout.temperature",
+    "metric_logging": "logging.sinks",
+    "dataset.path": "env",
+}
+"""torchforge's settings, and ours for them: its values do not always fit ours, so they are not read."""
+_MOVED_SECTIONS = {key.partition(".")[0] for key in MOVED}
+_OWN_SECTIONS = _MOVED_SECTIONS | {one.name for kind in (Recipe, SftRecipe) for one in fields(kind)}
+_SHARED_SECTIONS: Mapping[str, type[DataclassInstance]] = {"trainer": TrainerConfig, "policy": PolicyConfig}
+"""Sections of both, by our class."""
+
 
 def with_our_names(
     mapping: Mapping[str, object], where: str, *, note: Callable[[str], None], replace: bool = False
 ) -> dict[str, object]:
-    """The recipe with torchforge's fields under our names; each is reported to `note`.
+    """The recipe with torchforge's places of processes, and `generator.vllm`, under our names; `note` gets each.
 
     where: names the recipe in errors. replace: they win over fields under our names. Raises UserError for a service or
-    field that torchforge does not have either, and, without `replace`, for one that is set otherwise under our name.
+    field that torchforge does not have either, for its other settings, with ours, and, without `replace`, for a field
+    that is set otherwise under our name.
     """
+    _refuse_settings(mapping, where)
     result = {key: value for key, value in mapping.items() if key not in SECTIONS}
     for section in SECTIONS:
         services = mapping.get(section)
         if services is None:
             continue
         if not isinstance(services, Mapping):
-            raise UserError(f"{where}: {section} is {services!r}; it has a section for each service, as in torchforge")
-        for service, fields in services.items():
-            _take(result, f"{section}.{service}", str(service), fields, where, note, replace)
+            raise UserError(
+                f"{origin(where, section)}: {section} is {services!r}; it has a section for each service, as in "
+                "torchforge"
+            )
+        for service, places in services.items():
+            _take(result, f"{section}.{service}", str(service), places, where, note, replace)
+    _take_vllm(result, where, note, replace)
     return result
+
+
+def _refuse_settings(mapping: Mapping[str, object], where: str) -> None:
+    """Name torchforge's settings, and all else that is not ours at the top of a recipe, at once."""
+    keys = [key for key in _leaves(mapping, "") if not _is_ours(key)]
+    if isinstance(mapping.get("model"), str):  # ours is a section
+        keys.append("model")
+    places = {key: place for key in keys if (place := _place_of(key)) is not None}
+    if not places:
+        return  # what else is wrong is explained when the recipe is built
+    sources = ", ".join(dict.fromkeys(origin(where, key) for key in keys))
+    lines = [f"\n  {key}: {place}" for key, place in places.items()]
+    if others := [key for key in keys if key not in places]:
+        lines.append(f"\n  nothing of that name: {', '.join(others)}")
+    names = "torchforge's settings have other names here (docs/from_torchforge.md)"
+    raise UserError(f"{sources}: {names}:{''.join(lines)}")
+
+
+def _leaves(mapping: Mapping[str, object], section: str) -> Iterator[str]:
+    for name, value in mapping.items():
+        key = f"{section}.{name}" if section else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, key)
+        else:
+            yield key
+
+
+def _is_ours(key: str) -> bool:
+    section, _, rest = key.partition(".")
+    if section in SECTIONS:
+        return True
+    if (ours := _SHARED_SECTIONS.get(section)) is None or not rest:
+        return section in _OWN_SECTIONS
+    name = rest.partition(".")[0]
+    return name in {one.name for one in fields(ours)} and key not in SETTINGS
+
+
+def _place_of(key: str) -> str | None:
+    """Of the setting, or of the section that it is in."""
+    while key and key not in SETTINGS:
+        key = key.rpartition(".")[0]
+    return SETTINGS.get(key)
+
+
+def _take_vllm(result: dict[str, object], where: str, note: Callable[[str], None], replace: bool) -> None:
+    """`generator.vllm` holds vLLM's engine arguments by its own names, as `generator.engine.options` does."""
+    generator = result.get("generator")
+    if not isinstance(generator, Mapping) or "vllm" not in generator:
+        return
+    alias = "generator.vllm"
+    arguments = {} if generator["vllm"] is None else generator["vllm"]
+    if not isinstance(arguments, Mapping):
+        raise UserError(
+            f"{origin(where, alias)}: {alias} is {arguments!r}; it has vLLM's engine arguments, as in quantization: fp8"
+        )
+    result["generator"] = {key: value for key, value in generator.items() if key != "vllm"}
+    engine = generator.get("engine")
+    name = engine.get("name") if isinstance(engine, Mapping) else engine
+    if name not in (None, "auto", "vllm"):
+        raise UserError(
+            f"{origin(where, alias)}: {alias} is set, but generator.engine.name is {name!r}: set that to vllm, or "
+            f"leave {alias} out"
+        )
+    _set(result, "generator.engine.name", "vllm", alias, "")
+    for argument, value in arguments.items():
+        target = _vllm_field(str(argument))
+        _set(result, target, value, f"{alias}.{argument}", "" if replace else where)
+        note(f"{alias}.{argument} is read as {target}: {value}")
+
+
+def _vllm_field(argument: str) -> str:
+    """Ours, where a field decides the argument of vLLM's engine."""
+    ours = DECIDED.get(argument, "")
+    if ours.startswith("generator."):
+        return ours
+    known = {one.name for one in fields(VllmEngineConfig)} - {"options"}
+    return f"generator.engine.{argument}" if argument in known else f"generator.engine.options.{argument}"
 
 
 def _take(
@@ -52,9 +178,9 @@ def _take(
     replace: bool,
 ) -> None:
     if service not in (*PLACES, *OTHERS):
-        raise UserError(f"{where}: there is no {path!r}.{nearest(service, (*PLACES, *OTHERS))}")
+        raise UserError(f"{origin(where, path)}: there is no {path!r}.{nearest(service, (*PLACES, *OTHERS))}")
     if not isinstance(fields, Mapping):
-        raise UserError(f"{where}: {path} is {fields!r}; it has fields such as procs and with_gpus")
+        raise UserError(f"{origin(where, path)}: {path} is {fields!r}; it has fields such as procs and with_gpus")
     for name, value in fields.items():
         target = PLACES.get(service, {}).get(str(name))
         if target is not None:
@@ -66,7 +192,8 @@ def _take(
             note(f"{path}.{name} decides nothing here; leave it out")
         else:
             known = PLACES.get(service, dict.fromkeys(IGNORED, ""))
-            raise UserError(f"{where}: there is no '{path}.{name}'.{nearest(str(name), known)}")
+            source = origin(where, f"{path}.{name}")
+            raise UserError(f"{source}: there is no '{path}.{name}'.{nearest(str(name), known)}")
 
 
 def _set(result: dict[str, object], key: str, value: object, alias: str, where: str) -> None:

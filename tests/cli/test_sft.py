@@ -49,7 +49,7 @@ def test_the_learning_rate_is_that_of_sft_for_the_models_size(cli) -> None:
         ([], "nothing to imitate"),
         (["--oracle", "5"], "sft.oracle_tasks needs an environment"),
         (["--data", "a", "--env", "countin"], "Did you mean 'counting'"),
-        (["--data", "a", "--loop.steps", "5"], "there is no field 'loop'"),
+        (["--data", "a", "--loop.steps", "5"], "the section 'loop' is for reinforcement learning"),
         (["--data", "a", "--sft.epoch", "5"], "Did you mean 'sft.epochs'"),
         (["--data", "a", "--sft.epochs", "0"], "sft.epochs is 0; give more than 0, or sft.steps"),
         (["--data", "a", "--loss.kl_coef", "0.1", "--loss.name", "grpo"], "loss needs a reference model"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym.jobs.layers import layered
+from agentgym.errors import UserError
+from agentgym.jobs.layers import finish_recipe, finish_sft, layered
 from agentgym.recipe import build_recipe
 
 
@@ -26,3 +27,37 @@ def test_the_command_line_goes_over_the_file_and_both_over_what_fits_the_model()
 def test_a_wrong_section_is_left_for_the_builder_to_explain(wrong: dict[str, object]) -> None:
     mapping, _ = layered(wrong, base=wrong, where="r.yaml")
     assert mapping.items() >= wrong.items()
+
+
+BASE = {"loop": {"steps": 5, "seed": 1}, "trainer": {"procs": 1}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"loop": {"steps": "five", "seed": 1}}, r"^command line: loop\.steps is 'five'"),
+        ({"loop": {"steps": 5, "seed": 1, "stepz": 5}}, r"^command line: there is no field 'loop\.stepz'"),
+        ({"loop": {"steps": -5, "seed": 1}}, r"^r\.yaml, command line: loop\.steps -5"),
+        ({"generator": {"engine": "nativ"}}, r"^command line: generator\.engine\.name: .*'nativ'"),
+        ({"services": {"trainr": {}}}, r"^command line: there is no 'services\.trainr'"),
+        ({"sft": {"data": "x"}}, r"^command line: the section 'sft' is for supervised fine-tuning: use `agentgym sft`"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        finish_recipe(BASE | changed, base=BASE, where="r.yaml")
+
+
+def test_a_mistake_of_the_file_is_the_files_whatever_the_command_line_sets() -> None:
+    base = {"loop": {"steps": "five"}, "trainer": {"procs": 1}}
+    given = base | {"trainer": {"procs": 2}}
+    with pytest.raises(UserError, match=r"^r\.yaml: loop\.steps is 'five'"):
+        finish_recipe(given, base=base, where="r.yaml")
+
+
+def test_what_only_reinforcement_learning_has_is_not_for_fine_tuning() -> None:
+    base = {"loop": {"steps": 5}, "advantage": {"name": "rloo"}, "rollout": {"temperature": 1.0}}
+    with pytest.raises(
+        UserError, match=r"^r\.yaml: the sections 'loop', 'advantage' are for reinforcement learning: .*train`"
+    ):
+        finish_sft(base, base=base, where="r.yaml")

@@ -10,6 +10,7 @@ import pytest
 
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
+from agentgym.generators.select import VllmEngineConfig
 from agentgym.jobs.layers import COMMAND_LINE, finish_recipe
 from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.recipe import Recipe
@@ -109,6 +110,49 @@ def test_torchforges_names_are_read_as_ours_and_said(tmp_path: Path, caplog: pyt
     ],
 )
 def test_mistakes_in_torchforges_names_are_explained(tmp_path: Path, text: str, message: str) -> None:
+    write(tmp_path, forge=text)
+    with pytest.raises(UserError, match=rf"(?s)forge\.yaml.*{message}"):
+        read(tmp_path, "forge")
+
+
+VLLM = """
+generator:
+  vllm: {quantization: fp8, tensor_parallel_size: 2, gpu_memory_utilization: 0.7, max_num_seqs: 32}
+"""
+
+
+def test_vllms_arguments_are_read_under_its_own_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, fast=VLLM)
+    made = read(tmp_path, "fast").generator
+    assert made.max_batch == 32 and made.engine == VllmEngineConfig(
+        tensor_parallel=2, gpu_memory_utilization=0.7, options={"quantization": "fp8"}
+    )
+    assert "generator.vllm.tensor_parallel_size is read as generator.engine.tensor_parallel: 2" in caplog.messages
+    base, where = read_recipe_files([tmp_path / "fast.yaml"])
+    given = apply_overrides(base, ["generator.vllm.quantization=awq"])
+    engine = finish_recipe(given, base=base, where=where)[0].generator.engine
+    assert isinstance(engine, VllmEngineConfig) and engine.options == {"quantization": "awq"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("generator: {vllm: fp8}", r"generator\.vllm is 'fp8'; it has vLLM's engine arguments"),
+        ("generator: {engine: native, vllm: {seed: 1}}", r"generator\.vllm is set, but .*name is 'native'"),
+        ("generator: {vllm: {tokenizer: x}}", r"options\.tokenizer can't be set: it follows from model\.path"),
+        (
+            "group_size: 8\nmodel: Qwen/Qwen3-0.6B\nrollout: {temperature: 1.0}\n"
+            "trainer: {optimizer: {lr: 1.0e-5}, parallelism: {pipeline: 2}, procs: 2}\n"
+            "policy: {engine_args: {seed: 1}}",
+            r"other names here.*\n  group_size: loop\.group_size\n  trainer\.optimizer\.lr: optimizer\.lr"
+            r"\n  policy\.engine_args\.seed: generator\.vllm\n  model: model\.path"
+            r"\n  nothing of that name: trainer\.parallelism\.pipeline$",
+        ),
+    ],
+)
+def test_settings_of_torchforge_and_vllm_that_are_not_ours_are_explained(
+    tmp_path: Path, text: str, message: str
+) -> None:
     write(tmp_path, forge=text)
     with pytest.raises(UserError, match=rf"(?s)forge\.yaml.*{message}"):
         read(tmp_path, "forge")
