@@ -297,8 +297,7 @@ def test_an_arm_that_has_had_its_time_is_measured_and_the_next_one_begins(tmp_pa
 
 
 @pytest.mark.hostile
-def test_adapters_publish_as_many_bytes_as_all_weights(tmp_path: Path) -> None:
-    """`link_share` and `gb` are of merged weights, so that a model fits whose full trainer does not."""
+def test_adapters_publish_fewer_bytes_than_all_weights(tmp_path: Path) -> None:
     from qwen3_folder import write_folder
 
     write_folder("Qwen/Qwen3-0.6B", tmp_path / "model", tiny=True)
@@ -309,4 +308,4 @@ def test_adapters_publish_as_many_bytes_as_all_weights(tmp_path: Path) -> None:
             [sys.executable, script, str(tmp_path / "model"), *words], capture_output=True, text=True, check=True
         )
         sizes.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))["gb"])
-    assert sizes[0] == sizes[1] > 0
+    assert 0 < sizes[1] < sizes[0] / 2

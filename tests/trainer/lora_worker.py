@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import torch
 from tiny_model import draw_samples
 
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.weights.adapters import Base
 
 
 def main(model_path: str, rank: str, folder: str) -> None:
@@ -40,6 +42,10 @@ def main(model_path: str, rank: str, folder: str) -> None:
     losses = [engine.train_step(samples)["train/loss"] for _ in range(3)]
     engine.save(f"{folder}/checkpoint")
     engine.export_hf(f"{folder}/exported")
+    stored: dict[str, torch.Tensor] = {}
+    engine.publish(3, lambda weights: stored.update(weights))
+    merged = {name: weight.clone() for name, weight in engine.hf_weights()}
+    read = dict(Base(Path(model_path)).whole(stored.items(), torch.device("cpu"))) if stored else merged
     logprobs = engine.logprobs(samples)
     engine.train_step(samples)
     engine.load(f"{folder}/checkpoint")
@@ -47,6 +53,8 @@ def main(model_path: str, rank: str, folder: str) -> None:
         "losses": losses,
         "logprobs": logprobs,
         "restored": engine.logprobs(samples) == logprobs,
+        "published": {*read} == {*merged} and all(torch.equal(weight, merged[name]) for name, weight in read.items()),
+        "wrote": bool(stored),
         "base_is_base": engine.base_logprobs(samples) == base != logprobs,
     }
     engine.close()

@@ -34,8 +34,10 @@ def test_adapters_over_two_processes_are_those_of_one(
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert [result["wrote"] for result in ranks] == [True, False]
     for result in ranks:
         assert result["restored"] and result["base_is_base"]
+        assert result["published"], "readers merge the gathered adapters into what the ranks hold in parts"
         assert result["losses"] == pytest.approx(losses, abs=1e-5)
     reader = make_engine(path=str(tmp_path / "exported"))
     for expected, found in zip(ranks[0]["logprobs"], reader.logprobs(samples), strict=True):
