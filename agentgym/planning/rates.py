@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from agentgym.config import build
 from agentgym.yaml import read_yaml
 
+CHANCE = 0.05  # of a rate that was measured; what differs by more is doubted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
@@ -58,6 +60,23 @@ class Rates:
             value = getattr(self, each.name)
             if isinstance(value, int | float):
                 yield each.name, value
+
+    def doubts(self) -> Iterator[str]:
+        """A sentence for each point of decode that no replica is likely to have: a forecast by it is wrong too."""
+        for (few, low), (many, high) in itertools.pairwise(self.decode):
+            of_each, before = high / many, low / few
+            if of_each > before * (1 + CHANCE):
+                yield (
+                    f"decode with {many} sequences is {high:,.0f} tokens/s, {of_each:,.0f} of each, and with {few} "
+                    f"each has {before:,.0f}: a sequence is not sampled faster beside more others; give at most "
+                    f"{before * many:,.0f}, or measure both again"
+                )
+            elif high < low * (1 - CHANCE):
+                yield (
+                    f"decode with {many} sequences is {high:,.0f} tokens/s in all, and with {few} it is {low:,.0f}: "
+                    "more at a time are not slower together, unless they do not fit into the memory; measure both "
+                    f"again, or set generator.max_batch to {few}"
+                )
 
     def decode_rate(self, sequences: int) -> float:
         """Tokens a second of all together; between two measurements on the line through them."""

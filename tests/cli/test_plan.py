@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.hooks import PluginRegistry
+from agentgym.planning.rates import read_rates
 
 APPS = Path(__file__).parents[2] / "apps"
 ROWS = Path(__file__).parents[1] / "data" / "gsm8k_shaped.jsonl"
@@ -68,10 +69,22 @@ def test_what_is_missing_or_wrong_is_said(planned, cli) -> None:
     for memory in ("nan", "inf"):
         end = planned(recipe("qwen3_0.6b"), "--gpus", "2", "--gpu-memory", memory)
         assert end.code == 2 and f"--gpu-memory is {memory}; give the GiB of each GPU" in end.err
+    Path("rates.yaml").write_text(RATES.replace("12000", "27000"))
+    end = planned(recipe("qwen3_0.6b"), "--gpus", "2", "--gpu-memory", "80", "--steps", "4", "--json")
+    assert end.code == 0 and "rates.yaml: decode with 256 sequences is 27,000 tokens/s" in end.err
+    assert len(json.loads(end.out)["splits"]) == 1
     Path("rates.yaml").write_text(RATES.replace("12000", ".nan"))
     assert "decode with 256 sequences is nan; give a finite number" in planned(recipe("qwen3_0.6b")).err
     Path("rates.yaml").write_text(RATES.replace("9000", "fast"))
     assert "rates.yaml: train is 'fast' (str)" in planned(recipe("qwen3_0.6b")).err
+
+
+def test_the_rates_that_the_page_shows_are_plausible(tmp_path: Path) -> None:
+    page = (APPS.parent / "docs" / "placement.md").read_text()
+    shown = page.split("<!-- file: rates.yaml -->")[1].split("```")[1].removeprefix("yaml")
+    (tmp_path / "shown.yaml").write_text(shown)
+    rates = read_rates(str(tmp_path / "shown.yaml"))
+    assert len(rates.decode) == 3 and not list(rates.doubts())
 
 
 def test_a_dry_run_shows_who_sits_where_and_refuses_what_does_not_fit(cli) -> None:

@@ -165,3 +165,14 @@ def test_rates_are_read_back_and_wrong_ones_refused() -> None:
     ):
         with pytest.raises(UserError, match=message):
             build(Rates, to_mapping(RATES) | change)
+
+
+def test_a_point_of_the_curve_that_no_replica_can_have_is_named() -> None:
+    """110, 95 and 105 tokens/s of each sequence; then 6100 and 5000 of all together."""
+    [faster] = replace(RATES, decode=((1, 110.0), (64, 6100.0), (256, 27000.0))).doubts()
+    assert "decode with 256 sequences is 27,000 tokens/s, 105 of each, and with 64 each has 95" in faster
+    assert "give at most 24,400" in faster
+    [slower] = replace(RATES, decode=((1, 110.0), (64, 6100.0), (256, 5000.0))).doubts()
+    assert "decode with 256 sequences is 5,000 tokens/s in all, and with 64 it is 6,100" in slower
+    for plausible in (((1, 110.0), (64, 6100.0), (256, 16000.0)), ((1, 100.0), (8, 801.0), (16, 790.0))):
+        assert not list(replace(RATES, decode=plausible).doubts())

@@ -85,6 +85,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if model is None:
         raise UserError(f"the memory of {recipe.model.path!r} can't be estimated: its config.json is out of reach")
     rates = _rates(arguments, recipe, registry, shell)
+    for doubt in rates.doubts():
+        shell.warn(f"{arguments.rates or 'measured'}: {doubt}")
     splits = best_splits(
         wanted_of(recipe, model),
         recipe.loop,
