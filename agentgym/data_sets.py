@@ -35,7 +35,9 @@ def load(
     if path in READERS or Path(path).exists():
         datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # reading a file is told to nobody, and waits for no network
     if why := _out_of_reach(datasets, path, files):
-        raise UserError(f"{who}: {why}" + (f"; {advice}" if path not in READERS else ""))
+        if path in READERS:
+            raise UserError(f"{who}: {why}")
+        raise OutOfReach(f"{who}: {why}; {advice}")
     if files:
         more["data_files"] = list(files)
     with readable(f"{who}: {path}{f' {subset}' if subset else ''}{' ' if files else ''}{', '.join(files)}"):
@@ -48,6 +50,10 @@ def package(who: str) -> ModuleType:
         return importlib.import_module("datasets")
     except ImportError as error:
         raise UserError(f"{who}: data sets are read by `datasets`: pip install 'agentgym[data]'") from error
+
+
+class OutOfReach(UserError):
+    """A data set of a hub that does not answer: not a mistake in the recipe."""
 
 
 @contextlib.contextmanager

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LISTED = 60
+"""Names in an error at most."""
+
 
 class UserError(ValueError):
     """The user's mistake: a wrong name, field, file or value. The command line exits with 2."""
@@ -15,11 +18,15 @@ class InfraError(RuntimeError):
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the nearest known name, then all of them."""
+    """The end of an error sentence: the nearest known name, then all of them; of very many the nearest."""
     names = sorted(known)
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{guess} Available: {', '.join(names) or 'none'}."
+    shown = (
+        names if len(names) <= LISTED else sorted(difflib.get_close_matches(given, names, n=LISTED // 2, cutoff=0.0))
+    )
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return f"{guess} Available: {', '.join(shown) or 'none'}{more}."
 
 
 def waited_for(error: BaseException) -> InfraError | None:

@@ -11,7 +11,7 @@ import pytest
 from agentgym import yaml
 from agentgym.components import SEAMS, find, name_of
 from agentgym.config import apply_overrides, to_mapping
-from agentgym.errors import UserError
+from agentgym.errors import LISTED, UserError, nearest
 from agentgym.hooks import PluginRegistry, PluginStatus, hookimpl
 from agentgym.recipe import Recipe, build_recipe
 from agentgym.rl.losses import Loss
@@ -197,3 +197,11 @@ def test_our_own_components_pass_the_checks_of_a_third_partys(kind: str) -> None
 
 def test_a_class_is_a_loss_only_by_inheriting() -> None:
     assert issubclass(Grpo, Loss) and Grpo().needs_reference is False and Grpo(kl_coef=0.1).needs_reference
+
+
+def test_of_very_many_names_the_nearest_are_listed() -> None:
+    few = [f"name{number}" for number in range(LISTED)]
+    assert nearest("name1", few).count(",") == LISTED - 1
+    said = nearest("name1", [*few, "other"])
+    assert said.startswith(" Did you mean 'name1'? Available: name0, name1, ") and "other" not in said
+    assert said.endswith(f" and {LISTED + 1 - LISTED // 2} more.")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.config import build, to_mapping
+from agentgym.data_sets import OutOfReach
 from agentgym.errors import InfraError, UserError
 from agentgym.jobs.ending import AlreadyDoneError, TrainResult
 from agentgym.recipe import Recipe
@@ -118,6 +119,16 @@ def test_a_dry_run_refuses_what_would_fail_at_once(cli, words, expected) -> None
     end = cli.train("--dry-run", *words)
     assert end.code == 2 and all(word in end.err for word in expected), end.err
     assert not end.out
+
+
+def test_a_dry_run_without_the_hub_shows_the_plan_and_then_what_is_missing(cli, monkeypatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise OutOfReach("the hub does not answer")
+
+    monkeypatch.setattr("agentgym.jobs.gym.build_environment", unreachable)
+    end = cli.train("--dry-run")
+    assert end.code == 2 and "the hub does not answer" in end.err
+    assert "Nothing was started" in end.out and not Path("runs").exists()
 
 
 def test_a_start_that_is_refused_leaves_no_folder(cli) -> None:

@@ -69,11 +69,16 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         return 0
     finished, earlier = _recipe(arguments, shell)
     if arguments.dry_run:
+        from agentgym.data_sets import OutOfReach
         from agentgym.jobs.gym import check_sampling, refuse_long_prompts
 
         recipe, _, registry = finished
         check_sampling(recipe)
-        refuse_long_prompts(recipe, registry)
+        try:
+            refuse_long_prompts(recipe, registry)
+        except OutOfReach:  # the plan is worth having without the environment's data, too
+            start(finished, earlier, arguments, shell, command="train")
+            raise
     elif arguments.gpus is not None or arguments.gpu_memory is not None:
         raise UserError("--gpus and --gpu-memory are of a machine that is only planned for: give --dry-run too")
     return start(finished, earlier, arguments, shell, command="train")
