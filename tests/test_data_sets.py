@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.data_sets import answers, load
+from agentgym.data_sets import OutOfReach, answers, load
 from agentgym.errors import UserError
 
 
@@ -65,6 +65,6 @@ def test_a_file_is_read_without_the_network(asked: list[object], tmp_path: Path)
 
 
 def test_a_hub_out_of_reach_is_asked_once(asked: list[object]) -> None:
-    with pytest.raises(UserError, match=r"^test: http://hub.invalid cannot be reached, .*'some/rows' is not in"):
+    with pytest.raises(OutOfReach, match=r"^test: http://hub.invalid cannot be reached, .*'some/rows' is not in"):
         load("some/rows", who="test", split="train")
     assert asked == ["hub.invalid"]
