@@ -79,6 +79,27 @@ def test_what_is_missing_or_wrong_is_said(planned, cli) -> None:
     assert "rates.yaml: train is 'fast' (str)" in planned(recipe("qwen3_0.6b")).err
 
 
+def test_lengths_are_cut_as_the_recipe_cuts_them_and_refused_where_nothing_could_be_sampled(planned) -> None:
+    """rollout.max_turn_tokens is 1536, max_episode_tokens, max_model_len and seq_len are 2048."""
+    few = ("--gpus", "2", "--gpu-memory", "80", "--steps", "4", "--json")
+
+    def step_s(end) -> float:
+        assert end.code == 0, end.err
+        return json.loads(end.out)["splits"][0]["step_s"]
+
+    cut = planned(recipe("qwen3_0.6b"), *few, "--lengths", "200+99999")
+    assert "--lengths 200+99999 is cut by the recipe to 200+1536" in cut.err and "max_episode_tokens 2048" in cut.err
+    whole = planned(recipe("qwen3_0.6b"), *few, "--lengths", "200+1536")
+    assert whole.err == "" and step_s(cut) == step_s(whole)
+    assert "is cut by the recipe to 1000+1048" in planned(recipe("qwen3_0.6b"), *few, "--lengths", "1000+1500").err
+    end = planned(recipe("qwen3_0.6b"), *few, "--lengths", "2048+10")
+    assert end.code == 2 and "a prompt of 2048 tokens leaves none to sample" in end.err, end.err
+    end = planned(recipe("qwen3_0.6b"), *few, "--generator.max_model_len", "1024", "--lengths", "200+1500")
+    assert end.code == 2 and "max_episode_tokens is 2048 but generator.max_model_len is only 1024" in end.err, end.err
+    Path("rates.yaml").write_text(RATES.replace("[120, 900]", "[120, 9000]"))
+    assert "episodes of rates.yaml are cut by the recipe: " in planned(recipe("qwen3_0.6b"), *few).err
+
+
 def test_the_rates_that_the_page_shows_are_plausible(tmp_path: Path) -> None:
     page = (APPS.parent / "docs" / "placement.md").read_text()
     shown = page.split("<!-- file: rates.yaml -->")[1].split("```")[1].removeprefix("yaml")

@@ -22,8 +22,9 @@ from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.places import wanted_of
+from agentgym.jobs.places import refuse_layout, wanted_of
 from agentgym.models.resolve import known_architecture
+from agentgym.planning.lengths import Turns, as_played
 from agentgym.planning.placement import peak
 from agentgym.planning.rates import Rates, constant_lengths, read_rates
 from agentgym.planning.splits import Split, best_splits
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     model = known_architecture(recipe.model.path)
     if model is None:
         raise UserError(f"the memory of {recipe.model.path!r} can't be estimated: its config.json is out of reach")
+    refuse_layout(recipe, model)
     rates = _rates(arguments, recipe, registry, shell)
     for doubt in rates.doubts():
         shell.warn(f"{arguments.rates or 'measured'}: {doubt}")
@@ -110,13 +112,29 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 
 def _rates(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
+    """With the lengths that are asked for, as the recipe's limits leave them."""
+    lengths = _lengths(arguments.lengths) if arguments.lengths else None
+    if lengths:
+        as_played(lengths, recipe.rollout)  # refused before anything is measured
     rates = read_rates(arguments.rates) if arguments.rates else _measured(arguments, recipe, registry, shell)
-    if not arguments.lengths:
-        return rates
-    prompt, _, completion = arguments.lengths.partition("+")
+    given, limits = lengths or rates.turns, recipe.rollout
+    played = as_played(given, limits)
+    if played != given:
+        what = f"--lengths {arguments.lengths} is" if lengths else f"episodes of {arguments.rates} are"
+        to = f" to {'+'.join(map(str, played[0][0]))}" if lengths else ""
+        shell.warn(
+            f"{what} cut by the recipe{to}: rollout.max_turn_tokens is {limits.max_turn_tokens}, "
+            f"rollout.max_episode_tokens {limits.max_episode_tokens}; longer ones take more of these, of "
+            "generator.max_model_len and of trainer.seq_len"
+        )
+    return replace(rates, turns=played)
+
+
+def _lengths(words: str) -> tuple[Turns, ...]:
+    prompt, _, completion = words.partition("+")
     if not (prompt.isdecimal() and completion.isdecimal() and int(completion)):
-        raise UserError(f"--lengths is {arguments.lengths!r}; write tokens of prompt and sampled ones, as in 200+1000")
-    return replace(rates, turns=constant_lengths(int(prompt), int(completion)))
+        raise UserError(f"--lengths is {words!r}; write tokens of prompt and sampled ones, as in 200+1000")
+    return constant_lengths(int(prompt), int(completion))
 
 
 def _measured(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
