@@ -32,7 +32,7 @@ def pick_device(wanted: str, section: str) -> str:
     Raises UserError where CUDA is asked for and missing, and for "auto" where there is a GPU that torch can't use: a
     run that was meant for it would take forever. CUDA_VISIBLE_DEVICES that hides all GPUs makes "auto" the CPU.
     """
-    if wanted == "cpu":
+    if wanted == "cpu" or (wanted == "auto" and not _has_device_files()):
         return "cpu"
     reason = why_no_gpu()
     if not reason:
@@ -73,11 +73,8 @@ def why_no_gpu() -> str:
 
 
 def visible_gpus() -> list[VisibleGpu]:
-    """Each GPU that this process sees; none without torch.
-
-    A machine without a GPU's device files is answered for without importing torch.
-    """
-    if not any(map(os.path.exists, _DEVICE_FILES)) or why_no_gpu():
+    """Each GPU that this process sees; none without torch."""
+    if not _has_device_files() or why_no_gpu():
         return []
     import torch
 
@@ -88,6 +85,11 @@ def visible_gpus() -> list[VisibleGpu]:
         for gpu in found
         for uuid in [str(getattr(gpu, "uuid", ""))]
     ]
+
+
+def _has_device_files() -> bool:
+    """A machine without them has no GPU, which is known without importing torch."""
+    return any(map(os.path.exists, _DEVICE_FILES)) or bool(gpu_files())
 
 
 def _torch_is_there() -> bool:
