@@ -31,12 +31,10 @@ async def finished(made: Staging) -> Staging:
     return made
 
 
-@pytest.mark.parametrize("receive", [True, False])
-async def test_weights_are_received_by_the_thread_where_they_may_be(tmp_path: Path, receive: bool) -> None:
-    store = NcclStore("run", keep=2, address=LOOPBACK, root=tmp_path)
-    await store.put(1, [("a", torch.arange(5.0)), ("b", torch.ones(3, 2))])
-    path = (await store.get(1)).path
-    threads = set()
+@pytest.fixture
+def receivers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that received weights, in order."""
+    threads: list[str] = []
     opened = staging.open_weights
 
     class Watched:
@@ -47,18 +45,27 @@ async def test_weights_are_received_by_the_thread_where_they_may_be(tmp_path: Pa
             return self._stored.entries()
 
         def __iter__(self):
-            threads.add(threading.current_thread().name)
+            threads.append(threading.current_thread().name)
             return iter(self._stored)
 
-    staging.open_weights = Watched  # type: ignore[assignment]
+    monkeypatch.setattr(staging, "open_weights", Watched)
+    return threads
+
+
+@pytest.mark.parametrize("receive", [True, False])
+async def test_weights_are_received_by_the_thread_where_they_may_be(
+    tmp_path: Path, receivers: list[str], receive: bool
+) -> None:
+    store = NcclStore("run", keep=2, address=LOOPBACK, root=tmp_path)
+    await store.put(1, [("a", torch.arange(5.0)), ("b", torch.ones(3, 2))])
+    path = (await store.get(1)).path
     try:
         made = await finished(Staging(path, CPU, receive=receive, base=NO_BASE))
-        assert made.failure == "" and threads == ({"weights-staging"} if receive else set())
+        assert made.failure == "" and receivers == (["weights-staging"] if receive else [])
         found = await asyncio.to_thread(lambda: dict(made.weights()))
         assert torch.equal(found["a"], torch.arange(5.0)) and found["b"].shape == (3, 2)
-        assert len(threads) == 1, "received once"
+        assert len(receivers) == 1, "received once"
     finally:
-        staging.open_weights = opened
         await store.close()
 
 
@@ -87,7 +94,7 @@ async def test_it_does_not_wait_for_the_reading(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("receive", [True, False])
 async def test_adapters_are_received_and_merged_before_the_weights_are_asked_for(
-    tmp_path: Path, old_model: PlainModel, receive: bool
+    tmp_path: Path, old_model: PlainModel, receivers: list[str], receive: bool
 ) -> None:
     """receive: in the thread, or by who makes it."""
     store = NcclStore("run", keep=2, address=LOOPBACK, root=tmp_path)
@@ -98,6 +105,7 @@ async def test_adapters_are_received_and_merged_before_the_weights_are_asked_for
         base = Base(old_model.folder)
         made = await asyncio.to_thread(lambda: Staging(path, CPU, receive=receive, base=base))
         assert (await finished(made)).failure == ""
+        assert len(receivers) == 1 and (receivers == ["weights-staging"]) == receive
     finally:
         await store.close()  # nothing is received from here on
     found, expected = made.weights(), plain.model.state_dict()
