@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentgym.jobs.replay import Plan, Replay
     from agentgym.jobs.serving import Served
     from agentgym.jobs.sft_config import SftRecipe
+    from agentgym.planning.lengths import Turns
     from agentgym.planning.rates import Rates
     from agentgym.recipe import Recipe
     from agentgym.rollout.conversation import Seat
@@ -141,14 +142,24 @@ class Jobs:
         async with opened_seat(recipe, registry, reporter) as seat:
             yield seat
 
-    async def measure(self, recipe: Recipe, scratch: Path, reporter: Reporter, registry: PluginRegistry) -> Rates:
-        """How fast this machine is at the recipe's parts. scratch: an empty folder."""
+    async def measure(
+        self,
+        recipe: Recipe,
+        scratch: Path,
+        reporter: Reporter,
+        registry: PluginRegistry,
+        lengths: tuple[Turns, ...] | None,
+    ) -> Rates:
+        """How fast this machine is at the recipe's parts.
+
+        scratch: an empty folder. lengths: of the episodes that are planned; None takes the recipe's own.
+        """
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
             from agentgym.jobs.measuring import measure_rates
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        return await measure_rates(recipe, scratch, reporter, registry)
+        return await measure_rates(recipe, scratch, reporter, registry, lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

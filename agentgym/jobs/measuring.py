@@ -19,6 +19,7 @@ from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.places import settle_places
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
+from agentgym.planning.lengths import Turns, decode_context
 from agentgym.planning.machine import host_cores
 from agentgym.planning.rates import Rates
 from agentgym.recipe import Recipe
@@ -34,6 +35,7 @@ from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams
 
 NEW_TOKENS = 64  # of each request whose rate is measured
+SHORTEST = 8  # tokens of a prompt
 REPLAYED = 32  # episodes
 LEAST_S = 1e-4  # of a difference of two times
 TRAINED = 4  # steps of each batch; the first is not counted
@@ -41,10 +43,17 @@ LEAST_SHARE = 0.05  # of a step's time: a smaller difference is chance
 PLAYED_STEPS = 2  # as many groups as so many steps train
 
 
-async def measure_rates(recipe: Recipe, scratch: Path, reporter: Reporter, registry: PluginRegistry) -> Rates:
+async def measure_rates(
+    recipe: Recipe,
+    scratch: Path,
+    reporter: Reporter,
+    registry: PluginRegistry,
+    lengths: tuple[Turns, ...] | None = None,
+) -> Rates:
     """One replica and one trainer process are started, measured one after the other, and ended.
 
-    scratch: an empty folder for logs and files. Nothing is kept. Raises what starting a run raises.
+    scratch: an empty folder for logs and files. Nothing is kept. lengths: of episodes that are planned instead of those
+    that are played here; the generator is measured at theirs. Raises what starting a run raises.
     """
     check_sampling(recipe)
     model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
@@ -70,7 +79,7 @@ async def measure_rates(recipe: Recipe, scratch: Path, reporter: Reporter, regis
         client = TrainerClient(_setup(alone, model_path, scratch), store=store, runtime=runtime)
         stack.push_async_callback(client.close)
         await asyncio.gather(generator.start(), client.start())
-        return await _Measurement(alone, gym, generator, client, reporter).run()
+        return await _Measurement(alone, gym, generator, client, reporter).run(lengths)
 
 
 def _setup(recipe: Recipe, model_path: Path, scratch: Path) -> TrainerSetup:
@@ -117,14 +126,14 @@ class _Measurement:
     trainer: TrainerClient
     reporter: Reporter
 
-    async def run(self) -> Rates:
+    async def run(self, lengths: tuple[Turns, ...] | None) -> Rates:
         publish_s, update_s = await self._sync()
         self.reporter.phase("playing groups")
         groups, host_s, env_s = await self._play()
-        turns = tuple(_turns(episode) for group in groups for episode in group.episodes if episode.turns)
-        contexts = [sum(new for new, _ in episode) for episode in turns]
+        turns = lengths or tuple(_turns(episode) for group in groups for episode in group.episodes if episode.turns)
+        begin = begin_of(decode_context(turns), self.recipe.generator.max_model_len)
         self.reporter.phase("measuring the generator")
-        prefill, decode = await self._generate(max(8, sum(contexts) // len(contexts)))
+        prefill, decode = await self._generate(begin)
         self.reporter.phase("measuring the trainer")
         train, fixed_s = await self._train(group_samples(groups))
         return Rates(
@@ -139,6 +148,7 @@ class _Measurement:
             signal=max(1, sum(group.has_signal for group in groups)) / len(groups),
             turns=turns,
             cores=host_cores(),
+            context=begin + NEW_TOKENS // 2,
         )
 
     async def _sync(self) -> tuple[float, float]:
@@ -177,7 +187,6 @@ class _Measurement:
     async def _generate(self, context: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         """Tokens of prompts a second, and sampled tokens a second by the number of sequences at a time."""
         config, decode, prefill = self.recipe.generator, [], 0.0
-        context = min(context, config.max_model_len - NEW_TOKENS)
         sizes = [size for size in (1, 4, 16, 64, 256) if size < config.max_batch] + [config.max_batch]
         for number, size in enumerate(sizes):
             prompt_s = await self._quickest(size, context, 1, 2 * number)
@@ -220,6 +229,11 @@ class _Measurement:
         return line_of((less, statistics.median(times["one"])), (more, statistics.median(times["full"])))
 
 
+def begin_of(context: int, max_model_len: int) -> int:
+    """Tokens of the prompts with which new ones are sampled at this context in the mean, as far as it is possible."""
+    return min(max(SHORTEST, context - NEW_TOKENS // 2), max_model_len - NEW_TOKENS)
+
+
 def line_of(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
     """(tokens, seconds) of two batches -> tokens a second, and the seconds that a batch of none would take.
 
@@ -232,7 +246,7 @@ def line_of(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, 
     return rate, max(0.0, large[1] - large[0] / rate)
 
 
-def _turns(episode: Episode) -> tuple[tuple[int, int], ...]:
+def _turns(episode: Episode) -> Turns:
     """Of each turn: the tokens that its context has more than the turn before, and those that were sampled."""
     found, known = [], 0
     for turn in episode.turns:

@@ -17,12 +17,13 @@ CHANCE = 0.05  # of a rate that was measured; what differs by more is doubted
 class Rates:
     """Seconds and tokens a second of one replica and one trainer process, each alone on its device.
 
-    decode: [sequences at a time, tokens a second of all of them together], in ascending order. prefill: tokens of
-    prompts a second. train: tokens a second; train_fixed_s: of each step besides. train_scaling: what is left of a
-    process's rate for each doubling of the processes. publish_s: the trainer's part of a weight update, update_s: the
-    generators'. host_s: of the controller's core, for each turn; env_s: for which a turn waits on the environment.
-    turns: of episodes, each a list of turns, [tokens of new context, sampled tokens]. signal: the share of groups that
-    are trained on. cores: of the host, which processes without a GPU share; 0 is this machine's.
+    decode: [sequences at a time, tokens a second of all of them together], in ascending order. context: tokens that
+    each of these sequences had in the mean; 0 is not known. prefill: tokens of prompts a second. train: tokens a
+    second; train_fixed_s: of each step besides. train_scaling: what is left of a process's rate for each doubling of
+    the processes. publish_s: the trainer's part of a weight update, update_s: the generators'. host_s: of the
+    controller's core, for each turn; env_s: for which a turn waits on the environment. turns: of episodes, each a list
+    of turns, [tokens of new context, sampled tokens]. signal: the share of groups that are trained on. cores: of the
+    host, which processes without a GPU share; 0 is this machine's.
     """
 
     decode: tuple[tuple[int, float], ...]
@@ -37,6 +38,7 @@ class Rates:
     env_s: float = 0.0
     signal: float = 1.0
     cores: int = 0
+    context: int = 0
 
     def __post_init__(self) -> None:
         if not self.decode or not self.turns or not all(self.turns):
@@ -50,7 +52,9 @@ class Rates:
         if min(rates) <= 0 or not 0 < self.signal <= 1 or min(self.decode)[0] < 1:
             raise ValueError("rates: decode, prefill, train and train_scaling are above 0, signal a share above 0")
         times = (self.train_fixed_s, self.publish_s, self.update_s, self.host_s, self.env_s)
-        if min(*times, self.cores) < 0 or any(min(turn) < 0 for episode in self.turns for turn in episode):
+        if min(*times, self.cores, self.context) < 0 or any(
+            min(turn) < 0 for episode in self.turns for turn in episode
+        ):
             raise ValueError("rates: no time, no number of tokens and no number of cores can be negative")
 
     def _numbers(self) -> Iterator[tuple[str, float]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from agentgym.hooks import PluginRegistry
-from agentgym.planning.rates import read_rates
+from agentgym.planning.lengths import Turns
+from agentgym.planning.rates import Rates, read_rates
 
 APPS = Path(__file__).parents[2] / "apps"
 ROWS = Path(__file__).parents[1] / "data" / "gsm8k_shaped.jsonl"
@@ -98,6 +100,34 @@ def test_lengths_are_cut_as_the_recipe_cuts_them_and_refused_where_nothing_could
     assert end.code == 2 and "max_episode_tokens is 2048 but generator.max_model_len is only 1024" in end.err, end.err
     Path("rates.yaml").write_text(RATES.replace("[120, 900]", "[120, 9000]"))
     assert "episodes of rates.yaml are cut by the recipe: " in planned(recipe("qwen3_0.6b"), *few).err
+
+
+@dataclass
+class MeasuringJobs:
+    """Says that it measured at the middle of the completions. asked: the lengths of each measurement."""
+
+    asked: list[tuple[Turns, ...] | None] = field(default_factory=list)
+
+    async def measure(self, recipe, folder, reporter, registry, lengths) -> Rates:
+        self.asked.append(lengths)
+        turns = lengths or (((60, 40),),)
+        return Rates(decode=((1, 100.0),), prefill=1e5, train=1e4, turns=turns, context=250 if lengths else 80)
+
+
+def test_rates_are_measured_at_the_lengths_that_are_asked_for_and_say_at_which_context(cli) -> None:
+    """The measurement itself is in tests/jobs/test_measuring.py."""
+    cli.plugins, cli.jobs = PluginRegistry.discover, MeasuringJobs()
+    limits = ("--rollout.max_episode_tokens", "400", "--rollout.max_turn_tokens", "300")
+    small = (recipe("math"), "--steps", "4", "--loop.groups_per_step", "2", *limits)
+    end = cli("plan", *small, "--measure", "--lengths", "100+500", "--save-rates", "rates.yaml")
+    assert end.code == 0 and cli.jobs.asked == [(((100, 300),),)], end.err
+    assert "at a context of 250 tokens" in end.out and "cut by the recipe to 100+300" in end.err
+    saved = read_rates("rates.yaml")
+    assert (saved.context, saved.turns) == (250, (((100, 300),),))
+    assert cli("plan", *small, "--rates", "rates.yaml").err == ""
+    elsewhere = cli("plan", *small, "--rates", "rates.yaml", "--lengths", "50+20").err
+    assert "measured at a context of 250 tokens" in elsewhere and "sampled at 60 in the mean" in elsewhere
+    assert cli("plan", *small, "--measure").code == 0 and cli.jobs.asked[1] is None
 
 
 def test_the_rates_that_the_page_shows_are_plausible(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 from agentgym.config import apply_overrides
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.measuring import line_of, measure_rates
+from agentgym.jobs.measuring import NEW_TOKENS, begin_of, line_of, measure_rates
 from agentgym.jobs.places import wanted_of
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
+from agentgym.planning.lengths import decode_context
 from agentgym.planning.machine import Machine
 from agentgym.planning.splits import best_splits
 
@@ -34,6 +35,15 @@ def test_a_step_is_so_many_seconds_and_so_many_for_each_token(small, large, rate
     assert line_of(small, large) == (pytest.approx(rate), pytest.approx(fixed_s))
 
 
+@pytest.mark.parametrize(
+    ("context", "limit", "measured_at"),
+    [(700, 2048, 700), (20, 2048, 8 + 32), (2040, 2048, 2048 - 32)],  # what is measured is 64 tokens long
+)
+def test_the_generator_is_measured_around_the_context_that_is_asked_for(context, limit, measured_at) -> None:
+    assert NEW_TOKENS == 64
+    assert begin_of(context, limit) + 32 == measured_at
+
+
 @pytest.mark.slow
 @pytest.mark.hostile
 def test_a_machines_rates_are_measured_and_a_run_is_planned_by_them(lab, tmp_path: Path) -> None:
@@ -45,6 +55,8 @@ def test_a_machines_rates_are_measured_and_a_run_is_planned_by_them(lab, tmp_pat
     assert [size for size, _ in rates.decode] == [1, 4, 8]
     assert len(rates.turns) == 2 * 2 * 4 and all(len(turns) == 1 for turns in rates.turns)
     assert all(0 < sampled <= 32 and new > 8 for [(new, sampled)] in rates.turns)
+    mean = decode_context(rates.turns)
+    assert rates.context == pytest.approx(max(mean, 40), abs=1)
     assert rates.prefill > 10 and rates.train > 10 and 0 < rates.publish_s + rates.update_s < 30 and rates.host_s > 0
     wanted = wanted_of(recipe, read_architecture(policy_path()))
     [split] = best_splits(wanted, recipe.loop, replace(rates, signal=1.0), Machine(cores=2, memory_gib=64.0))

@@ -24,7 +24,7 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.places import refuse_layout, wanted_of
 from agentgym.models.resolve import known_architecture
-from agentgym.planning.lengths import Turns, as_played
+from agentgym.planning.lengths import Turns, as_played, decode_context
 from agentgym.planning.placement import peak
 from agentgym.planning.rates import Rates, constant_lengths, read_rates
 from agentgym.planning.splits import Split, best_splits
@@ -43,6 +43,7 @@ agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --gpus 8 --gpu-memory
 agentgym plan apps/grpo/qwen3_4b.yaml --rates rates.yaml --lengths 200+400 --gpus 4 --gpu-memory 140
 """
 TAKES_OVERRIDES = True
+ELSEWHERE = 2.0  # times the context at which the generator was measured, or a part of it: it is said
 HEADER = (
     "trainer",
     "replicas",
@@ -113,21 +114,27 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 def _rates(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
     """With the lengths that are asked for, as the recipe's limits leave them."""
-    lengths = _lengths(arguments.lengths) if arguments.lengths else None
-    if lengths:
-        as_played(lengths, recipe.rollout)  # refused before anything is measured
-    rates = read_rates(arguments.rates) if arguments.rates else _measured(arguments, recipe, registry, shell)
-    given, limits = lengths or rates.turns, recipe.rollout
-    played = as_played(given, limits)
-    if played != given:
+    lengths, limits = _lengths(arguments.lengths) if arguments.lengths else None, recipe.rollout
+    asked = as_played(lengths, limits) if lengths else None  # refused before anything is measured
+    measured = not arguments.rates
+    rates = _measured(arguments, recipe, registry, shell, asked) if measured else read_rates(arguments.rates)
+    given = lengths or rates.turns
+    rates = replace(rates, turns=as_played(given, limits))
+    if rates.turns != given:
         what = f"--lengths {arguments.lengths} is" if lengths else f"episodes of {arguments.rates} are"
-        to = f" to {'+'.join(map(str, played[0][0]))}" if lengths else ""
+        to = f" to {'+'.join(map(str, rates.turns[0][0]))}" if lengths else ""
         shell.warn(
             f"{what} cut by the recipe{to}: rollout.max_turn_tokens is {limits.max_turn_tokens}, "
             f"rollout.max_episode_tokens {limits.max_episode_tokens}; longer ones take more of these, of "
             "generator.max_model_len and of trainer.seq_len"
         )
-    return replace(rates, turns=played)
+    context = decode_context(rates.turns)
+    if rates.context and not measured and not 1 / ELSEWHERE <= context / rates.context <= ELSEWHERE:
+        shell.warn(
+            f"{arguments.rates}: decode was measured at a context of {rates.context:,} tokens, and these episodes are "
+            f"sampled at {context:,} in the mean, where a sequence takes another time; measure with --lengths"
+        )
+    return rates
 
 
 def _lengths(words: str) -> tuple[Turns, ...]:
@@ -137,18 +144,25 @@ def _lengths(words: str) -> tuple[Turns, ...]:
     return constant_lengths(int(prompt), int(completion))
 
 
-def _measured(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
+def _measured(
+    arguments: argparse.Namespace,
+    recipe: Recipe,
+    registry: PluginRegistry,
+    shell: JobShell,
+    lengths: tuple[Turns, ...] | None,
+) -> Rates:
     reporter = choose_reporter(shell, "plan", as_json=arguments.json, plain=True)
     with tempfile.TemporaryDirectory(prefix="agentgym-plan-") as folder:
-        job = shell.jobs().measure(recipe, Path(folder), reporter, registry)
+        job = shell.jobs().measure(recipe, Path(folder), reporter, registry, lengths)
         rates = run_until_stopped(job, reporter.note)
     if arguments.save_rates:
         Path(arguments.save_rates).write_text(dump_yaml(to_mapping(rates)))
     if not arguments.json:
         decode = ", ".join(f"{rate:,.0f} with {size}" for size, rate in rates.decode)
         shell.say(
-            f"measured: sampling {decode} sequences a replica, prompts {rates.prefill:,.0f}, training "
-            f"{rates.train:,.0f} tokens/s; {rates.publish_s + rates.update_s:.2f} s an update"
+            f"measured: sampling {decode} sequences a replica, at a context of {rates.context:,} tokens, prompts "
+            f"{rates.prefill:,.0f}, training {rates.train:,.0f} tokens/s; {rates.publish_s + rates.update_s:.2f} s an "
+            "update"
         )
     return rates
 
