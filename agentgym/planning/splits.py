@@ -22,7 +22,7 @@ SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """procs: of the trainer. given: it is the recipe's own."""
+    """procs: of the trainer. given: it is the recipe's own. placement: with trainer.check_memory off it may not fit."""
 
     procs: int
     replicas: int
@@ -56,12 +56,13 @@ def best_splits(
 ) -> list[Split]:
     """The recipe's own split where it fits, and the most promising others; the fastest first.
 
-    Raises UserError where none fits into the memory, with what would.
+    With trainer.check_memory off those that do not fit are looked at too, and come after those that do. Otherwise
+    UserError is raised where none fits into the memory, with what would.
     """
     assert wanted.trainer is not None and wanted.generator is not None
     machine = replace(machine, cores=rates.cores or machine.cores)
     own, each = (wanted.trainer.procs, wanted.generator.replicas), wanted.generator.engine.gpus_per_replica
-    fitting: list[tuple[float, tuple[int, int], Wanted, Placement]] = []
+    found: list[tuple[float, tuple[int, int], Wanted, Placement]] = []
     refuse_impossible(wanted.model, wanted.trainer, wanted.generator)
     for procs, replicas in dict.fromkeys([own, *_pairs(wanted, machine)]):
         trainer = replace(wanted.trainer, procs=procs, data_parallel_shard=-1, gpus=())
@@ -77,22 +78,23 @@ def best_splits(
             ),
         )
         placement = place(one, machine)
-        if placement.fits:
-            fitting.append((_bound_s(loop, rates, procs, replicas, one), (procs, replicas), one, placement))
-    if not fitting:
+        if placement.fits or (placement.seats and not wanted.trainer.check_memory):
+            found.append((_bound_s(loop, rates, procs, replicas, one), (procs, replicas), one, placement))
+    if not found:
         check(wanted, place(wanted, machine))
         raise UserError("no split of the GPUs fits")  # the recipe's own is one of them
-    fitting.sort(key=lambda entry: entry[0])
+    found.sort(key=lambda entry: entry[0])
     many = len(machine.gpus) > MANY_GPUS
     most, steps = (SIMULATED // 2, min(steps, SIMULATED)) if many else (SIMULATED, steps)
-    chosen = [entry for number, entry in enumerate(fitting) if number < most or entry[1] == own]
+    kinds = ([entry for entry in found if entry[3].fits is fits] for fits in (True, False))
+    chosen = [entry for kind in kinds for at, entry in enumerate(kind) if at < most or entry[1] == own]
     splits = []
     for number, (_, (procs, replicas), one, placement) in enumerate(chosen, start=1):
         note(f"simulating split {number} of {len(chosen)}: {procs} trainer process(es), {replicas} replica(s)")
         forecast = simulate(rates, loop, layout_of(one, placement), steps=steps)
         given = (procs, replicas) == own
         splits.append(Split(procs=procs, replicas=replicas, given=given, placement=placement, forecast=forecast))
-    return sorted(splits, key=lambda split: -split.forecast.tokens_per_s)
+    return sorted(splits, key=lambda split: (not split.placement.fits, -split.forecast.tokens_per_s))
 
 
 def _pairs(wanted: Wanted, machine: Machine) -> Iterator[tuple[int, int]]:

@@ -138,6 +138,29 @@ def test_the_rates_that_the_page_shows_are_plausible(tmp_path: Path) -> None:
     assert len(rates.decode) == 3 and not list(rates.doubts())
 
 
+def test_splits_that_do_not_fit_are_shown_and_marked_where_the_memory_is_not_checked(planned) -> None:
+    """On GPUs of 58 GiB the 1.7B takes two trainer processes: for one, 60.7 are estimated."""
+    given = (recipe("qwen3_1.7b"), "--gpus", "4", "--steps", "4", "--generator.engine.gpu_memory_utilization", "0.5")
+    given += ("--loop.groups_per_step", "2")
+
+    def splits(gib: str, *more: str) -> dict[tuple[int, int], bool]:
+        end = planned(*given, "--gpu-memory", gib, *more, "--json")
+        assert end.code == 0, end.err
+        found = json.loads(end.out)["splits"]
+        return {(one["trainer_procs"], one["generator_replicas"]): not one["problems"] for one in found}
+
+    checked = splits("58")
+    assert checked == {(2, 2): True, (3, 1): True}
+    off = ("--trainer.check_memory", "false")
+    assert splits("58", *off) == {(2, 2): True, (3, 1): True, (1, 1): False, (1, 3): False}
+    shown = planned(*given, "--gpu-memory", "58", *off).out
+    assert "the recipe's own, does not fit" in shown and "the fastest that fit:" in shown, shown
+    assert planned(*given, "--gpu-memory", "20").code == 2
+    none = planned(*given, "--gpu-memory", "20", *off)
+    assert none.code == 0 and "none of which fits" in none.out
+    assert "unchecked    trainer.check_memory is false, and GPU 0 has 20.0 GiB" in none.out, none.out
+
+
 def test_a_dry_run_shows_who_sits_where_and_refuses_what_does_not_fit(cli) -> None:
     cli.plugins = PluginRegistry.discover
     given = ("train", "--config", recipe("qwen3_1.7b"), "--dry-run", *LOCAL)

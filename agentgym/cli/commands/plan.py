@@ -22,7 +22,7 @@ from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.places import refuse_layout, wanted_of
+from agentgym.jobs.places import refuse_layout, unchecked, wanted_of
 from agentgym.models.resolve import known_architecture
 from agentgym.planning.lengths import Turns, as_played, decode_context
 from agentgym.planning.placement import peak
@@ -106,7 +106,9 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     )
     shell.say_table(HEADER, [_row(split) for split in splits])
     best = splits[0]
-    shell.say("\n".join(["", "the fastest of them:", *(f"  {line}" for line in best.placement.lines())]))
+    of = "that fit" if best.placement.fits else "of them, none of which fits"
+    lines = [*best.placement.lines(), *unchecked(best.placement)]
+    shell.say("\n".join(["", f"the fastest {of}:", *(f"  {line}" for line in lines)]))
     if not best.given:
         shell.say(f"\nset it by --trainer.procs {best.procs} --generator.replicas {best.replicas}")
     return 0
@@ -179,7 +181,7 @@ def _row(split: Split) -> tuple[str, ...]:
         f"{1 - forecast.train_busy:.0%}",
         f"{forecast.controller_busy:.0%}",
         f"{_most_gib(split):.1f}",
-        "the recipe's own" if split.given else "",
+        ", ".join(["the recipe's own"] * split.given + ["does not fit"] * (not split.placement.fits)),
     )
 
 
@@ -194,6 +196,7 @@ def _as_json(split: Split) -> dict[str, object]:
         "trainer_procs": split.procs,
         "generator_replicas": split.replicas,
         "given": split.given,
+        "problems": split.placement.problems,
         **asdict(split.forecast),
         "most_gib": _most_gib(split),
     }
