@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 from agentgym.generators.config import GeneratorConfig
@@ -25,6 +27,8 @@ from agentgym.trainer.config import TrainerConfig
 
 SHOWN = 2  # GPUs whose lack of memory is told in full
 OF_A_STEP = ("gradients", "activations", "head", "gathered")  # parts of a trainer that are there during a step alone
+FEW_GPUS = 8  # up to which each is shown alone
+NUMBER = re.compile(r"\d+")
 USABLE = 0.95  # of a GPU's memory; the rest is lost between blocks
 
 
@@ -81,16 +85,69 @@ class Placement:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """For a person: the seats of each GPU, or of the host, with their estimated memory."""
+        """For a person: the seats of each GPU, or of the host, with their estimated memory.
+
+        Of many GPUs those that are alike are shown once.
+        """
+        gpus = sorted({seat.gpu for seat in self.seats}, key=lambda gpu: -1 if gpu is None else gpu)
+        blocks = [self._block(gpu) for gpu in gpus]
+        alike = (list(some) for _, some in groupby(blocks, key=lambda block: block.alike))
+        grouped = [[block] for block in blocks] if len(blocks) <= FEW_GPUS else alike
         lines = [f"machine      {self.machine}"]
-        for gpu in sorted({seat.gpu for seat in self.seats}, key=lambda gpu: -1 if gpu is None else gpu):
-            seats = [seat for seat in self.seats if seat.gpu == gpu]
-            where = "the host" if gpu is None else f"GPU {gpu}"
-            of = _memory(self.machine, gpu)
-            total = f"{peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
-            lines.append(f"{where.ljust(13)}{total} GiB estimated")
-            lines += [f"  {seat.name.ljust(20)}{seat.gib:6.1f}  {shown(seat.parts)}" for seat in seats]
+        for some in grouped:
+            lines += _shown_once(some)
         return [*lines, *self.notes]
+
+    def _block(self, gpu: int | None) -> _Block:
+        seats = [seat for seat in self.seats if seat.gpu == gpu]
+        of = _memory(self.machine, gpu)
+        total = f"{peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
+        parts = [f"{seat.gib:6.1f}  {shown(seat.parts)}" for seat in seats]
+        return _Block(gpu=gpu, total=total, names=[seat.name for seat in seats], parts=parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """What is shown of a GPU, or of the host: a name and what it takes for each seat."""
+
+    gpu: int | None
+    total: str
+    names: list[str]
+    parts: list[str]
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """The same for GPUs that differ in numbers alone."""
+        return self.total, [NUMBER.sub("", name) for name in self.names], self.parts
+
+
+def _shown_once(blocks: list[_Block]) -> list[str]:
+    """GPUs that are alike."""
+    first, last = blocks[0], blocks[-1]
+    if first is last:
+        names, where, each = first.names, "the host" if first.gpu is None else f"GPU {first.gpu}", ""
+    else:
+        pairs = zip(first.names, last.names, strict=True)
+        names, where, each = [_span(*pair) for pair in pairs], f"GPU {first.gpu}-{last.gpu}", ", each"
+    lines = [f"{where.ljust(13)}{first.total} GiB estimated{each}"]
+    return lines + [f"  {name.ljust(20)}{part}" for name, part in zip(names, first.parts, strict=True)]
+
+
+def _span(first: str, last: str) -> str:
+    """Of two names that differ in a number: trainer 1-31."""
+    found = NUMBER.findall(last)
+    return NUMBER.sub(lambda number: f"{number[0]}-{found[0]}", first) if len(found) == 1 else f"{first} to {last}"
+
+
+def numbers(of: Sequence[int]) -> str:
+    """Ascending numbers in words: three and more in a row as their first and last."""
+    rows: list[list[int]] = []
+    for number in of:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
 
 
 def shown(parts: Parts) -> str:
@@ -282,14 +339,14 @@ def _notes(
     seats: tuple[Seat, ...],
 ) -> Iterator[str]:
     if wanted.together and not wanted.in_turns and (shared := sorted(set(trainer_gpus) & set(generator_gpus))):
-        yield f"sharing      trainer and generator share GPU {', '.join(map(str, shared))}: each slows the other"
+        yield f"sharing      trainer and generator share GPU {numbers(shared)}: each slows the other"
     each = wanted.generator.engine.gpus_per_replica if wanted.generator else 1
     if many := sorted({gpu for gpu in generator_gpus if generator_gpus.count(gpu) > 1}):
-        names = ", ".join(str(at // each) for at, gpu in enumerate(generator_gpus) if gpu in many)
-        yield f"sharing      generators {names} share GPU {', '.join(map(str, many))}: each slows the other"
+        names = numbers(sorted({at // each for at, gpu in enumerate(generator_gpus) if gpu in many}))
+        yield f"sharing      generators {names} share GPU {numbers(many)}: each slows the other"
     idle = set(range(len(machine.gpus))) - set(trainer_gpus) - set(generator_gpus)
     if idle:
-        yield f"unused       GPU {', '.join(map(str, sorted(idle)))}"
+        yield f"unused       GPU {numbers(sorted(idle))}"
     generator = wanted.generator
     caches = [seat.parts["cache"] for seat in seats if "engine" in seat.parts]
     if generator is not None and caches:

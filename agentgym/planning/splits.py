@@ -22,12 +22,17 @@ SHARES = (1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """procs: of the trainer. given: it is the recipe's own. placement: with trainer.check_memory off it may not fit."""
+    """procs: of the trainer. given: it is the recipe's own. placement: with trainer.check_memory off it may not fit.
+
+    layout, steps: what was simulated.
+    """
 
     procs: int
     replicas: int
     given: bool
     placement: Placement
+    layout: Layout
+    steps: int
     forecast: Forecast
 
 
@@ -91,9 +96,18 @@ def best_splits(
     splits = []
     for number, (_, (procs, replicas), one, placement) in enumerate(chosen, start=1):
         note(f"simulating split {number} of {len(chosen)}: {procs} trainer process(es), {replicas} replica(s)")
-        forecast = simulate(rates, loop, layout_of(one, placement), steps=steps)
-        given = (procs, replicas) == own
-        splits.append(Split(procs=procs, replicas=replicas, given=given, placement=placement, forecast=forecast))
+        layout = layout_of(one, placement)
+        splits.append(
+            Split(
+                procs=procs,
+                replicas=replicas,
+                given=(procs, replicas) == own,
+                placement=placement,
+                layout=layout,
+                steps=steps,
+                forecast=simulate(rates, loop, layout, steps=steps),
+            )
+        )
     return sorted(splits, key=lambda split: (not split.placement.fits, -split.forecast.tokens_per_s))
 
 

@@ -161,6 +161,17 @@ def test_splits_that_do_not_fit_are_shown_and_marked_where_the_memory_is_not_che
     assert "unchecked    trainer.check_memory is false, and GPU 0 has 20.0 GiB" in none.out, none.out
 
 
+def test_a_plan_for_hundreds_of_gpus_is_a_page_and_says_what_the_limit_is(planned) -> None:
+    given = (recipe("qwen3_1.7b"), "--gpus", "512", "--gpu-memory", "140", "--loop.groups_per_step", "16")
+    end = planned(*given, "--steps", "4")
+    assert end.code == 0 and len(end.out.splitlines()) < 40, end.out
+    assert "140.0 GiB estimated, each" in end.out and "GPU 511" not in end.out
+    assert "the limit: the generators; twice as fast" in end.out and "waits for its longest episodes" in end.out
+    Path("rates.yaml").write_text(RATES + "host_s: 0.5\n")
+    limit = json.loads(planned(*given, "--steps", "4", "--json").out)["limit"]
+    assert limit["part"] == "the controller" and limit["twice_as_fast_s"]["the controller"] < 0.8 * limit["step_s"]
+
+
 def test_a_dry_run_shows_who_sits_where_and_refuses_what_does_not_fit(cli) -> None:
     cli.plugins = PluginRegistry.discover
     given = ("train", "--config", recipe("qwen3_1.7b"), "--dry-run", *LOCAL)

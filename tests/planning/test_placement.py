@@ -16,7 +16,7 @@ from agentgym.models.released import RELEASED
 from agentgym.planning.advice import advice
 from agentgym.planning.changes import changed
 from agentgym.planning.machine import Gpu, Machine
-from agentgym.planning.placement import Wanted, place
+from agentgym.planning.placement import Wanted, numbers, place
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}
@@ -94,6 +94,18 @@ def test_gpus_that_the_recipe_names_are_left_to_who_is_named() -> None:
     assert (placed.trainer_gpus, placed.generator_gpus) == ((2,), (0, 1, 3))
     placed = place(wanted(gpus=(0,)), machine(2))
     assert (placed.trainer_gpus, placed.generator_gpus) == ((1,), (0,))
+
+
+def test_of_many_gpus_those_that_are_alike_are_shown_once() -> None:
+    few = place(wanted(trainer={"procs": 4}, replicas=4), machine(8)).lines()
+    assert sum(line.startswith("GPU ") for line in few) == 8
+    many = place(wanted(trainer={"procs": 64}, replicas=192), machine(512)).lines()
+    shown = [line for line in many if line.startswith("GPU ")]
+    assert [line.split()[1] for line in shown] == ["0-63", "64-255"] and all(line.endswith(", each") for line in shown)
+    assert any(line.startswith("  generator 0-191 ") for line in many) and many[-1] == "unused       GPU 256-511"
+    parts = wanted(replicas=8, engine=VllmEngineConfig(tensor_parallel=2))
+    assert any("generator 0 part 0 to generator 7 part 1" in line for line in place(parts, machine(32)).lines())
+    assert numbers([0, 1, 3, 5, 6, 7, 9]) == "0, 1, 3, 5-7, 9" and numbers([]) == ""
 
 
 def test_one_gpu_is_shared_where_both_fit_and_refused_with_a_share_that_does() -> None:

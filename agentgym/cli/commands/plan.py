@@ -25,6 +25,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.places import refuse_layout, unchecked, wanted_of
 from agentgym.models.resolve import known_architecture
 from agentgym.planning.lengths import Turns, as_played, decode_context
+from agentgym.planning.limit import limit_of
 from agentgym.planning.placement import peak
 from agentgym.planning.rates import Rates, constant_lengths, read_rates
 from agentgym.planning.splits import Split, best_splits
@@ -98,17 +99,19 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         steps=arguments.steps,
         note=lambda text: None if arguments.json else shell.say(text),
     )
+    best = splits[0]
+    limit = limit_of(rates, recipe.loop, best.layout, best.forecast, steps=best.steps)
     if arguments.json:
-        shell.say_json({"splits": [_as_json(split) for split in splits]})
+        shell.say_json({"splits": [_as_json(split) for split in splits], "limit": asdict(limit)})
         return 0
     shell.say(
         f"\n{recipe.model.path}, {recipe.loop.groups_per_step} groups of {recipe.loop.group_size} a step, {machine}"
     )
     shell.say_table(HEADER, [_row(split) for split in splits])
-    best = splits[0]
     of = "that fit" if best.placement.fits else "of them, none of which fits"
     lines = [*best.placement.lines(), *unchecked(best.placement)]
     shell.say("\n".join(["", f"the fastest {of}:", *(f"  {line}" for line in lines)]))
+    shell.say(f"\n{limit}.")
     if not best.given:
         shell.say(f"\nset it by --trainer.procs {best.procs} --generator.replicas {best.replicas}")
     return 0

@@ -1,0 +1,99 @@
+"""What limits a step: each part in turn is simulated twice as fast, and the one that saves most is the limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agentgym.planning.rates import Rates
+from agentgym.planning.simulation import Forecast, Layout, simulate
+from agentgym.rl.config import LoopConfig
+
+LEAST = 0.05  # of a step's time: a part that saves less does not limit it
+GENERATORS, TRAINER, CONTROLLER = "the generators", "the trainer", "the controller"
+SYNC, ENVIRONMENT = "weight updates", "the environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """part: empty where none alone is the limit. twice_as_fast_s: seconds of a step by the part that is so fast.
+
+    twice_as_many_s: with twice as many replicas, each on GPUs of its own; None without GPUs, or where another part
+    is the limit.
+    """
+
+    part: str
+    step_s: float
+    twice_as_fast_s: dict[str, float]
+    twice_as_many_s: float | None
+
+    def __str__(self) -> str:
+        """Sentences for a person."""
+        if not self.part:
+            looked_at = ", ".join(self.twice_as_fast_s)
+            return f"the limit: no part alone; twice as fast, none of these saves {LEAST:.0%} of a step: {looked_at}"
+        said = f"the limit: {self.part}; twice as fast, a step takes {self.twice_as_fast_s[self.part]:.2f} s instead "
+        return f"{said}of {self.step_s:.2f}. {self._advice()}"
+
+    def _advice(self) -> str:
+        if self.part == TRAINER:
+            return "More trainer processes help, as long as each has rows to train"
+        if self.part == CONTROLLER:
+            return "It is one event loop on one core: more GPUs do not help, fewer and longer turns do"
+        if self.part == SYNC:
+            return "More GPUs do not help; a faster weight store, adapters alone, or more groups a step do"
+        if self.part == ENVIRONMENT:
+            return "More GPUs do not help; a faster environment or more groups at a time do"
+        if self.twice_as_many_s is None:
+            return "More cores for them help"
+        if self.twice_as_many_s < self.step_s * (1 - LEAST):
+            return "More replicas help"
+        return (
+            f"Twice as many replicas do not help ({self.twice_as_many_s:.2f} s): a step waits for its longest "
+            "episodes, whose tokens come one after another. More GPUs do not help; more groups a step would use them"
+        )
+
+
+def limit_of(rates: Rates, loop: LoopConfig, layout: Layout, forecast: Forecast, *, steps: int) -> Limit:
+    """Of a layout whose steps were simulated. Parts that can't save LEAST of a step are not simulated."""
+
+    def step_s(rates: Rates, layout: Layout = layout) -> float:
+        return simulate(rates, loop, layout, steps=steps).step_s
+
+    found = {
+        part: step_s(faster) for part, (share, faster) in _twice_as_fast(rates, forecast).items() if share / 2 >= LEAST
+    }
+    part = min(found, key=lambda part: found[part], default="")
+    if part and found[part] > forecast.step_s * (1 - LEAST):
+        part = ""
+    more = step_s(rates, _doubled(layout)) if part == GENERATORS and layout.replicas[0] else None
+    return Limit(part=part, step_s=forecast.step_s, twice_as_fast_s=found, twice_as_many_s=more)
+
+
+def _twice_as_fast(rates: Rates, forecast: Forecast) -> dict[str, tuple[float, Rates]]:
+    """By part: at most which share of a step it takes, and the rates with it twice as fast."""
+    updates_s = rates.publish_s + rates.update_s
+    waits_s = rates.env_s * max(len(turns) for turns in rates.turns)
+    return {
+        GENERATORS: (
+            forecast.generate_busy,
+            replace(
+                rates,
+                decode=tuple((sequences, 2 * rate) for sequences, rate in rates.decode),
+                prefill=2 * rates.prefill,
+            ),
+        ),
+        TRAINER: (forecast.train_busy, replace(rates, train=2 * rates.train, train_fixed_s=rates.train_fixed_s / 2)),
+        CONTROLLER: (forecast.controller_busy, replace(rates, host_s=rates.host_s / 2)),
+        SYNC: (updates_s / forecast.step_s, replace(rates, publish_s=rates.publish_s / 2, update_s=rates.update_s / 2)),
+        ENVIRONMENT: (waits_s / forecast.step_s, replace(rates, env_s=rates.env_s / 2)),
+    }
+
+
+def _doubled(layout: Layout) -> Layout:
+    """With twice the replicas, the others on GPUs that are added."""
+    each = len(layout.replicas[0])
+    added = tuple(
+        tuple(range(layout.gpus + number * each, layout.gpus + (number + 1) * each))
+        for number in range(len(layout.replicas))
+    )
+    return replace(layout, replicas=layout.replicas + added, gpus=layout.gpus + each * len(added))
