@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from agentgym.actors.network import free_port, meet_at
@@ -104,8 +104,11 @@ class LifecycleActor(Actor):
 
     async def _answer(self, call: Call, outbox: Outbox[Answer]) -> None:
         number, name, args = call
-        method = getattr(type(self), name).plain_method
-        outbox.put(await Answer.of(number, f"{type(self).__name__}.{name}", partial(method, self), args))
+
+        async def made(*given: object) -> object:
+            return await getattr(type(self), name).plain_method(self, *given)
+
+        outbox.put(await Answer.of(number, f"{type(self).__name__}.{name}", made, args))
 
     @cached_property
     def _outboxes(self) -> dict[str, Outbox[Answer]]:

@@ -152,13 +152,15 @@ class Runtime:
         self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
         launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
         self.hosts = Hosts(launched, self._places)
+        if not _open_runtimes:
+            gc.freeze()  # else the collector stops the event loop for half a second: it walks through all of torch
         _open_runtimes.append(self)
-        gc.freeze()  # else the collector stops the event loop for half a second whenever it walks through all of torch
         return self
 
     async def __aexit__(self, *_: object) -> None:
         _open_runtimes.remove(self)
-        gc.unfreeze()
+        if not _open_runtimes:
+            gc.unfreeze()
         async with self._stack:
             await asyncio.gather(*(self.stop(mesh) for mesh in list(self._meshes.values())))
 
@@ -235,7 +237,7 @@ class Runtime:
     def _send(self, actor: Any, calls: list[Call]) -> None:
         try:
             monarch.actor.send(actor.agentgym_answer, (self._name, calls), {}, self._port, "choose")
-        except RuntimeError as error:  # Monarch refuses to send to a mesh that it has seen die
+        except Exception as error:  # Monarch refuses to send to a mesh that it has seen die
             refused = NotSent(str(error))
             refused.__cause__ = error
             self._replies.fail(calls, refused)

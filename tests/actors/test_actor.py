@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import LifecycleActor, endpoint, endpoint_name
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied
+from agentgym.actors.replies import NotSent
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.service import least_loaded
 from agentgym.actors.settings import ServiceSettings
@@ -121,10 +123,13 @@ async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_
 async def test_while_actors_are_used_the_collector_leaves_alone_what_was_there_before() -> None:
     before = [object()]
     async with Runtime():
+        async with Runtime():
+            pass
         assert not any(thing is before for thing in gc.get_objects())  # of those that it looks at
     assert any(thing is before for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 async def test_calls_keep_their_order_with_each_other_and_with_broadcasts() -> None:
     async with Runtime() as runtime:
         group = Counting.launch("counting", 0, options=ActorOptions(), runtime=runtime)
@@ -134,6 +139,11 @@ async def test_calls_keep_their_order_with_each_other_and_with_broadcasts() -> N
         group.broadcast(Counting.subtract, 100)
         last = await group.call_one(Counting.add, 0, timeout_s=60)
         assert (await asyncio.gather(*calls), last) == (list(range(1, 101)), 0)
+        with pytest.raises(NotSent, match="agentgym_answer"):
+            await asyncio.wait_for(runtime.ask("no actor", "add", pickle.dumps((1,))), LONG_S)
+        unknown = await asyncio.wait_for(runtime.ask(group._ranks[0], "nothing", pickle.dumps(())), LONG_S)
+        with pytest.raises(AttributeError, match="nothing"):
+            unknown.value()
         with pytest.raises(ValueError, match="no variable 'NOWHERE'"):  # one of a message's calls, and the others go on
             await asyncio.gather(
                 *(group.call_one(Counting.variable, name, timeout_s=60) for name in ("PATH", "NOWHERE", "HOME"))

@@ -71,6 +71,7 @@ class VllmEngine:
         self._places = Places(config.max_batch)  # what has none waits here, so that vLLM's cache holds what runs
         self._updating = asyncio.Lock()
         self._asleep = False
+        self._num_wakes = 0
         self._num_tokens = 0
         self._num_prompt_tokens = 0
         self._num_updates = 0
@@ -194,8 +195,7 @@ class VllmEngine:
 
         prompt = {
             "prompt_token_ids": list(request.prompt_ids),
-            # keys and values of other weights are never taken for this request's prefix
-            "cache_salt": str(self._version),
+            "cache_salt": str(self._num_wakes),  # an update empties the cache; a prefix from before a sleep is lost
         }
         final: CompletionOutput | None = None
         timer = asyncio.ensure_future(self._end_in_time(request_id, request.time_s))
@@ -275,6 +275,7 @@ class VllmEngine:
         if not await self._llm.wake_up(["kv_cache"]):
             raise InfraError("vLLM did not wake up: its GPU's memory is taken by others")
         self._asleep = False
+        self._num_wakes += 1
 
     def _refuse_after_failure(self) -> None:
         if self._failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from agentgym.generators.config import GeneratorConfig
-from agentgym.types import SamplingParams
+from agentgym.types import GenerateRequest, SamplingParams
 
 pytestmark = [
     pytest.mark.vllm,
@@ -181,3 +182,39 @@ async def test_what_vllm_refuses_is_the_users_mistake(old_model):
     engine = VllmEngineConfig(options={"kv_cache_dtype": "float3"})
     with pytest.raises(UserError, match=r"vLLM refuses its settings, .*float3"):
         await engine.build(GeneratorConfig(device="cpu", max_model_len=256), str(old_model.folder)).start()
+
+
+@pytest.mark.slow
+async def test_a_context_that_an_update_made_vllm_compute_again_is_there_for_the_next_turn(old_model, new_model):
+    from agentgym.generators.select import VllmEngineConfig
+
+    config = GeneratorConfig(engine=VllmEngineConfig(), max_model_len=256, dtype="float32")
+    engine = config.engine.build(config, str(old_model.folder))
+    await engine.start()
+    cached: list[int] = []
+    generate = engine._llm.generate
+
+    async def watched(*arguments):
+        async for result in generate(*arguments):
+            cached.append(result.num_cached_tokens)
+            yield result
+
+    engine._llm.generate = watched
+    try:
+        prompt = tuple(5 + index % 20 for index in range(70))
+        sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=1)
+        running = asyncio.create_task(engine.generate(GenerateRequest(prompt_ids=prompt, sampling=sampling)))
+        while not engine._llm.output_processor.has_unfinished_requests():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        await engine.update_weights(1, new_model.weights())
+        first = await running
+        assert len(first.versions) == 2, "the update came in the middle"
+        again = GenerateRequest(prompt_ids=prompt + first.completion_ids + (7,), sampling=sampling)
+        await engine.generate(again)
+        assert cached[-1] >= 64, "whole blocks of what was computed under the new weights"
+        await engine.update_weights(2, old_model.weights())
+        await engine.generate(again)
+        assert cached[-1] == 0, "nothing of other weights"
+    finally:
+        await engine.close()
