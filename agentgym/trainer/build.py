@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from agentgym.errors import UserError
 from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
+from agentgym.trainer.compile_cache import keep_compiled
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.critic import Critic
 from agentgym.trainer.float8 import with_float8
@@ -57,6 +58,8 @@ def uses_flex(trainer: TrainerConfig, architecture: Architecture, *, on_cpu: boo
 def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> TrainedModel:
     """Its weights are random, from trainer.seed; load others over them."""
     trainer, optimizer = setup.trainer, setup.optimizer
+    if trainer.compile:
+        keep_compiled()
     if trainer.seq_len > architecture.max_positions:
         raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
     if trainer.seq_len % trainer.tensor_parallel:
