@@ -13,7 +13,7 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.shell import FindPlugins, Shell
 from agentgym.commands.text import table_lines
 from agentgym.components import name_of
-from agentgym.config import apply_overrides, describe
+from agentgym.config import COMMAND_LINE, apply_overrides, describe
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
@@ -101,6 +101,7 @@ def finish(
     served: whether the policy may be one that a server holds.
     """
     flags = {**flags, "agent.name": arguments.agent}
+    where = where if base else COMMAND_LINE
     given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
     weights = given_weights(arguments.reward)
     return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins, served=served)
@@ -182,6 +183,7 @@ def finish_fine_tuning(
     base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
 ) -> FinishedSft:
     """As `finish`, of supervised fine-tuning."""
+    where = where if base else COMMAND_LINE
     given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
     return finish_sft_checked(given, base=base, where=where, plugins=shell.plugins)
 

@@ -30,9 +30,9 @@ def finish_recipe(
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
 ) -> tuple[Recipe, dict[str, str]]:
     """The recipe, and where its fields come from: see `layered`. plugins: see `build_recipe`."""
-    _refuse_sections(given, OF_SFT, where, base or {}, "supervised fine-tuning: use `agentgym sft`")
-    mapping, sources = layered(given, base=base or {}, where=where)
-    return build_recipe(mapping, _blamed(where, mapping, base or {}, sources), plugins), sources
+    ours, blamed = _given(given, base or {}, where, OF_SFT, "supervised fine-tuning: use `agentgym sft`")
+    mapping, sources = layered(ours, base=base or {}, where=where)
+    return build_recipe(mapping, blamed, plugins), sources
 
 
 def finish_sft(
@@ -44,35 +44,25 @@ def finish_sft(
 ) -> tuple[SftRecipe, dict[str, str]]:
     """As `finish_recipe`, of supervised fine-tuning, which has learning rates of its own."""
     advice = "reinforcement learning: give it to `agentgym train`, and leave it out of `agentgym sft`"
-    _refuse_sections(given, OF_TRAINING, where, base or {}, advice)
-    mapping, sources = layered(given, base=base or {}, where=where, rates=LEARNING_RATES)
-    return build_kind(SftRecipe, mapping, _blamed(where, mapping, base or {}, sources), plugins), sources
+    ours, blamed = _given(given, base or {}, where, OF_TRAINING, advice)
+    mapping, sources = layered(ours, base=base or {}, where=where, rates=LEARNING_RATES)
+    return build_kind(SftRecipe, mapping, blamed, plugins), sources
 
 
-def _blamed(where: str, mapping: Mapping[str, object], base: Mapping[str, object], sources: Mapping[str, str]) -> str:
-    """What errors call the finished recipe: its files, and the command line for the fields that it sets."""
+def _given(
+    given: Mapping[str, object], base: Mapping[str, object], where: str, others: Collection[str], advice: str
+) -> tuple[dict[str, object], str]:
+    """What is given, under our names, and what its errors call it: the files, or the command line.
 
-    def is_set(section: object, field: object) -> bool:
-        return sources.get(f"{section}.{field}", COMMAND_LINE) == COMMAND_LINE  # else a file's, or the model's default
-
-    given = {
-        name: {field: value for field, value in section.items() if is_set(name, field)}
-        if isinstance(section, Mapping)
-        else section
-        for name, section in mapping.items()
-    }
-    return with_overrides(where, given, base)
-
-
-def _refuse_sections(
-    mapping: Mapping[str, object], others: Collection[str], where: str, base: Mapping[str, object], advice: str
-) -> None:
-    """Raises UserError for sections that only the other kind of recipe has."""
-    found = [name for name in mapping if name in others]
-    if found:
-        sources = ", ".join(dict.fromkeys(origin(with_overrides(where, mapping, base), name) for name in found))
+    Raises UserError for sections of `others`, that only the other kind of recipe has.
+    """
+    blamed = with_overrides(where, given, base)
+    if found := [name for name in given if name in others]:
+        sources = ", ".join(dict.fromkeys(origin(blamed, name) for name in found))
         noun, verb = ("section", "is") if len(found) == 1 else ("sections", "are")
         raise UserError(f"{sources}: the {noun} {', '.join(map(repr, found))} {verb} for {advice}")
+    ours = with_our_names(given, blamed, note=log.warning, replace=True)
+    return ours, with_overrides(where, ours, base)
 
 
 def layered(
@@ -84,7 +74,6 @@ def layered(
     is by dotted key. Values are not checked: that is for whoever builds the recipe. rates: instead of those of
     reinforcement learning.
     """
-    given = with_our_names(given, with_overrides(where, given, base), note=log.warning, replace=True)
     fields, of_base = _flat(given), _flat(base)
     unchanged = {key for key, value in fields.items() if key in of_base and of_base[key] == value}
     sources = {key: origin(where, key) if key in unchanged else COMMAND_LINE for key in fields}

@@ -46,7 +46,7 @@ def test_the_learning_rate_is_that_of_sft_for_the_models_size(cli) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "nothing to imitate"),
+        ([], "command line: sft has nothing to imitate"),
         (["--oracle", "5"], "sft.oracle_tasks needs an environment"),
         (["--data", "a", "--env", "countin"], "Did you mean 'counting'"),
         (["--data", "a", "--loop.steps", "5"], "the section 'loop' is for reinforcement learning"),

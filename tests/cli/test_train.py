@@ -69,7 +69,7 @@ def test_negative_values_are_values(cli) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--trainer.prcs", "4"], ["'trainer.prcs'", "Did you mean 'trainer.procs'?"]),
+        (["--trainer.prcs", "4"], ["command line: there is no field 'trainer.prcs'", "Did you mean 'trainer.procs'?"]),
         (["--loop.lr", "1"], ["Did you mean 'optimizer.lr' or 'trainer.critic.lr'?"]),
         (["--loop.steps", "many"], ["loop.steps is 'many' (str); allowed is int"]),
         (["--loop.steps"], ["--loop.steps needs a value"]),

@@ -55,6 +55,15 @@ def test_a_mistake_of_the_file_is_the_files_whatever_the_command_line_sets() -> 
         finish_recipe(given, base=base, where="r.yaml")
 
 
+def test_a_mistake_of_two_fields_is_the_files_where_the_command_line_sets_neither() -> None:
+    base = {"generator": {"engine": {"name": "vllm", "sleep": True}}, "loop": {"max_staleness": 1}}
+    with pytest.raises(UserError, match=r"^r\.yaml: generator\.engine\.sleep takes loop\.max_staleness 0"):
+        finish_recipe(base, base=base, where="r.yaml")  # though the model's defaults add sections
+    changed = base | {"loop": {"max_staleness": 2}}
+    with pytest.raises(UserError, match=r"^r\.yaml, command line: generator\.engine\.sleep"):
+        finish_recipe(changed, base=base, where="r.yaml")
+
+
 def test_what_only_reinforcement_learning_has_is_not_for_fine_tuning() -> None:
     base = {"loop": {"steps": 5}, "advantage": {"name": "rloo"}, "rollout": {"temperature": 1.0}}
     with pytest.raises(
