@@ -21,7 +21,7 @@ from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.lengths import Turns, decode_context
 from agentgym.planning.machine import host_cores
-from agentgym.planning.rates import Rates
+from agentgym.planning.rates import Rates, policy_of
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.losses.grpo import Grpo
@@ -149,6 +149,7 @@ class _Measurement:
             turns=turns,
             cores=host_cores(),
             context=begin + NEW_TOKENS // 2,
+            policy=policy_of(self.recipe.model.path, self.recipe.trainer.lora.rank),
         )
 
     async def _sync(self) -> tuple[float, float]:

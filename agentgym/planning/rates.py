@@ -23,7 +23,8 @@ class Rates:
     the processes. publish_s: the trainer's part of a weight update, update_s: the generators'. host_s: of the
     controller's core, for each turn; env_s: for which a turn waits on the environment. turns: of episodes, each a list
     of turns, [tokens of new context, sampled tokens]. signal: the share of groups that are trained on. cores: of the
-    host, which processes without a GPU share; 0 is this machine's.
+    host, which processes without a GPU share; 0 is this machine's. policy: with which it was measured, as `policy_of`
+    says it; empty is not known.
     """
 
     decode: tuple[tuple[int, float], ...]
@@ -39,6 +40,7 @@ class Rates:
     signal: float = 1.0
     cores: int = 0
     context: int = 0
+    policy: str = ""
 
     def __post_init__(self) -> None:
         if not self.decode or not self.turns or not all(self.turns):
@@ -92,6 +94,11 @@ class Rates:
         after = next(index for index, (at, _) in enumerate(self.decode) if at >= sequences)
         (left, low), (right, high) = self.decode[after - 1], self.decode[after]
         return low + (high - low) * (sequences - left) / (right - left)
+
+
+def policy_of(model: str, lora_rank: int) -> str:
+    """With LoRA a step and a weight update take another time than with all weights."""
+    return f"{model}, LoRA of rank {lora_rank}" if lora_rank else model
 
 
 def constant_lengths(prompt: int, completion: int) -> tuple[tuple[tuple[int, int], ...], ...]:

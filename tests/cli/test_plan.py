@@ -130,6 +130,16 @@ def test_rates_are_measured_at_the_lengths_that_are_asked_for_and_say_at_which_c
     assert cli("plan", *small, "--measure").code == 0 and cli.jobs.asked[1] is None
 
 
+def test_rates_of_another_policy_are_used_and_said_to_be(planned) -> None:
+    small = (recipe("math"), "--steps", "4", "--loop.groups_per_step", "2")
+    Path("rates.yaml").write_text(RATES.replace("400", "40").replace("900", "40") + "policy: builtin:tiny\n")
+    assert planned(*small).err == ""
+    adapters = planned(*small, "--trainer.lora.rank", "8").err
+    assert "measured with builtin:tiny, and planned is builtin:tiny, LoRA of rank 8: " in adapters, adapters
+    Path("rates.yaml").write_text(RATES.replace("400", "40").replace("900", "40") + "policy: Qwen/Qwen3-1.7B\n")
+    assert "measured with Qwen/Qwen3-1.7B, and planned is builtin:tiny: " in planned(*small).err
+
+
 def test_the_rates_that_the_page_shows_are_plausible(tmp_path: Path) -> None:
     page = (APPS.parent / "docs" / "placement.md").read_text()
     shown = page.split("<!-- file: rates.yaml -->")[1].split("```")[1].removeprefix("yaml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from agentgym.models.resolve import known_architecture
 from agentgym.planning.lengths import Turns, as_played, decode_context
 from agentgym.planning.limit import limit_of
 from agentgym.planning.placement import peak
-from agentgym.planning.rates import Rates, constant_lengths, read_rates
+from agentgym.planning.rates import Rates, constant_lengths, policy_of, read_rates
 from agentgym.planning.splits import Split, best_splits
 from agentgym.recipe import Recipe
 from agentgym.yaml import dump_yaml
@@ -39,9 +40,10 @@ or given (--rates). Nothing is trained.
 """
 EXAMPLES = """
 agentgym plan apps/grpo/math.yaml --measure
-agentgym plan apps/grpo/math.yaml --measure --save-rates rates.yaml
+agentgym plan apps/grpo/math.yaml --measure --save-rates math_rates.yaml
 agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --gpus 8 --gpu-memory 80
-agentgym plan apps/grpo/qwen3_4b.yaml --rates rates.yaml --lengths 200+400 --gpus 4 --gpu-memory 140
+agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --lengths 200+1000 --gpus 4 --gpu-memory 140
+agentgym plan apps/grpo/qwen3_1.7b.yaml --rates rates.yaml --gpus 512 --gpu-memory 140 --loop.groups_per_step 64
 """
 TAKES_OVERRIDES = True
 ELSEWHERE = 2.0  # times the context at which the generator was measured, or a part of it: it is said
@@ -133,13 +135,24 @@ def _rates(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegist
             f"rollout.max_episode_tokens {limits.max_episode_tokens}; longer ones take more of these, of "
             "generator.max_model_len and of trainer.seq_len"
         )
-    context = decode_context(rates.turns)
-    if rates.context and not measured and not 1 / ELSEWHERE <= context / rates.context <= ELSEWHERE:
-        shell.warn(
-            f"{arguments.rates}: decode was measured at a context of {rates.context:,} tokens, and these episodes are "
-            f"sampled at {context:,} in the mean, where a sequence takes another time; measure with --lengths"
-        )
+    for text in [] if measured else _elsewhere(rates, recipe):
+        shell.warn(f"{arguments.rates}: {text}")
     return rates
+
+
+def _elsewhere(rates: Rates, recipe: Recipe) -> Iterator[str]:
+    """What differs between a measurement and what is planned."""
+    own, context = policy_of(recipe.model.path, recipe.trainer.lora.rank), decode_context(rates.turns)
+    if rates.policy not in ("", own):
+        yield (
+            f"measured with {rates.policy}, and planned is {own}: a step, a sequence and a weight update take another "
+            "time; measure with this recipe"
+        )
+    if rates.context and not 1 / ELSEWHERE <= context / rates.context <= ELSEWHERE:
+        yield (
+            f"decode was measured at a context of {rates.context:,} tokens, and these episodes are sampled at "
+            f"{context:,} in the mean, where a sequence takes another time; measure with --lengths"
+        )
 
 
 def _lengths(words: str) -> tuple[Turns, ...]:
