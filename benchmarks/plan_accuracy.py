@@ -3,6 +3,7 @@
     python benchmarks/plan_accuracy.py                         with GPUs: the recipes that fit, one after another
     python benchmarks/plan_accuracy.py --only qwen3_0.6b --only smollm2_135m --tokens 512 --models DIR
     python benchmarks/plan_accuracy.py --cpu                   three set-ups of the tiny policy, on this CPU
+    python benchmarks/plan_accuracy.py --cpu --only tool_use   one of them
 
 For each set-up the rates are measured as by `agentgym plan --measure`, a step is predicted, and then the same recipe is
 trained for --steps steps. The first --skip are left out, and the median of the others is compared, since a trainer may
@@ -63,8 +64,10 @@ CPU_SETUPS = {
 }
 
 
-def cpu_recipes(steps: int) -> Iterator[tuple[str, Recipe]]:
+def cpu_recipes(only: list[str], steps: int) -> Iterator[tuple[str, Recipe]]:
     for name, (file, more) in CPU_SETUPS.items():
+        if only and not any(name.startswith(words) for words in only):
+            continue
         mapping, where = read_recipe_files([APPS / f"{file}.yaml"])
         yield name, finish_recipe(apply_overrides(mapping, [*QUIET, *more, f"loop.steps={steps}"]), where=where)[0]
 
@@ -163,7 +166,9 @@ def away(planned: float, found: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--only", action="append", default=[], metavar="RECIPE")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="RECIPE", help="on a CPU: what a set-up's name begins with"
+    )
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--skip", type=int, default=6, help="first steps, which are left out")
     parser.add_argument("--models", type=Path, metavar="DIR", help="keeps the random weights, on GPUs")
@@ -179,7 +184,7 @@ def main() -> int:
     arms, within = FinishedArms(arguments.out, settings), False
     with stoppable(), tempfile.TemporaryDirectory(prefix="plan-accuracy-") as folder:
         scratch = Path(folder)
-        found = cpu_recipes(arguments.steps)
+        found = cpu_recipes(arguments.only, arguments.steps)
         if not arguments.cpu:
             found = gpu_recipes(arguments.only, arguments.steps, arguments.tokens, arguments.models or scratch)
         try:

@@ -205,6 +205,14 @@ def test_weights_are_drawn_for_a_recipe_that_fits_alone(tmp_path: Path, monkeypa
         assert has_weights(tmp_path / name) == fits
 
 
+def test_set_ups_on_a_cpu_can_be_chosen_by_how_their_names_begin() -> None:
+    from plan_accuracy import CPU_SETUPS, cpu_recipes
+
+    assert [name for name, _ in cpu_recipes([], 14)] == list(CPU_SETUPS)
+    [(name, recipe)] = cpu_recipes(["tool"], 14)
+    assert name == "tool_use, asynchronous, 1 replica" and recipe.env.name == "tool_use"
+
+
 def test_a_plan_is_compared_with_the_median_and_a_gpu_that_took_nothing_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
