@@ -9,6 +9,8 @@ import pytest
 
 from agentgym.config import apply_overrides, describe
 from agentgym.jobs.layers import finish_recipe
+from agentgym.jobs.sft_config import SftRecipe
+from agentgym.jobs.torchforge import SETTINGS as OF_TORCHFORGE
 from agentgym.recipe import Recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -36,3 +38,9 @@ def test_every_setting_of_ours_builds(page: str) -> None:
         else:
             known = key in FIELDS or any(field.startswith(f"{key}.") for field in FIELDS)
             assert known, f"{page}: a recipe has no field {key!r}"
+
+
+def test_recipes_of_torchforge_are_answered_with_fields_that_exist() -> None:
+    known = {info.key for kind in (Recipe, SftRecipe) for info in describe(kind)}
+    aliases = {"generator.vllm", "env"}
+    assert set(OF_TORCHFORGE.values()) - known == aliases

@@ -34,35 +34,57 @@ IGNORED = ("hosts", "mesh_name", "num_replicas", "procs", "with_gpus")
 OTHERS = ("ref_model", "reward_actor", "replay_buffer", "compute_advantages", "dataset")
 """Services of torchforge whose part is played without processes of its own, or beside the trainer."""
 
+_OF_TRAINER: Mapping[str, str] = {
+    "model.name": "model.path",
+    "model.flavor": "model.path",
+    "model.hf_assets_path": "model.path",
+    "lr_scheduler.warmup_steps": "optimizer.warmup_steps",
+    "training.seq_len": "trainer.seq_len",
+    "training.max_norm": "optimizer.max_grad_norm",
+    "training.dtype": "trainer.dtype",
+    "compile.enable": "trainer.compile",
+    "parallelism.tensor_parallel_degree": "trainer.tensor_parallel",
+    "parallelism.data_parallel_shard_degree": "trainer.data_parallel_shard",
+    "checkpoint.initial_load_path": "model.path",
+    "activation_checkpoint.mode": "trainer.activation_checkpoint",
+}
+"""In the section `trainer`; in a recipe of fine-tuning at the top."""
 SETTINGS: Mapping[str, str] = {
     "group_size": "loop.group_size",
     "local_batch_size": "loop.groups_per_step",
+    "max_req_tokens": "rollout.max_episode_tokens",
     "max_res_tokens": "rollout.max_turn_tokens",
-    "off_by_n": "loop.max_staleness",
-    "replay_buffer.max_policy_age": "loop.max_staleness",
     "model": "model.path",
+    "compile": "trainer.compile",
+    "off_by_n": "loop.max_staleness",
+    "replay_buffer.batch_size": "loop.groups_per_step",
+    "replay_buffer.max_policy_age": "loop.max_staleness",
+    **_OF_TRAINER,
+    "training.local_batch_size": "sft.batch_size",
+    "training.steps": "sft.steps",
+    "training.dataset": "sft.data",
+    "training.compile": "trainer.compile",
+    "checkpoint.interval": "sft.checkpoint_every",
+    **{f"trainer.{key}": ours for key, ours in _OF_TRAINER.items()},
     "trainer.optimizer.lr": "optimizer.lr",
     "trainer.optimizer.eps": "optimizer.eps",
-    "trainer.lr_scheduler.warmup_steps": "optimizer.warmup_steps",
+    "trainer.training.local_batch_size": "loop.groups_per_step",
     "trainer.training.steps": "loop.steps",
-    "trainer.training.max_norm": "optimizer.max_grad_norm",
-    "trainer.training.dtype": "trainer.dtype",
-    "trainer.compile.enable": "trainer.compile",
-    "trainer.parallelism.tensor_parallel_degree": "trainer.tensor_parallel",
-    "trainer.parallelism.data_parallel_shard_degree": "trainer.data_parallel_shard",
-    "trainer.activation_checkpoint.mode": "trainer.activation_checkpoint",
     "trainer.checkpoint.interval": "loop.checkpoint_every",
-    "policy.engine_args.tensor_parallel_size": "generator.engine.tensor_parallel",
     "policy.engine_args": "generator.vllm",
+    "policy.engine_args.model": "model.path",
+    "policy.sampling_params.n": "loop.group_size",
+    "policy.sampling_params.max_tokens": "rollout.max_turn_tokens",
     "policy.sampling_params.temperature": "rollout.temperature",
+    "policy.sampling_params.top_p": "rollout.top_p",
     "metric_logging": "logging.sinks",
-    "dataset.path": "env",
+    "dataset": "env",
 }
 """torchforge's settings, and ours for them: its values do not always fit ours, so they are not read."""
 _MOVED_SECTIONS = {key.partition(".")[0] for key in MOVED}
 _OWN_SECTIONS = _MOVED_SECTIONS | {one.name for kind in (Recipe, SftRecipe) for one in fields(kind)}
 _SHARED_SECTIONS: Mapping[str, type[DataclassInstance]] = {"trainer": TrainerConfig, "policy": PolicyConfig}
-"""Sections of both, by our class."""
+"""Sections of both that have few names in common, by our class."""
 
 
 def with_our_names(
@@ -92,17 +114,17 @@ def with_our_names(
 
 
 def _refuse_settings(mapping: Mapping[str, object], where: str) -> None:
-    """Name torchforge's settings, and all else that is not ours at the top of a recipe, at once."""
-    keys = [key for key in _leaves(mapping, "") if not _is_ours(key)]
+    """Name torchforge's settings, and all else that is not ours in such sections or at the top, at once."""
+    foreign = [key for key in _leaves(mapping, "") if not _is_ours(key)]
     if isinstance(mapping.get("model"), str):  # ours is a section
-        keys.append("model")
-    places = {key: place for key in keys if (place := _place_of(key)) is not None}
-    if not places:
+        foreign.append("model")
+    known = {key: setting for key in foreign if (setting := _setting_of(key))}
+    if not known:
         return  # what else is wrong is explained when the recipe is built
-    sources = ", ".join(dict.fromkeys(origin(where, key) for key in keys))
-    lines = [f"\n  {key}: {place}" for key, place in places.items()]
-    if others := [key for key in keys if key not in places]:
-        lines.append(f"\n  nothing of that name: {', '.join(others)}")
+    sources = ", ".join(dict.fromkeys(origin(where, key) for key in foreign))
+    lines = [f"\n  {setting}: {SETTINGS[setting]}" for setting in dict.fromkeys(known.values())]
+    if others := [key for key in foreign if key not in known]:
+        lines.append(f"\n  not here, leave out: {', '.join(others)}")
     names = "torchforge's settings have other names here (docs/from_torchforge.md)"
     raise UserError(f"{sources}: {names}:{''.join(lines)}")
 
@@ -121,16 +143,16 @@ def _is_ours(key: str) -> bool:
     if section in SECTIONS:
         return True
     if (ours := _SHARED_SECTIONS.get(section)) is None or not rest:
-        return section in _OWN_SECTIONS
+        return section in _OWN_SECTIONS and not (rest and key in SETTINGS)
     name = rest.partition(".")[0]
     return name in {one.name for one in fields(ours)} and key not in SETTINGS
 
 
-def _place_of(key: str) -> str | None:
-    """Of the setting, or of the section that it is in."""
+def _setting_of(key: str) -> str:
+    """The setting, or the section in `SETTINGS` that it is in; else nothing."""
     while key and key not in SETTINGS:
         key = key.rpartition(".")[0]
-    return SETTINGS.get(key)
+    return key
 
 
 def _take_vllm(result: dict[str, object], where: str, note: Callable[[str], None], replace: bool) -> None:

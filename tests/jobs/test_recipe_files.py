@@ -145,9 +145,17 @@ def test_vllms_arguments_are_read_under_its_own_names(tmp_path: Path, caplog: py
             "trainer: {optimizer: {lr: 1.0e-5}, parallelism: {pipeline: 2}, procs: 2}\n"
             "policy: {engine_args: {seed: 1}}",
             r"other names here.*\n  group_size: loop\.group_size\n  trainer\.optimizer\.lr: optimizer\.lr"
-            r"\n  policy\.engine_args\.seed: generator\.vllm\n  model: model\.path"
-            r"\n  nothing of that name: trainer\.parallelism\.pipeline$",
+            r"\n  policy\.engine_args: generator\.vllm\n  model: model\.path"
+            r"\n  not here, leave out: trainer\.parallelism\.pipeline$",
         ),
+        (
+            "model: {flavor: 8B}\noptimizer: {lr: 1.0e-5}\ntraining: {steps: 9, gc_freq: 1}\ncompile: true",
+            r"other names here.*:\n  model\.flavor: model\.path\n  training\.steps: sft\.steps"
+            r"\n  compile: trainer\.compile\n  not here, leave out: training\.gc_freq$",
+        ),
+        ("trainer: {compile: {enable: true}}", r"\n  trainer\.compile\.enable: trainer\.compile$"),
+        ("model: {pathh: x}", r"no field 'model\.pathh'\. Did you mean 'model\.path'"),
+        ("trainer: {prcs: 1}", r"no field 'trainer\.prcs'\. Did you mean 'trainer\.procs'"),
     ],
 )
 def test_settings_of_torchforge_and_vllm_that_are_not_ours_are_explained(
@@ -156,6 +164,12 @@ def test_settings_of_torchforge_and_vllm_that_are_not_ours_are_explained(
     write(tmp_path, forge=text)
     with pytest.raises(UserError, match=rf"(?s)forge\.yaml.*{message}"):
         read(tmp_path, "forge")
+
+
+@pytest.mark.parametrize("text", ["model: {}", "trainer:", "trainer: {compile: true}"])
+def test_our_own_sections_are_not_taken_for_torchforges(tmp_path: Path, text: str) -> None:
+    write(tmp_path, ours=text)
+    assert isinstance(read(tmp_path, "ours"), Recipe)
 
 
 @pytest.mark.slow
