@@ -167,6 +167,11 @@ class TitanTrainer(ServiceActor):
         self._engine.version = version
 
     @endpoint
+    async def hold_moved(self, version: int) -> None:
+        """As `hold_version`, of weights that steps have changed since they were published."""
+        self._engine.hold_moved(version)
+
+    @endpoint
     async def get_status(self) -> TrainerStatus:
         engine = self._engine
         rank = int(os.environ["RANK"])  # set by the client before this process began, as torchrun does

@@ -75,6 +75,11 @@ class TitanEngine:
         self._version = version
         self._mismatch.published()
 
+    def hold_moved(self, version: int) -> None:
+        """The weights are those of this version and of steps since."""
+        self._version = version
+        self._mismatch.moved()
+
     def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Add the gradient of the samples' loss to the current one; no step. Returns the loss's metrics.
 

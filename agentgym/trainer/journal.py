@@ -29,10 +29,13 @@ _NAME = re.compile(r"step-(\d+)\.batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one step is trained on. version: of the newest weights that were published before it."""
+    """What one step is trained on. version: of the newest weights that were published before it. moved: whether steps
+    were trained since.
+    """
 
     step: int
     version: int
+    moved: bool = False
     samples: list[Sample]
 
 
@@ -113,7 +116,7 @@ def encode(batch: Batch) -> bytes:
             else:
                 row[field.name] = value
         rows.append(row)
-    head = {"format": FORMAT, "step": batch.step, "version": batch.version, "samples": rows}
+    head = {"format": FORMAT, "step": batch.step, "version": batch.version, "moved": batch.moved, "samples": rows}
     return json.dumps(head).encode() + b"\n" + zlib.compress(b"".join(columns), FAST)
 
 
@@ -136,7 +139,8 @@ def decode(data: bytes) -> Batch:
         samples.append(Sample(**values))
     if place != len(body):
         raise ValueError(f"{len(body)} bytes of columns, {place} expected")
-    return Batch(step=head["step"], version=head["version"], samples=samples)
+    moved = head.get("moved", False)  # older versions of this format lack it
+    return Batch(step=head["step"], version=head["version"], moved=moved, samples=samples)
 
 
 def _column(values: Sequence[float]) -> array[Any]:

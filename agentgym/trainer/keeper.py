@@ -53,18 +53,21 @@ class TrainerKeeper(TrainerClient):
         self._watch = MismatchWatch(setup.trainer.mismatch)
         self._checkpoint: tuple[int, Path] | None = None
         self._version: int | None = None  # that was published last
+        self._published_at = 0  # the step after which it was
+        self._moved = False  # by steps since
 
     async def resume(self, step: int, checkpoint: Path, *, until: int) -> None:
         """Continue from the checkpoint of a step, and train the journal's steps after it, to `until`."""
         self._checkpoint, self.step = (step, checkpoint), until
+        self._moved = self._version is None
         await self._insist(self._restore, again=self._nothing)
 
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        batch = Batch(step=self.step + 1, version=self._version or 0, samples=[*samples])
+        batch = Batch(step=self.step + 1, version=self._version or 0, moved=self._moved, samples=[*samples])
         await asyncio.to_thread(self.journal.write, batch)
         metrics = await super().train_step(samples)
         self.step += 1
-        self._in_a_row = 0
+        self._in_a_row, self._moved = 0, True
         for line in self._watch.look(metrics):
             log.warning("step %d: %s", self.step, line)
         return metrics
@@ -74,7 +77,7 @@ class TrainerKeeper(TrainerClient):
         await self._insist(
             lambda: self._ask(TitanTrainer.push_weights, version), again=lambda: self._push_if_missing(version)
         )
-        self._version = version
+        self._version, self._published_at, self._moved = version, self.step, False
 
     async def call_unrecorded(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
         """A call that changes the trainer beside the journal: a loss can't be made good from then on, and is raised."""
@@ -94,12 +97,15 @@ class TrainerKeeper(TrainerClient):
         for step in range(first, self.step + 1):
             if step > first:
                 batch = await asyncio.to_thread(self.journal.read, step)
-                await self._ask(TitanTrainer.hold_version, batch.version)
+                await self._hold(batch.version, moved=batch.moved)
                 await self._ask(TitanTrainer.train_step, batch.samples)
-            if self._holds_weights and step == self._version:
-                await self._store_again(step)
+            if self._holds_weights and self._version is not None and step == self._published_at:
+                await self._store_again(self._version)
         if self._version is not None:
-            await self._ask(TitanTrainer.hold_version, self._version)
+            await self._hold(self._version, moved=self._moved)
+
+    async def _hold(self, version: int, *, moved: bool) -> None:
+        await self._ask(TitanTrainer.hold_moved if moved else TitanTrainer.hold_version, version)
 
     async def _nothing(self) -> None:
         """`_restart` has restored it already."""

@@ -90,6 +90,10 @@ class MismatchGuard:
         """The weights are those of the version that tokens are compared with."""
         self._moved = self._moved_in_step = False
 
+    def moved(self) -> None:
+        """Steps have changed them since."""
+        self._moved, self._moved_in_step = True, False
+
     def stepped(self) -> None:
         """An update has changed the weights."""
         self._moved_in_step = True

@@ -27,7 +27,7 @@ def full_sample() -> Sample:
 
 
 def test_every_field_of_a_sample_comes_back_bit_for_bit() -> None:
-    batch = Batch(step=7, version=5, samples=[full_sample(), *draw_samples(5)])
+    batch = Batch(step=7, version=5, moved=True, samples=[full_sample(), *draw_samples(5)])
     again = decode(encode(batch))
     assert again == batch
     assert repr(again) == repr(batch), "which tells -0.0 from 0.0"

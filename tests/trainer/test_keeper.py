@@ -21,6 +21,7 @@ from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
+from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig, StalenessLimits
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.shared_memory import SharedMemoryStore
 
@@ -31,10 +32,19 @@ Plan = Mapping[tuple[str, int, str], type[InfraError]]
 class InThisProcess(TrainerKeeper):
     """Its engine is here, and is lost as planned: at the n-th call of that name, before or after it has run."""
 
-    def __init__(self, model_path: str, folder: Path, plan: Plan, *, max_restarts: int = 3, **options: Any) -> None:
+    def __init__(
+        self,
+        model_path: str,
+        folder: Path,
+        plan: Plan,
+        *,
+        max_restarts: int = 3,
+        mismatch: MismatchConfig = MismatchConfig(),  # noqa: B008
+        **options: Any,
+    ) -> None:
         setup = TrainerSetup(
             model_path=model_path,
-            trainer=TrainerConfig(seq_len=64, device="cpu", max_restarts=max_restarts),
+            trainer=TrainerConfig(seq_len=64, device="cpu", max_restarts=max_restarts, mismatch=mismatch),
             optimizer=OptimizerConfig(lr=1e-2),
             loss=Grpo(),
             total_steps=STEPS,
@@ -75,14 +85,15 @@ class InThisProcess(TrainerKeeper):
             raise kind(f"planned: {name}, {when}")
 
 
-async def train(trainer: InThisProcess, folder: Path) -> dict[str, Any]:
+async def train(trainer: InThisProcess, folder: Path, *, steps_a_push: int = 1) -> dict[str, Any]:
     """What is left after a short run: every figure, every published weight, the next step."""
     await trainer.start()
     await trainer.push_weights(0)
     figures = []
     for step in range(1, STEPS + 1):
         figures.append(await trainer.train_step(draw_samples(3, seed=step)))
-        await trainer.push_weights(step)
+        if step % steps_a_push == 0:
+            await trainer.push_weights(step // steps_a_push)
         figures.append({"logprobs": await trainer.call(TitanTrainer.logprobs, draw_samples(1))})
         if step == SAVED:
             await trainer.call(TitanTrainer.save, str(folder / "saved"))
@@ -155,6 +166,25 @@ async def test_weights_in_the_trainers_own_memory_are_published_again(
     found = await train(trainer, tmp_path)
     assert trainer.restarts == 2
     assert_same(found, unhurt, range(3, STEPS + 1))
+
+
+@pytest.mark.parametrize("holds_weights", [False, True])
+async def test_a_loss_changes_no_bit_where_a_push_comes_after_two_steps(
+    model_path: str, tmp_path: Path, holds_weights: bool
+) -> None:
+    """The second step's tokens are of older weights, also when it is trained again; its correction shows it."""
+    corrects = MismatchConfig(staleness=StalenessLimits(correct=0.0), engine=EngineLimits(correct=0.0))
+    found = {}
+    plan = {("train_step", 2, "after"): ProcessDied, ("train_step", 6, "before"): ProcessDied}
+    for name, losses in (("unhurt", {}), ("hurt", plan)):
+        (folder := tmp_path / name).mkdir()
+        trainer = InThisProcess(model_path, folder, losses, mismatch=corrects, holds_weights=holds_weights)
+        found[name] = await train(trainer, folder, steps_a_push=2)
+        assert trainer.restarts == (2 if losses else 0)
+    shares = [row["mismatch/fresh_share"] for row in found["unhurt"]["figures"] if "mismatch/fresh_share" in row]
+    assert shares[1] == shares[3] == 0.0 and shares[0] > 0, "the case is there"
+    kept = range(1, 3) if holds_weights else range(3)
+    assert_same(found["hurt"], found["unhurt"], kept)
 
 
 async def test_one_that_is_always_lost_at_a_step_ends_the_run(model_path: str, tmp_path: Path) -> None:
