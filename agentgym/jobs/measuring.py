@@ -36,6 +36,7 @@ from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, 
 
 NEW_TOKENS = 64  # of each request whose rate is measured
 SHORTEST = 8  # tokens of a prompt
+LONG = 256  # tokens of each request that only keeps the replica busy
 REPLAYED = 32  # episodes
 LEAST_S = 1e-4  # of a difference of two times
 TRAINED = 4  # steps of each batch; the first is not counted
@@ -127,15 +128,20 @@ class _Measurement:
     reporter: Reporter
 
     async def run(self, lengths: tuple[Turns, ...] | None) -> Rates:
+        recipe = self.recipe
         publish_s, update_s = await self._sync()
         self.reporter.phase("playing groups")
         groups, host_s, env_s = await self._play()
         turns = lengths or tuple(_turns(episode) for group in groups for episode in group.episodes if episode.turns)
-        begin = begin_of(decode_context(turns), self.recipe.generator.max_model_len)
+        begin = begin_of(decode_context(turns), recipe.generator.max_model_len)
         self.reporter.phase("measuring the generator")
         prefill, decode = await self._generate(begin)
         self.reporter.phase("measuring the trainer")
-        train, fixed_s = await self._train(group_samples(groups))
+        samples = group_samples(groups)[: recipe.loop.groups_per_step * recipe.loop.group_size]
+        train, fixed_s = await self._train(samples)
+        cores, cores_scaling = host_cores(), 1.0
+        if cores > 1 and not (recipe.trainer.gpus or recipe.generator.gpus):
+            cores_scaling = await self._beside_sampling(samples, train, fixed_s)
         return Rates(
             decode=decode,
             prefill=prefill,
@@ -147,9 +153,10 @@ class _Measurement:
             env_s=env_s,
             signal=max(1, sum(group.has_signal for group in groups)) / len(groups),
             turns=turns,
-            cores=host_cores(),
+            cores=cores,
+            cores_scaling=cores_scaling,
             context=begin + NEW_TOKENS // 2,
-            policy=policy_of(self.recipe.model.path, self.recipe.trainer.lora.rank),
+            policy=policy_of(recipe.model.path, recipe.trainer.lora.rank),
         )
 
     async def _sync(self) -> tuple[float, float]:
@@ -216,18 +223,40 @@ class _Measurement:
 
     async def _train(self, samples: Sequence[Sample]) -> tuple[float, float]:
         """Tokens a second, and seconds of a step besides: the line through a step's batch and a single sample."""
-        loop = self.recipe.loop
-        full = list(samples[: loop.groups_per_step * loop.group_size])
-        batches = {"one": full[:1], "full": full}
+        batches = {"one": samples[:1], "full": samples}
         times: dict[str, list[float]] = {name: [] for name in batches}
         for repeat in range(TRAINED):
             for name, batch in batches.items():
-                began = time.perf_counter()
-                await self.trainer.call(TitanTrainer.train_step, batch)
+                took = await self._step_s(batch)
                 if repeat:  # what the first one compiles and allocates is left out
-                    times[name].append(time.perf_counter() - began)
-        less, more = (sum(len(sample.token_ids) for sample in batch) for batch in batches.values())
+                    times[name].append(took)
+        less, more = map(_num_tokens, batches.values())
         return line_of((less, statistics.median(times["one"])), (more, statistics.median(times["full"])))
+
+    async def _beside_sampling(self, samples: Sequence[Sample], train: float, fixed_s: float) -> float:
+        """What is left of the trainer's speed while the replica samples, although each has a core."""
+        alone_s, done = fixed_s + _num_tokens(samples) / train, asyncio.Event()
+        sampling = asyncio.create_task(self._sample_until(done))
+        try:
+            beside_s = statistics.median([await self._step_s(samples) for _ in range(TRAINED)])
+        finally:
+            done.set()
+            await sampling
+        return min(1.0, alone_s / beside_s)
+
+    async def _sample_until(self, done: asyncio.Event) -> None:
+        tokens = min(LONG, self.recipe.generator.max_model_len - SHORTEST)
+        while not done.is_set():
+            await self._requests(self.recipe.generator.max_batch, SHORTEST, tokens, 0)
+
+    async def _step_s(self, batch: Sequence[Sample]) -> float:
+        began = time.perf_counter()
+        await self.trainer.call(TitanTrainer.train_step, list(batch))
+        return time.perf_counter() - began
+
+
+def _num_tokens(samples: Sequence[Sample]) -> int:
+    return sum(len(sample.token_ids) for sample in samples)
 
 
 def begin_of(context: int, max_model_len: int) -> int:

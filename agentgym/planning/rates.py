@@ -23,7 +23,8 @@ class Rates:
     the processes. publish_s: the trainer's part of a weight update, update_s: the generators'. host_s: of the
     controller's core, for each turn; env_s: for which a turn waits on the environment. turns: of episodes, each a list
     of turns, [tokens of new context, sampled tokens]. signal: the share of groups that are trained on. cores: of the
-    host, which processes without a GPU share; 0 is this machine's. policy: with which it was measured, as `policy_of`
+    host, which processes without a GPU share; 0 is this machine's. cores_scaling: what is left of a core's speed while
+    others compute beside it. policy: with which it was measured, as `policy_of`
     says it; empty is not known.
     """
 
@@ -39,6 +40,7 @@ class Rates:
     env_s: float = 0.0
     signal: float = 1.0
     cores: int = 0
+    cores_scaling: float = 1.0
     context: int = 0
     policy: str = ""
 
@@ -50,9 +52,9 @@ class Rates:
                 raise ValueError(f"rates: {name} is {value}; give a finite number")
         if any(a >= b for a, b in itertools.pairwise(at for at, _ in self.decode)):
             raise ValueError(f"rates: decode {[at for at, _ in self.decode]} must ascend in sequences at a time")
-        rates = [self.prefill, self.train, self.train_scaling, *(rate for _, rate in self.decode)]
+        rates = [self.prefill, self.train, self.train_scaling, self.cores_scaling, *(rate for _, rate in self.decode)]
         if min(rates) <= 0 or not 0 < self.signal <= 1 or min(self.decode)[0] < 1:
-            raise ValueError("rates: decode, prefill, train and train_scaling are above 0, signal a share above 0")
+            raise ValueError("rates: decode, prefill, train and both scalings are above 0, signal a share above 0")
         times = (self.train_fixed_s, self.publish_s, self.update_s, self.host_s, self.env_s)
         if min(*times, self.cores, self.context) < 0 or any(
             min(turn) < 0 for episode in self.turns for turn in episode

@@ -118,7 +118,7 @@ class _Run:
         self.rates, self.config, self.layout = rates, loop, layout
         self.random = random.Random(seed)
         self.devices = {number: Device(f"GPU {number}") for number in range(layout.gpus)}
-        self.host = Device("host", layout.cores)
+        self.host = Device("host", max(1.0, layout.cores * rates.cores_scaling))
         self.controller = Work([self.host], lambda pieces: 1.0 / pieces)  # one event loop
         trainer = Work(self._on(layout.trainer))
         self.learner = _Learner(rates, trainer, layout.trainer_procs)

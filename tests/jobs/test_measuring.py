@@ -56,6 +56,7 @@ def test_a_machines_rates_are_measured_and_a_run_is_planned_by_them(lab, tmp_pat
     assert len(rates.turns) == 2 * 2 * 4 and all(len(turns) == 1 for turns in rates.turns)
     assert all(0 < sampled <= 32 and new > 8 for [(new, sampled)] in rates.turns)
     mean = decode_context(rates.turns)
+    assert 0.1 < rates.cores_scaling <= 1.0
     assert rates.policy == recipe.model.path
     assert rates.context == pytest.approx(max(mean, 40), abs=1)
     assert rates.prefill > 10 and rates.train > 10 and 0 < rates.publish_s + rates.update_s < 30 and rates.host_s > 0

@@ -115,6 +115,10 @@ def test_processes_on_a_cpu_share_its_cores() -> None:
     assert forecast(layout=HOST, staleness=1).step_s == pytest.approx(2.0)
     crowded = replace(HOST, cores=1)
     assert forecast(layout=crowded, staleness=1).step_s == pytest.approx(3.0)
+    slower = replace(RATES, cores_scaling=0.75)  # 1 s of sampling and of 2 of training take 4/3 s, then 1 s alone
+    assert forecast(slower, HOST, staleness=1).step_s == pytest.approx(4 / 3 + 1.0)
+    assert forecast(slower, HOST).step_s == pytest.approx(3.0)  # in turns each has the whole machine
+    assert forecast(slower, staleness=1).step_s == pytest.approx(2.0)  # on GPUs it is of no matter
     # two replicas with 4 episodes each need 1 s of a core, the trainer 2 s: all three at 2/3 for 1.5 s, then one alone
     three = replace(HOST, replicas=((), ()))
     flat = replace(RATES, decode=((1, 400.0), (8, 400.0)))
@@ -155,6 +159,7 @@ def test_rates_are_read_back_and_wrong_ones_refused() -> None:
     for change, message in (
         ({"decode": [[8, 5.0], [1, 5.0]]}, "must ascend"),
         ({"train": 0.0}, "above 0"),
+        ({"cores_scaling": 0.0}, "above 0"),
         ({"turns": [[]]}, "no turn"),
         ({"update_s": -1.0}, "can be negative"),
         ({"cores": -1}, "can be negative"),

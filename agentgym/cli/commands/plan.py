@@ -181,6 +181,7 @@ def _measured(
             f"measured: sampling {decode} sequences a replica, at a context of {rates.context:,} tokens, prompts "
             f"{rates.prefill:,.0f}, training {rates.train:,.0f} tokens/s; {rates.publish_s + rates.update_s:.2f} s an "
             "update"
+            + (f"; {rates.cores_scaling:.0%} of it where both share the host" if rates.cores_scaling < 1 else "")
         )
     return rates
 
