@@ -74,19 +74,48 @@ def checked(wanted: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, 
     return dict(found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What merged weights have besides the values of their adapters: versions that share it differ in `adapted` alone.
+
+    base, base_dtype, dtype: as the note has them. adapted: names of weights with an adapter.
+    """
+
+    base: str
+    base_dtype: str
+    dtype: str
+    adapted: frozenset[str]
+
+
 class MergedWeights:
-    """All weights of a model, each made when it is asked for: those without an adapter share the base's memory."""
+    """Weights of a model, made when they are asked for or before; those without an adapter share the base's memory."""
 
     def __init__(
         self, base: Mapping[str, Tensor], note: AdapterNote, adapters: Mapping[str, Tensor], device: torch.device
     ) -> None:
         """device: where weights are merged, and stay."""
         self._base, self._adapters, self._note, self._device = base, adapters, note, device
+        self._made: dict[str, Tensor] = {}
+
+    @property
+    def origin(self) -> Origin:
+        note, adapted = self._note, frozenset(filter(self._is_adapted, self._base))
+        return Origin(base=note.base, base_dtype=note.base_dtype, dtype=note.dtype, adapted=adapted)
+
+    def parts(self) -> tuple[MergedWeights, MergedWeights]:
+        """Those without an adapter, and those with one."""
+        return self._those(lambda name: not self._is_adapted(name)), self._those(self._is_adapted)
+
+    def make(self, names: Iterable[str], kept: torch.device) -> None:
+        """Make these now and keep them there, all or none. Raises torch.OutOfMemoryError."""
+        self._made = {name: self[name].to(kept) for name in names}
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._made:
+            return self._made[name]
         base_dtype, dtype = getattr(torch, self._note.base_dtype), getattr(torch, self._note.dtype)
         weight, stem = self._base[name], name.removesuffix("weight")
-        if stem + A not in self._adapters:
+        if not self._is_adapted(name):
             return weight.to(base_dtype).to(dtype)
         a_RI, b_OR = self._adapters[stem + A], self._adapters[stem + B]
         return merge(weight.to(self._device).to(base_dtype), a_RI, b_OR, self._note.scale).to(dtype)
@@ -98,6 +127,15 @@ class MergedWeights:
         """Names, types and shapes alone: tensors on torch's meta device."""
         dtype = getattr(torch, self._note.dtype)
         return ((name, torch.empty(weight.shape, dtype=dtype, device="meta")) for name, weight in self._base.items())
+
+    def _is_adapted(self, name: str) -> bool:
+        return name.removesuffix("weight") + A in self._adapters
+
+    def _those(self, wanted: Callable[[str], bool]) -> MergedWeights:
+        base = {name: weight for name, weight in self._base.items() if wanted(name)}
+        part = MergedWeights(base, self._note, self._adapters, self._device)
+        part._made = self._made
+        return part
 
 
 class Base:

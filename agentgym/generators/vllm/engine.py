@@ -269,7 +269,8 @@ class VllmEngine:
     async def _wake(self, version: int, path: str) -> None:
         """Load the weights into memory of their own; with that of keys and values, which comes last, vLLM goes on."""
         await self._llm.wake_up(["weights"])
-        await self._llm.collective_rpc("agentgym_load_weights", timeout=self._config.update_timeout_s, args=(path,))
+        timeout_s = self._config.update_timeout_s
+        await self._llm.collective_rpc("agentgym_load_weights", timeout=timeout_s, args=(path,), kwargs={"lost": True})
         await self._llm.update_weight_version(str(version))
         self._version = version
         if not await self._llm.wake_up(["kv_cache"]):

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym.weights.adapters import Base, MergedWeights, has_adapters
+from agentgym.weights.adapters import Base, MergedWeights, Origin, has_adapters
 from agentgym.weights.reading import open_weights
 from agentgym.weights.store import SENT_SUFFIX, StoredWeights
 
@@ -28,13 +28,17 @@ Weights = Iterable[tuple[str, Tensor]]
 class Staging:
     """A version that a thread of this process opens."""
 
-    def __init__(self, path: Path, device: torch.device, *, receive: bool, base: Base) -> None:
+    def __init__(
+        self, path: Path, device: torch.device, *, receive: bool, base: Base, held: Origin | None = None
+    ) -> None:
         """receive: whether the thread may receive what is sent, which takes the weights' size on the device until they
         are loaded. Adapters, which are few, are received here where it may not. base: what they are merged into.
+        held: the origin of the weights that the model has, if these are merged: of another version of the same origin
+        only what is adapted is made beforehand.
         """
         self.path = path
         self.failure = ""
-        self._device, self._receive, self._base = device, receive, base
+        self._device, self._receive, self._base, self._held = device, receive, base, held
         self._received: Weights | None = None
         self._weights: Weights | None = None
         if path.suffix == SENT_SUFFIX and not receive:
@@ -75,14 +79,18 @@ class Staging:
         except Exception as error:
             self.failure = _reason(error)
 
-    def _merged(self, adapters: Weights) -> Weights:
+    def _merged(self, adapters: Weights) -> MergedWeights:
         """In the device's memory where that has room and is nobody else's, from where they are copied sooner."""
+        merged = self._base.merged(adapters, self._device)
+        part = merged.parts()[1] if merged.origin == self._held else merged
+        names = [name for name, _ in part.entries()]
+        kept = self._device if has_room(part, self._device) and not is_shared(self._device) else CPU
         try:
-            whole = self._base.merged(adapters, self._device)
-            kept = self._device if has_room(whole, self._device) and not is_shared(self._device) else CPU
-            return [(name, weight.to(kept)) for name, weight in whole]
+            merged.make(names, kept)
         except torch.OutOfMemoryError:
-            return list(self._base.merged(adapters, CPU))
+            merged = self._base.merged(adapters, CPU)
+            merged.make(names, CPU)
+        return merged
 
 
 def has_room(stored: StoredWeights | MergedWeights, device: torch.device) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from agentgym.errors import InfraError
 from agentgym.generators.vllm.staging import Staging
-from agentgym.weights.adapters import Base
+from agentgym.weights.adapters import Base, MergedWeights, Origin
 from agentgym.weights.reading import check_kept, open_weights
 
 AS_IN_CHECKPOINT = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
@@ -43,6 +44,14 @@ class _ParallelConfig(Protocol):
     world_size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Of the merged weights that a model has. parameters: the model's names of those that depend on adapters."""
+
+    origin: Origin
+    parameters: frozenset[str]
+
+
 class WorkerExtension:
     """Names begin with agentgym_, since they share the worker's namespace."""
 
@@ -52,33 +61,45 @@ class WorkerExtension:
     device: torch.device
     agentgym_staging: Staging | None = None
     agentgym_base: Base | None = None
+    agentgym_held: Held | None = None
 
     def agentgym_prepare(self, path: str) -> None:
         """Begin to open stored weights; generation goes on. `agentgym_prepared` says when they can be loaded."""
         alone = self.parallel_config.world_size == 1  # several ranks' own messages must not meet ours
-        self.agentgym_staging = Staging(Path(path), self.device, receive=alone, base=self.agentgym_own_base())
+        self.agentgym_staging = Staging(
+            Path(path),
+            self.device,
+            receive=alone,
+            base=self.agentgym_own_base(),
+            held=None if self.agentgym_held is None else self.agentgym_held.origin,
+        )
 
     def agentgym_prepared(self) -> str | None:
         """None while weights are opened, then empty, or why they can't be."""
         staging = self.agentgym_staging
         return staging.failure if staging is not None and staging.done else None
 
-    def agentgym_load_weights(self, path: str) -> None:
-        """Load stored weights under Hugging Face names. The engine must be paused."""
+    def agentgym_load_weights(self, path: str, *, lost: bool = False) -> None:
+        """Load stored weights under Hugging Face names. The engine must be paused.
+
+        lost: whether the model has lost those that it had, as it does when it sleeps.
+        """
         staging, self.agentgym_staging = self.agentgym_staging, None
-        known = staging is not None and staging.path == Path(path)
-        if staging is not None and known:
+        held, self.agentgym_held = self.agentgym_held, None  # what fails leaves a part of two versions
+        if staging is not None and staging.path == Path(path):
             stored = staging.weights()
         else:
             stored = self.agentgym_own_base().whole(open_weights(Path(path)), self.device)
         dtype = self.model_config.dtype
         model = self.model_runner.get_model()
-        if self.agentgym_loads_in_place():
-            load_in_place(model, ((name, tensor.to(dtype)) for name, tensor in stored))
-        else:
+        if not self.agentgym_loads_in_place():
             weights = ((name, tensor.to(self.device, dtype)) for name, tensor in stored)
             self.model_runner.reload_weights(weights, is_checkpoint_format=True)
             repack_tied_head(model)
+        elif isinstance(stored, MergedWeights):
+            self.agentgym_held = load_merged(model, stored, dtype, None if lost else held)
+        else:
+            load_in_place(model, cast(stored, dtype))
         check_kept(Path(path), self.device)
 
     def agentgym_own_base(self) -> Base:
@@ -107,14 +128,34 @@ def as_in_checkpoint(model: nn.Module) -> bool:
     return all(method is None or type(method).__name__ in AS_IN_CHECKPOINT for method in methods)
 
 
+def cast(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    return ((name, tensor.to(dtype)) for name, tensor in weights)
+
+
 @torch.no_grad()
 def load_in_place(model: nn.Module, weights: Iterator[tuple[str, Tensor]]) -> None:
     """Copy the weights to where the model computes with them; `reload_weights` builds every layer anew and copies it.
 
     Raises InfraError when a weight of the model is missing.
     """
-    loaded = model.load_weights(weights)  # type: ignore[operator]
-    missing = {name for name, _ in model.named_parameters()} - set(loaded)
+    check_loaded({name for name, _ in model.named_parameters()}, model.load_weights(weights))  # type: ignore[operator]
+
+
+@torch.no_grad()
+def load_merged(model: nn.Module, merged: MergedWeights, dtype: torch.dtype, held: Held | None) -> Held:
+    """As `load_in_place`, and of the same origin as what the model holds only what is adapted: the rest is the same."""
+    fixed, adapted = merged.parts()
+    same = held is not None and held.origin == merged.origin
+    wanted = held.parameters if held is not None and same else {name for name, _ in model.named_parameters()}
+    others = () if same else model.load_weights(cast(fixed, dtype))  # type: ignore[operator]
+    loaded = frozenset(model.load_weights(cast(adapted, dtype)))  # type: ignore[operator]
+    check_loaded(wanted, loaded.union(others))
+    return Held(origin=merged.origin, parameters=loaded)
+
+
+def check_loaded(wanted: Iterable[str], loaded: Iterable[str]) -> None:
+    """Raises InfraError where a parameter was not loaded."""
+    missing = set(wanted) - set(loaded)
     if missing:
         raise InfraError(f"vLLM left {len(missing)} of its weights as they were: {', '.join(sorted(missing)[:5])}")
 

@@ -22,9 +22,21 @@ class InPlaceWorker(WorkerExtension):
     def agentgym_loads_in_place(self) -> bool:
         return as_in_checkpoint(self.model_runner.get_model())
 
-    def agentgym_load_weights(self, path: str) -> None:
+    def agentgym_load_weights(self, path: str, **kwargs: bool) -> None:
         self.model_runner.reload_weights = refuse
-        super().agentgym_load_weights(path)
+        model = self.model_runner.get_model()
+        load = type(model).load_weights
+        self.copied: list[str] = []
+
+        def watched(weights):
+            return load(model, (self.copied.append(name) or (name, weight) for name, weight in weights))
+
+        model.load_weights = watched
+        super().agentgym_load_weights(path, **kwargs)
+
+    def names_copied(self) -> list[str]:
+        """By the last update."""
+        return self.copied
 
 
 def refuse(*args: object, **kwargs: object) -> None:

@@ -47,13 +47,17 @@ async def test_weights_loaded_in_place_are_those_that_are_sampled_from(generator
             for request, completion in zip(requests, completions, strict=True):
                 assert model.error(request, completion) < 1e-3
                 assert other.error(request, completion) > 0.1
-        adapters, plain = adapted(old, tmp_path / "plain", seed=1)
         store_of_adapters = SharedMemoryStore("run", keep=2, root=tmp_path)
-        await store_of_adapters.put(3, adapters.items())
-        await engine.update_weights(3, await store_of_adapters.get(3))
-        completions = await asyncio.gather(*(engine.generate(request) for request in requests))
-        assert all(plain.error(*pair) < 1e-3 for pair in zip(requests, completions, strict=True))
-        assert all(old.error(*pair) > 0.1 for pair in zip(requests, completions, strict=True))
+        for version in (3, 4):
+            adapters, plain = adapted(old, tmp_path / f"plain{version}", seed=version)
+            await store_of_adapters.put(version, adapters.items())
+            await engine.update_weights(version, await store_of_adapters.get(version))
+            completions = await asyncio.gather(*(engine.generate(request) for request in requests))
+            assert all(plain.error(*pair) < 1e-3 for pair in zip(requests, completions, strict=True))
+            assert all(old.error(*pair) > 0.1 for pair in zip(requests, completions, strict=True))
+            (copied,) = await engine._llm.collective_rpc("names_copied")
+            assert len([name for name in copied if "_proj" in name]) == 14
+            assert ("model.norm.weight" in copied) == (version == 3), "later those with adapters alone"
     finally:
         await engine.close()
         await store.close()

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from plain_model import PlainModel
 from agentgym.actors.network import LOOPBACK
 from agentgym.generators.vllm import staging
 from agentgym.generators.vllm.staging import Staging
-from agentgym.weights.adapters import A, Base, has_adapters
+from agentgym.weights.adapters import NOTE, A, AdapterNote, Base, MergedWeights, has_adapters
 from agentgym.weights.nccl import NcclStore
 from agentgym.weights.shared_memory import SharedMemoryStore
 
@@ -109,11 +110,29 @@ async def test_adapters_are_received_and_merged_before_the_weights_are_asked_for
     finally:
         await store.close()  # nothing is received from here on
     found, expected = made.weights(), plain.model.state_dict()
-    assert isinstance(found, list) and {*dict(found)} <= {*expected}
+    assert isinstance(found, MergedWeights) and {*dict(found)} <= {*expected}
     assert len([name for name in given if name.endswith(A)]) == 14 and not has_adapters(found)
     for name, weight in found:
+        assert weight is found[name], "made already"
         assert torch.allclose(weight, expected[name], atol=1e-5), name
         assert torch.equal(weight, dict(old_model.weights())[name]) == ("_proj" not in name)
+
+
+async def test_of_an_origin_that_the_model_holds_only_what_is_adapted_is_made(
+    tmp_path: Path, old_model: PlainModel
+) -> None:
+    store, base = SharedMemoryStore("run", keep=2, root=tmp_path), Base(old_model.folder)
+    given, _ = adapted(old_model, tmp_path / "plain", seed=1)
+    note = replace(AdapterNote.of_tensor(given[NOTE]), dtype="bfloat16")  # no tensor of the base is taken as it is
+    await store.put(1, (given | {NOTE: note.to_tensor(CPU)}).items())
+    stored = await store.get(1)
+    origin = base.merged(stored, CPU).origin
+    assert len(origin.adapted) == 14
+    for held, made in ((None, True), (origin, False), (replace(origin, base_dtype="bfloat16"), True)):
+        found = (await finished(Staging(stored.path, CPU, receive=True, base=base, held=held))).weights()
+        assert isinstance(found, MergedWeights)
+        assert all(found[name] is found[name] for name in origin.adapted)
+        assert all((found[name] is found[name]) == made for name, _ in found.parts()[0])
 
 
 async def test_another_base_is_a_failure_that_the_user_must_fix(
