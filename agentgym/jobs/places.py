@@ -95,11 +95,13 @@ def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
     return on_gpus(recipe, placement)
 
 
-def placement_lines(recipe: Recipe | SftRecipe, model: Architecture | None, machine: Machine) -> list[str]:
-    """For a dry run. Raises UserError for a machine on which it does not fit."""
+def placement_lines(
+    recipe: Recipe | SftRecipe, model: Architecture | None, machine: Machine, unknown: str = ""
+) -> list[str]:
+    """For a dry run. unknown: why there is no model. Raises UserError for a machine on which it does not fit."""
     refuse_layout(recipe, model)
     if model is None:
-        return ["memory       not estimated: the model's config.json is unavailable, or not of a model that is trained"]
+        return [f"memory       not estimated: {unknown}"]
     wanted = wanted_of(recipe, model)
     devices = {recipe.trainer.device, recipe.generator.device}
     if not machine.gpus and "cuda" in devices:

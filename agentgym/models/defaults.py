@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from agentgym.errors import UserError
 from agentgym.models.architecture import architecture_of, read_config
 from agentgym.models.device import pick_device
-from agentgym.models.resolve import TINY, model_config
+from agentgym.models.resolve import TINY, ModelUnavailable, model_config
 from agentgym.models.smollm2 import SMOLLM2
 from agentgym.models.tiny import policy_path, policy_recipe
 from agentgym.rollout.outside.config import served_name
@@ -71,9 +71,10 @@ def _model_defaults(path: str, given: Mapping[str, object], rates: LearningRates
         return own | (_rate(read_config(policy_path()), rates) if rates else {})
     if all(key in given for key in KEYS):
         return {}  # nothing to look up: a hub may be out of reach
-    config = model_config(path)
-    if config is None:
-        return {}  # whoever loads the model reports why
+    try:
+        config = model_config(path)
+    except ModelUnavailable:
+        config = {}  # whoever loads the model reports why
     found: dict[str, Default] = {}
     for section in ("trainer", "generator"):
         device = _device(section, given)
@@ -81,8 +82,9 @@ def _model_defaults(path: str, given: Mapping[str, object], rates: LearningRates
         found[f"{section}.dtype"] = Default(value=dtype, source=f"the device: {device}")
     compiled = _device("trainer", given) == "cuda"
     found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
-    found |= _lengths(config, given, MAX_LENGTHS.get(path, MAX_LENGTH))
-    if compiled:
+    if config or any(key in given for key in LENGTHS):
+        found |= _lengths(config, given, MAX_LENGTHS.get(path, MAX_LENGTH))
+    if compiled and config:
         found[ROWS] = _rows(given.get("trainer.seq_len", found["trainer.seq_len"].value), config)
     return found | _rate(config, rates or LEARNING_RATES)
 

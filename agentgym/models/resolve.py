@@ -15,6 +15,11 @@ from agentgym.models.tiny import policy_path
 from agentgym.rollout.outside.config import served_name
 
 TINY = "builtin:tiny"
+ALLOWED = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, {TINY} or {SMOLLM2}"
+
+
+class ModelUnavailable(UserError):
+    """There is no config.json of a model, here or at the hub: the error says what to do."""
 
 
 def resolve_model(path: str, scratch: Path, *, random_weights: bool = False) -> Path:
@@ -23,36 +28,40 @@ def resolve_model(path: str, scratch: Path, *, random_weights: bool = False) -> 
     random_weights: the same architecture and tokenizer with freshly drawn weights, in a folder under `scratch`.
     """
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-    folder = local_folder(path) or _download(path, patterns)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json, so it is not a Hugging Face model folder")
+    folder = _checked(local_folder(path) or _download(path, patterns))
     return write_random_policy(folder, scratch / "random-weights") if random_weights else folder
 
 
-def model_config(path: str) -> dict[str, Any] | None:
-    """The model's config.json: from its folder, from what is known of released models, or from the hub; else None.
+def model_config(path: str) -> dict[str, Any]:
+    """The model's config.json: from its folder, from what is known of released models, or from the hub.
 
-    Raises UserError for a file that is there and can't be read.
+    Raises ModelUnavailable where there is none, and UserError for a file that is there and can't be read.
     """
     try:
         folder = local_folder(path)
-        if folder is None:
-            known = released_config(path)
-            if known is not None:
-                return known
-            folder = _download(path, ["config.json"])
-    except UserError:
-        return released_config(path)  # of a package that is not installed
-    return read_config(folder) if (folder / "config.json").is_file() else None
+    except UserError as error:
+        known = released_config(path)  # of a package that is not installed
+        if known is None:
+            raise ModelUnavailable(str(error)) from error
+        return known
+    if folder is None:
+        known = released_config(path)
+        if known is not None:
+            return known
+        folder = _download(path, ["config.json"])
+    return read_config(_checked(folder))
 
 
-def known_architecture(path: str) -> Architecture | None:
-    """None where the model's config.json is out of reach, or of a model that can't be trained."""
-    try:
-        config = model_config(path)
-        return None if config is None else architecture_of(config, path)
-    except UserError:
-        return None
+def model_architecture(path: str) -> Architecture:
+    """Raises UserError where the model's config.json is out of reach, or of a model that can't be trained."""
+    return architecture_of(model_config(path), path)
+
+
+def check_local(path: str) -> None:
+    """Raises UserError for a path where nothing is, or a folder that is not a model's; the hub is not asked."""
+    folder = local_folder(path)
+    if folder is not None:
+        _checked(folder)
 
 
 def local_folder(path: str) -> Path | None:
@@ -70,16 +79,15 @@ def local_folder(path: str) -> Path | None:
     if folder.is_dir():
         hf = folder / "hf"  # of a run's checkpoint
         return hf if not (folder / "config.json").is_file() and (hf / "config.json").is_file() else folder
-    allowed = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, {TINY} or {SMOLLM2}"
     if folder.exists():
-        raise UserError(f"the model {path!r} is a file; give {allowed}")
+        raise UserError(f"the model {path!r} is a file; give {ALLOWED}")
     parent = folder.parent
     if path.startswith(("builtin:", "pypi:")):
-        raise UserError(f"no model {path!r}.{nearest(path, (TINY, SMOLLM2))} Or give {allowed}.")
+        raise UserError(f"no model {path!r}.{nearest(path, (TINY, SMOLLM2))} Or give {ALLOWED}.")
     if path.startswith((".", "/", "~")) or path.count("/") != 1 or parent.is_dir():
         siblings = [place.name for place in parent.iterdir() if place.is_dir()] if parent.is_dir() else []
         hint = nearest(folder.name, siblings) if siblings else ""
-        raise UserError(f"no model folder {path!r}.{hint} Give {allowed}.")
+        raise UserError(f"no model folder {path!r}.{hint} Give {ALLOWED}.")
     return None
 
 
@@ -110,10 +118,36 @@ def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:
     return target
 
 
+def _checked(folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        raise ModelUnavailable(f"the model folder {str(folder)!r} has no config.json; give {ALLOWED} as --model.path")
+    return folder
+
+
 def _download(name: str, patterns: list[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub client raises many kinds: all mean that the model is unavailable
-        raise UserError(f"model {name!r} could not be loaded from the hub: {error}") from error
+        raise ModelUnavailable(f"the model {name!r} {_why_unavailable(name, error)}") from error
+
+
+def _why_unavailable(name: str, error: Exception) -> str:
+    """The rest of a sentence: why, and what to do."""
+    other = f"could not be loaded from the hub ({' '.join(str(error).split())}); give a folder with it as --model.path"
+    if isinstance(error, ImportError):
+        return other
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            f"is not whole in the cache {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} cannot be reached; where it "
+            f"can, run `hf download {name} --local-dir FOLDER`, copy that folder here, and give it as --model.path"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"is not at {constants.ENDPOINT}, or is private or gated: check the name, accept its terms there and run "
+            "`hf auth login`, or give another as --model.path"
+        )
+    return other

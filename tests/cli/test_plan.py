@@ -63,6 +63,11 @@ def test_memory_that_is_held_in_turns_is_not_added_up(planned) -> None:
 
 
 def test_what_is_missing_or_wrong_is_said(planned, cli) -> None:
+    Path("gpt2").mkdir()
+    Path("gpt2", "config.json").write_text('{"model_type": "gpt2"}')
+    assert "gpt2: model_type is 'gpt2'" in planned(recipe("qwen3_0.6b"), "--model.path", "./gpt2").err
+    Path("gpt2", "config.json").unlink()
+    assert "'gpt2' has no config.json" in planned(recipe("qwen3_0.6b"), "--model.path", "./gpt2").err
     end = planned(recipe("qwen3_8b"), "--gpus", "2", "--gpu-memory", "60", "--steps", "4")
     assert end.code == 2 and "does not fit on the machine (2 GPU(s)" in end.err and "would fit" in end.err
     assert cli("plan", recipe("qwen3_0.6b")).code == 2

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from agentgym.config import build, to_mapping
 from agentgym.data_sets import OutOfReach
@@ -129,6 +130,22 @@ def test_a_dry_run_without_the_hub_shows_the_plan_and_then_what_is_missing(cli, 
     end = cli.train("--dry-run")
     assert end.code == 2 and "the hub does not answer" in end.err
     assert "Nothing was started" in end.out and not Path("runs").exists()
+
+
+def test_a_dry_run_without_the_models_config_shows_the_plan_and_how_to_get_it(cli, monkeypatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("no such host")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    words = "--dry-run --model.path some/model --rollout.max_episode_tokens 2048 --gpus 2 --gpu-memory 80"
+    end = cli.train(*words.split())
+    assert end.code == 0, end.err
+    assert "replica(s) on cuda, engine" in end.out and "max_model_len: 2048" in end.out
+    assert "not estimated: the model 'some/model' is not whole in the cache" in end.out
+    assert "`hf download some/model" in end.out
+    Path("empty").mkdir()
+    end = cli.train("--dry-run", "--model.path", "./empty")
+    assert end.code == 2 and "the model folder 'empty' has no config.json" in end.err and not end.out
 
 
 def test_a_start_that_is_refused_leaves_no_folder(cli) -> None:

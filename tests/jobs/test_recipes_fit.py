@@ -13,7 +13,7 @@ from agentgym.jobs.places import wanted_of
 from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.models.architecture import Architecture, architecture_of
 from agentgym.models.released import RELEASED
-from agentgym.models.resolve import TINY, known_architecture
+from agentgym.models.resolve import TINY, model_architecture
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Placement, place
 
@@ -61,7 +61,7 @@ def placed(recipe: Path, claim: Claim, gib: float, *tasks: Path) -> Placement:
 
 
 def model_of(path: str) -> Architecture:
-    model = known_architecture(TINY) if path == TINY else architecture_of(RELEASED[path], path)
+    model = model_architecture(TINY) if path == TINY else architecture_of(RELEASED[path], path)
     assert model is not None
     return model
 

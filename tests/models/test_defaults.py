@@ -134,9 +134,15 @@ def test_an_architecture_that_is_not_trained_has_lengths_but_no_learning_rate(tm
     assert found["generator.max_model_len"] == 1024 and "optimizer.lr" not in found
 
 
-def test_a_model_that_is_not_there_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
-    assert model_defaults(str(tmp_path), CPU) == {}
-    assert model_defaults("./gone", CPU) == {}
+@pytest.mark.parametrize("gone", ["{}", "./gone"])
+def test_a_model_without_a_config_gets_what_follows_from_the_device_and_from_given_lengths(
+    tmp_path: Path, gone: str
+) -> None:
+    of_device = {"trainer.dtype": "bfloat16", "generator.dtype": "bfloat16", "trainer.compile": True}
+    path = gone.format(tmp_path)
+    assert values(path, dict(GPU)) == of_device
+    lengths = dict.fromkeys(LENGTHS, 2048) | {TURN_LENGTH: 512}
+    assert values(path, GPU | {"rollout.max_episode_tokens": 2048}) == of_device | lengths
 
 
 def test_nothing_is_looked_up_when_all_is_given() -> None:

@@ -24,7 +24,7 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.places import refuse_layout, unchecked, wanted_of
-from agentgym.models.resolve import known_architecture
+from agentgym.models.resolve import model_architecture
 from agentgym.planning.lengths import Turns, as_played, decode_context
 from agentgym.planning.limit import limit_of
 from agentgym.planning.placement import peak
@@ -86,9 +86,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     base, where = read_recipe(arguments.recipe or arguments.recipe_files)
     flags = {"env.name": arguments.env} | ({} if arguments.measure else device_flags(base, arguments))
     recipe, _, registry = finish(base, flags, arguments, where, shell)
-    model = known_architecture(recipe.model.path)
-    if model is None:
-        raise UserError(f"the memory of {recipe.model.path!r} can't be estimated: its config.json is out of reach")
+    model = model_architecture(recipe.model.path)
     refuse_layout(recipe, model)
     rates = _rates(arguments, recipe, registry, shell)
     for doubt in rates.doubts():
