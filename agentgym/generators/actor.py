@@ -12,7 +12,7 @@ from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, Sleeps
+from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, NotLoaded, Sleeps
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
 
@@ -71,11 +71,18 @@ class Generator(ServiceActor):
 
     @endpoint
     async def update_weights(self, version: int) -> int:
-        """Load a version from the store; returns the version that is sampled from afterwards. Wakes the engine."""
+        """Load a version from the store; returns the version that is sampled from afterwards. Wakes the engine.
+
+        Raises NotLoaded where it can't be read; the engine goes on as before.
+        """
         async with self._updating:
             engine = self._started()
             if engine.version != version or self._asleep:
-                await engine.update_weights(version, await self._weights(version))
+                try:
+                    weights = await self._weights(version)
+                except (KeyError, InfraError, OSError) as error:
+                    raise NotLoaded(f"the weights of version {version} can't be read: {error}") from error
+                await engine.update_weights(version, weights)
                 self._asleep = False
                 if isinstance(engine, HoldsVersions):
                     engine.retain(await self._store.versions())

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from agentgym.errors import InfraError
 from agentgym.types import Completion, GenerateRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class NotLoaded(InfraError):
+    """A version could not be read. The engine is as it was: it goes on with the weights that it has."""
 
 
 class GeneratorEngine(Protocol):
@@ -37,7 +42,8 @@ class GeneratorEngine(Protocol):
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights under Hugging Face names; every name of the model must be given exactly once.
 
-        A tied lm_head may be left out. After an error the engine refuses to generate.
+        A tied lm_head may be left out. After an error the engine refuses to generate, unless it is NotLoaded, which it
+        may raise as long as it has changed nothing.
         """
         ...
 

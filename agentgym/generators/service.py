@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import statistics
+from collections.abc import Awaitable, Callable
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -18,19 +19,29 @@ from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.engine import NotLoaded
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import OtherBase, WeightStore
 
 log = logging.getLogger(__name__)
 
 PLACES = "generator/places"
+ATTEMPTS = 4  # to read a version
+RETRY_S = 0.5
+
+Revive = Callable[[], Awaitable[None]]
+
+
+class PublisherLost(InfraError):
+    """Whose memory the weights were in is gone for good."""
 
 
 class GeneratorService:
     """The generators as the controller sees them.
 
     A replica serves only with the current weights: one that can't load them, or that is restarted
-    after a death, gets no request until it holds them.
+    after a death, gets no request until it holds them. While an update is under way a replica serves with those that it
+    has; where the new ones can't be read since their publisher is away, the update waits for it.
     """
 
     def __init__(
@@ -42,10 +53,13 @@ class GeneratorService:
         runtime: Runtime | None = None,
         settings: ServiceSettings | None = None,
         peer_gpus: tuple[int, ...] = (),
+        revive: Revive | None = None,
     ) -> None:
         """model_path: a Hugging Face folder. settings: overrides what follows from config.
 
-        peer_gpus: those whose memory holds the store's weights, if any.
+        peer_gpus: those whose memory holds the store's weights, if any. revive: called where a version can't be read;
+        returns once the process whose memory it is in answers and has published it again. None where it is in no
+        process's memory.
         """
         self._config = config
         self._store = store
@@ -62,7 +76,7 @@ class GeneratorService:
             threads=config.threads,
             imports=store.process_imports,
         )
-        self._current = CurrentWeights(config.update_timeout_s)
+        self._current = CurrentWeights(config.update_timeout_s, revive)
         self._service: Service[Generator] | None = None
         self._updating = asyncio.Lock()
         self._call_ids = itertools.count()
@@ -128,11 +142,13 @@ class GeneratorService:
         """Load a version from the store into every live replica; requests continue meanwhile.
 
         A replica that can't load it is replaced. Raises KeyError when the store has no such version, OtherBase for
-        adapters of another model than the generators'.
+        adapters of another model than the generators', PublisherLost where the weights were lost and stay so.
         """
         service = self._started()
         async with self._updating:
             held = await self._store.versions()
+            if version not in held and await self._current.revived():
+                held = await self._store.versions()
             if version not in held:
                 raise KeyError(f"no weights of version {version} to update to; the store holds {held}")
             self._current.version = version
@@ -196,10 +212,10 @@ class GeneratorService:
 
     async def _update_one(self, group: ProcessGroup[Generator]) -> None:
         try:
-            await self._current.prepare(group)
+            await self._current.load(group)
         except ProcessDied:
             return  # its supervisor restarts it with the current weights
-        except OtherBase:  # a replacement would have the same
+        except (OtherBase, PublisherLost):  # a replacement would have the same
             raise
         except Exception as error:
             log.warning("%s could not load version %d: %s", group.name, self.version, error)
@@ -233,19 +249,44 @@ class GeneratorService:
 class CurrentWeights:
     """Admits a replica once it holds the current version. The first replica's own version is the first one."""
 
-    def __init__(self, update_timeout_s: float) -> None:
+    def __init__(self, update_timeout_s: float, revive: Revive | None = None) -> None:
         self.version: int | None = None
         self._update_timeout_s = update_timeout_s
+        self._revive = revive
         self._held: dict[str, int] = {}  # process group -> version
 
     async def admit(self, group: ProcessGroup[Generator]) -> None:
         while not self.is_held_by(group):
-            await self.prepare(group)
+            await self.load(group)
 
     def is_held_by(self, group: ProcessGroup[Generator]) -> bool:
         return self.version is not None and self._held.get(group.name) == self.version
 
-    async def prepare(self, group: ProcessGroup[Generator]) -> None:
+    async def load(self, group: ProcessGroup[Generator]) -> None:
+        """The current version, again where it can't be read, each time once its publisher is there.
+
+        Raises PublisherLost where it does not come back, and the last NotLoaded.
+        """
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._load_once(group)
+            except NotLoaded as error:
+                log.warning("%s keeps its weights and tries again: %s", group.name, error)
+            await asyncio.sleep(RETRY_S)
+            await self.revived()
+        await self._load_once(group)
+
+    async def revived(self) -> bool:
+        """False where weights are in no process's memory. Raises PublisherLost where that does not come back."""
+        if self._revive is None:
+            return False
+        try:
+            await self._revive()
+        except Exception as error:
+            raise PublisherLost(f"weights are lost with the process that published them: {error}") from error
+        return True
+
+    async def _load_once(self, group: ProcessGroup[Generator]) -> None:
         if self.version is None:
             own = await group.call_one(Generator.get_version, timeout_s=self._update_timeout_s)
             self._held[group.name] = own

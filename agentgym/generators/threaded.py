@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import check_request
+from agentgym.generators.engine import NotLoaded, check_request
 from agentgym.models.device import pick_device
 from agentgym.models.out_of_memory import out_of_memory
 from agentgym.types import Completion, GenerateRequest
@@ -137,6 +137,8 @@ class ThreadedEngine(ABC, Generic[Weights]):
             self._refuse_after_failure()
             try:
                 copied = await asyncio.to_thread(self._taken, weights)
+            except (InfraError, OSError) as error:
+                raise NotLoaded(f"the weights of version {version} can't be read: {error}") from error
             except Exception as error:
                 self._fail(f"the update to version {version} failed: {error}")
                 raise

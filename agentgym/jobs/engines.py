@@ -87,15 +87,16 @@ class EngineRoom:
         names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
         self.reporter.phase(f"starting {names}")
         in_gpu = recipe.weights.store.gpu_memory
+        setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
+        trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
         generator = GeneratorService(
             config=recipe.generator,
             store=store,
             model_path=str(self.model_path),
             runtime=runtime,
             peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
+            revive=trainer.revive if in_gpu else None,
         )
-        setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
-        trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
         reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
         if recipe.needs_reference_model:
             path = str(self.reference_path or self.model_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -52,6 +53,9 @@ class TrainerClient:
         self._max_restarts = max_restarts
         self._in_a_row = 0
         self._group: ProcessGroup[TitanTrainer] | None = None
+        self._one_call = asyncio.Lock()
+        self._back = asyncio.Event()  # another one for each time that it comes back
+        self._reviving: asyncio.Task[object] | None = None
         self.restarts = 0
         """Of all its processes, since it was made."""
         self.down_s = 0.0
@@ -86,6 +90,23 @@ class TrainerClient:
         """Store the weights under a version."""
         await self.call(TitanTrainer.push_weights, version)
 
+    async def revive(self) -> None:
+        """Return once its processes answer and hold what those before them had; where they are lost, replace them.
+
+        It may be called beside a call, which notices a loss itself. Raises what a call would raise.
+        """
+        if self._reviving is None or self._reviving.done():
+            self._reviving = asyncio.create_task(self.call(TitanTrainer.get_status), name=f"{self._name} comes back")
+        reviving, back = self._reviving, asyncio.ensure_future(self._back.wait())
+        try:
+            await asyncio.wait({reviving, back}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            back.cancel()
+        if reviving.cancelled():
+            raise InfraError(f"the {self._name} is closed")
+        if reviving.done():
+            reviving.result()
+
     def metrics(self) -> dict[str, float]:
         return {f"{self._name}/restarts_total": float(self.restarts), f"{self._name}/down_s_total": self.down_s}
 
@@ -94,6 +115,9 @@ class TrainerClient:
 
     async def close(self) -> None:
         """Safe to call twice."""
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.gather(self._reviving, return_exceptions=True)
         await self._stop()
 
     async def _stop(self) -> None:
@@ -106,14 +130,13 @@ class TrainerClient:
 
     async def _insist(self, ask: Callable[[], Awaitable[R]], again: Callable[[], Awaitable[R]] | None = None) -> R:
         """The answer, from other processes if need be. again: what is asked of those; the same otherwise."""
-        while True:
-            try:
-                answer = await ask()
-            except LOST as error:
-                await self._restart(error)
-                ask = again or ask
-            else:
-                return answer
+        async with self._one_call:
+            while True:
+                try:
+                    return await ask()
+                except LOST as error:
+                    await self._restart(error)
+                    ask = again or ask
 
     async def _ask(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
         return await self._started().call(method, *args, timeout_s=self._timeout_s)
@@ -141,6 +164,8 @@ class TrainerClient:
                 error = another
         passed_s = time.monotonic() - began_s
         self.down_s += passed_s
+        self._back.set()
+        self._back = asyncio.Event()
         log.warning("the %s is back after %.1f s%s", self._name, passed_s, self._place())
 
     def _place(self) -> str:

@@ -33,7 +33,7 @@ class _Handle:
         return cls(device_uuid=_uuid(buffer.device.index), parts=tuple(parts))
 
     def open(self) -> Tensor:
-        """The buffer, as bytes. Raises InfraError where this process does not see the GPU."""
+        """The buffer, as bytes. Raises InfraError where this process does not see the GPU, or the memory is gone."""
         seen = [_uuid(index) for index in range(torch.cuda.device_count())]
         if self.device_uuid not in seen:
             raise InfraError(
@@ -41,7 +41,14 @@ class _Handle:
                 "add it to CUDA_VISIBLE_DEVICES after its own, or use weights.store=shared_memory"
             )
         device = seen.index(self.device_uuid)
-        storage = torch.UntypedStorage._new_shared_cuda(device, *self.parts)
+        try:
+            storage = torch.UntypedStorage._new_shared_cuda(device, *self.parts)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise InfraError(
+                f"the memory that the weights were in can't be opened; did its process end? {error}"
+            ) from error
         return torch.empty(0, dtype=torch.uint8, device=f"cuda:{device}").set_(storage)
 
 

@@ -16,7 +16,7 @@ import torch
 from agentgym.actors.runtime import Runtime
 from agentgym.actors.settings import ServiceSettings
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.service import GeneratorService, service_settings
+from agentgym.generators.service import GeneratorService, Revive, service_settings
 from agentgym.types import Completion, GenerateRequest, SamplingParams
 from agentgym.weights.shared_memory import SharedMemoryStore
 
@@ -66,18 +66,23 @@ class Fleet:
 def fleet(tmp_path: Path) -> Iterator[Callable[..., object]]:
     @asynccontextmanager
     async def make(
-        engine: Scripted | None = None, config: GeneratorConfig | None = None, settings: ServiceSettings | None = None
+        engine: Scripted | None = None,
+        config: GeneratorConfig | None = None,
+        settings: ServiceSettings | None = None,
+        store_class: type[SharedMemoryStore] = SharedMemoryStore,
+        revive: Revive | None = None,
     ) -> AsyncIterator[Fleet]:
         engine = engine or Scripted()
         config = replace(config or GeneratorConfig(probe_every_s=0.3, probe_timeout_s=30), engine=engine)
         async with Runtime(log_dir=tmp_path / "logs") as runtime:
-            store = SharedMemoryStore("test", root=tmp_path)
+            store = store_class("test", root=tmp_path)
             generators = GeneratorService(
                 config=config,
                 store=store,
                 model_path="",
                 runtime=runtime,
                 settings=settings or service_settings(config),
+                revive=revive,
             )
             try:
                 await generators.start()

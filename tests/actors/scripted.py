@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.errors import InfraError
 from agentgym.generators.config import EngineConfig, GeneratorConfig
+from agentgym.generators.engine import NotLoaded
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 if TYPE_CHECKING:
@@ -120,7 +121,11 @@ class ScriptedEngine:
 
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         self._broken = True
-        self._fingerprint = fingerprint(weights)
+        try:
+            self._fingerprint = fingerprint(weights)
+        except InfraError as error:
+            self._broken = False
+            raise NotLoaded(str(error)) from error
         self._version = version
         self._broken = self._asleep = False
 

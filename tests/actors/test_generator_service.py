@@ -10,13 +10,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from lossy import LossyStore
 from scripted import Scripted
 from waiting import no_child_left, until
 
+from agentgym.actors.process_group import ProcessDied
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.service import GeneratorService
+from agentgym.generators.service import GeneratorService, PublisherLost
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.select import TorchStoreConfig
 
@@ -155,6 +157,66 @@ async def test_an_update_to_weights_that_do_not_exist_changes_nothing(fleet) -> 
         with pytest.raises(KeyError, match=r"no weights of version 5 to update to; the store holds \[1\]"):
             await f.generators.update_weights(5)
         assert f.generators.version == 1 and len(f.generators.pids()) == 2
+
+
+class Trainer:
+    """Has the weights in its memory; it comes back where a test says so."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.back = asyncio.Event()
+
+    async def revive(self) -> None:
+        self.asked += 1
+        await self.back.wait()
+
+
+async def test_an_update_whose_weights_are_lost_waits_for_the_trainer_and_costs_no_replica(fleet) -> None:
+    trainer = Trainer()
+    async with fleet(store_class=LossyStore, revive=trainer.revive, settings=ServiceSettings(max_respawns=0)) as f:
+        await f.publish(1)
+        before = f.generators.pids()
+        f.store.lost.touch()
+        update = asyncio.create_task(f.publish(2))
+        await until(lambda: trainer.asked == 2)
+        meanwhile = await f.generators.generate(f.request(1))
+        assert meanwhile.completion_ids == f.expected(f.request(1), 1) and not update.done()
+        f.store.lost.unlink()
+        trainer.back.set()
+        await update
+        requests = [f.request(number) for number in range(20)]
+        after = await asyncio.gather(*map(f.generators.generate, requests))
+        assert [a.completion_ids for a in after] == [f.expected(request, 2) for request in requests]
+        assert f.generators.pids() == before
+
+
+async def test_a_replica_that_comes_back_while_the_trainer_is_away_waits_for_the_weights(fleet) -> None:
+    trainer = Trainer()
+    settings = ServiceSettings(max_respawns=1, backoff_s=0.05, probe_every_s=0.3)
+    async with fleet(store_class=LossyStore, revive=trainer.revive, settings=settings) as f:
+        await f.publish(1)
+        f.store.lost.touch()
+        os.kill(f.generators.pids()[0], signal.SIGKILL)
+        await until(lambda: trainer.asked == 1)
+        answers = await asyncio.gather(*(f.generators.generate(f.request(number)) for number in range(8)))
+        assert {v for answer in answers for v in f.versions_of(answer)} == {1} and len(f.generators.pids()) == 1
+        f.store.lost.unlink()
+        trainer.back.set()
+        await until(lambda: len(f.generators.pids()) == 2)
+        assert f.generators.get_metrics()["generator/respawns_total"] == 1
+
+
+async def test_weights_of_a_trainer_that_does_not_come_back_end_the_update_with_its_reason(fleet) -> None:
+    async def revive() -> None:
+        raise ProcessDied("the trainer was lost 4 times")
+
+    async with fleet(store_class=LossyStore, revive=revive) as f:
+        await f.publish(1)
+        before = f.generators.pids()
+        f.store.lost.touch()
+        with pytest.raises(PublisherLost, match="lost with the process that published them: the trainer was lost 4"):
+            await f.publish(2)
+        assert f.generators.pids() == before
 
 
 async def test_a_replica_that_cannot_load_an_update_never_serves_again(fleet, tmp_path) -> None:

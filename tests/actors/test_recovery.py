@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from deadly import DeadlyLoss, DeadlyStore
+from scripted import Scripted, fingerprint, scripted_tokens
 from tiny_model import draw_samples, write_model
 from waiting import LONG_S, no_child_left
 
+from agentgym.actors.network import LOOPBACK
 from agentgym.actors.runtime import Runtime
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.service import GeneratorService
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
@@ -21,6 +25,8 @@ from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import GenerateRequest, SamplingParams
+from agentgym.weights.nccl import NcclStore
 
 pytestmark = pytest.mark.hostile
 
@@ -105,3 +111,41 @@ async def test_a_lost_rank_and_a_lost_reference_come_back(policy: str, tmp_path:
         assert await reference.forward(BATCHES[0]) == before
         assert (trainer.restarts, reference.restarts) == (1, 1)
         await asyncio.gather(trainer.close(), reference.close())
+
+
+async def test_a_trainer_killed_before_the_generators_have_its_weights_comes_back_with_them(
+    policy: str, tmp_path: Path
+) -> None:
+    """Nobody calls it meanwhile, as in a synchronous loop, and a replica comes back at the same time."""
+    async with no_child_left(), Runtime(log_dir=tmp_path / "logs") as runtime:
+        store = NcclStore("recovery", keep=2, address=LOOPBACK, root=tmp_path)
+        journal = Journal(tmp_path / "journal")
+        trainer = TrainerKeeper(
+            make_setup(policy, tmp_path), journal=journal, store=store, runtime=runtime, holds_weights=True
+        )
+        config = GeneratorConfig(engine=Scripted(), max_respawns=1, probe_every_s=0.3, probe_timeout_s=60)
+        generators = GeneratorService(
+            config=config, store=store, model_path=policy, runtime=runtime, revive=trainer.revive
+        )
+        try:
+            await asyncio.gather(trainer.start(), generators.start())
+            await trainer.push_weights(0)
+            await generators.update_weights(0)
+            await trainer.train_step(BATCHES[0])
+            await trainer.push_weights(1)
+            os.kill(trainer.pids()[0], signal.SIGKILL)
+            os.kill(generators.pids()[0], signal.SIGKILL)
+            await generators.update_weights(1)
+            async with asyncio.timeout(LONG_S):
+                while len(generators.pids()) < 2:
+                    await asyncio.sleep(0.1)
+            request = GenerateRequest(prompt_ids=(1, 2), sampling=SamplingParams(max_tokens=4, seed=3))
+            mark = fingerprint(await store.get(1))
+            expected = scripted_tokens((1, 2), 3, mark, 4, Scripted().vocab_size)
+            answers = await generators.generate_everywhere(request)
+            assert [answer.completion_ids for answer in answers] == [expected] * 2
+            assert (trainer.restarts, generators.get_metrics()["generator/respawns_total"]) == (1, 1)
+        finally:
+            await generators.close()
+            await trainer.close()
+            await store.close()

@@ -14,6 +14,7 @@ import pytest_asyncio
 from plain_model import make_model
 
 from agentgym.errors import InfraError
+from agentgym.generators.engine import NotLoaded
 from agentgym.generators.select import NativeEngineConfig, TransformersEngineConfig, VllmEngineConfig
 from agentgym.types import FinishReason, GenerateRequest, SamplingParams, VersionSpan
 
@@ -282,6 +283,28 @@ async def test_metrics_count_tokens_and_time(engine):
     assert after["generator/tokens_total"] - before["generator/tokens_total"] == 50
     assert after["generator/busy_s"] > before["generator/busy_s"]
     assert after["generator/running"] == after["generator/waiting"] == 0
+
+
+@pytest.mark.slow
+async def test_weights_that_cannot_be_read_leave_the_engine_as_it_was(any_config, old_model, new_model):
+    engine = any_config.engine.build(any_config, str(old_model.folder))
+    await engine.start()
+
+    def lost():
+        yield new_model.weights()[0]
+        raise InfraError("the trainer's process is gone")
+
+    try:
+        before = await engine.generate(ask(range(10), max_tokens=20, seed=1))
+        running = asyncio.create_task(engine.generate(ask(range(10), max_tokens=240)))
+        with pytest.raises(NotLoaded, match="can't be read: the trainer's process is gone"):
+            await engine.update_weights(1, lost())
+        assert {span.version for span in (await running).versions} == {0} and engine.version == 0
+        assert (await engine.generate(ask(range(10), max_tokens=20, seed=1))).completion_ids == before.completion_ids
+        await engine.update_weights(1, new_model.weights())
+        assert engine.version == 1
+    finally:
+        await engine.close()
 
 
 @pytest.mark.slow

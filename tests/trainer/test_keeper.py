@@ -74,7 +74,7 @@ class InThisProcess(TrainerKeeper):
         elif name == "push_weights":
             self.engine.publish(*args, lambda weights: asyncio.run(self.here.put(*args, weights)))
         else:
-            return getattr(self.engine, name)(*args)
+            return None if name == "get_status" else getattr(self.engine, name)(*args)
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
@@ -185,6 +185,49 @@ async def test_a_loss_changes_no_bit_where_a_push_comes_after_two_steps(
     assert shares[1] == shares[3] == 0.0 and shares[0] > 0, "the case is there"
     kept = range(1, 3) if holds_weights else range(3)
     assert_same(found["hurt"], found["unhurt"], kept)
+
+
+async def test_one_that_is_lost_while_nobody_calls_it_is_revived_with_its_weights_published(
+    model_path: str, tmp_path: Path, unhurt: dict[str, Any]
+) -> None:
+    trainer = InThisProcess(model_path, tmp_path, {("get_status", 2, "before"): ProcessDied}, holds_weights=True)
+    await trainer.start()
+    await trainer.push_weights(0)
+    await trainer.train_step(draw_samples(3, seed=1))
+    await trainer.push_weights(1)
+    await trainer.revive()
+    assert trainer.restarts == 0, "it answers"
+    await asyncio.gather(trainer.revive(), trainer.revive())
+    assert trainer.restarts == 1 and await trainer.here.versions() == [1]
+    published = dict(await trainer.here.get(1))
+    assert all(torch.equal(published[name], tensor) for name, tensor in unhurt["published"][1].items())
+
+
+async def test_who_waits_for_a_lost_trainer_goes_on_when_it_is_back_and_not_after_the_call_that_it_broke(
+    model_path: str, tmp_path: Path
+) -> None:
+    class Gated(InThisProcess):
+        gates = (asyncio.Event(), asyncio.Event())
+
+        async def _ask(self, method: Any, *args: Any) -> list[Any]:
+            if method_name(method) == "train_step":
+                begun.set()
+                await self.gates[self.counts.get("train_step", 0)].wait()
+            return await super()._ask(method, *args)
+
+    begun = asyncio.Event()
+    trainer = Gated(model_path, tmp_path, {("train_step", 1, "before"): ProcessDied})
+    await trainer.start()
+    step = asyncio.create_task(trainer.train_step(draw_samples(3)))
+    await begun.wait()
+    revived = asyncio.create_task(trainer.revive())
+    await asyncio.sleep(0)
+    trainer.gates[0].set()
+    await asyncio.wait_for(revived, 60)
+    assert trainer.restarts == 1 and not step.done()
+    trainer.gates[1].set()
+    await step
+    await trainer.close()
 
 
 async def test_one_that_is_always_lost_at_a_step_ends_the_run(model_path: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import check_request
+from agentgym.generators.engine import NotLoaded, check_request
 from agentgym.generators.places import Places
 from agentgym.generators.vllm.causes import last_error, with_holders
 from agentgym.generators.vllm.pressure import report_steps, wants_steps
@@ -133,8 +133,13 @@ class VllmEngine:
         async with self._updating:
             self._refuse_after_failure()
             try:
-                file = await asyncio.to_thread(self._file, weights)  # generation goes on meanwhile
+                try:
+                    file = await asyncio.to_thread(self._file, weights)  # generation goes on meanwhile
+                except (InfraError, OSError) as error:
+                    raise NotLoaded(f"the weights of version {version} can't be read: {error}") from error
                 await self._swap(version, str(file.path))
+            except NotLoaded:
+                raise
             except BaseException as error:  # a cancelled update leaves the engine between two versions, too
                 await self._fail(f"the update to version {version} failed: {error!r}")
                 raise
@@ -256,7 +261,7 @@ class VllmEngine:
         self._paused_s += time.perf_counter() - begin_s
 
     async def _prepare(self, path: str) -> None:
-        """What of an update need not wait for a pause."""
+        """What of an update need not wait for a pause. Raises NotLoaded where the weights can't be read."""
         await self._llm.collective_rpc("agentgym_prepare", args=(path,))
         states: list[str | None] = [None]
         while None in states:
@@ -264,7 +269,7 @@ class VllmEngine:
             states = await self._llm.collective_rpc("agentgym_prepared")
         if why := next(filter(None, states), ""):
             kind, _, sentence = why.partition(": ")
-            raise OtherBase(sentence) if kind == OtherBase.__name__ else InfraError(f"the weights can't be read: {why}")
+            raise OtherBase(sentence) if kind == OtherBase.__name__ else NotLoaded(f"the weights can't be read: {why}")
 
     async def _wake(self, version: int, path: str) -> None:
         """Load the weights into memory of their own; with that of keys and values, which comes last, vLLM goes on."""
