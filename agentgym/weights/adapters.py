@@ -93,7 +93,7 @@ class MergedWeights:
     def __init__(
         self, base: Mapping[str, Tensor], note: AdapterNote, adapters: Mapping[str, Tensor], device: torch.device
     ) -> None:
-        """device: where weights are merged, and stay."""
+        """device: where weights are merged, and stay; one that it has no memory for is merged on the CPU."""
         self._base, self._adapters, self._note, self._device = base, adapters, note, device
         self._made: dict[str, Tensor] = {}
 
@@ -106,19 +106,29 @@ class MergedWeights:
         """Those without an adapter, and those with one."""
         return self._those(lambda name: not self._is_adapted(name)), self._those(self._is_adapted)
 
-    def make(self, names: Iterable[str], kept: torch.device) -> None:
-        """Make these now and keep them there, all or none. Raises torch.OutOfMemoryError."""
-        self._made = {name: self[name].to(kept) for name in names}
+    def on(self, device: torch.device) -> MergedWeights:
+        """The same, merged there; the adapters stay where they are."""
+        return MergedWeights(self._base, self._note, self._adapters, device)
+
+    def make(self, names: Iterable[str]) -> None:
+        """Make these now and keep them on the device, all or none. Raises torch.OutOfMemoryError."""
+        self._made = {name: self._merged(name, self._device).to(self._device) for name in names}
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._made:
             return self._made[name]
+        try:
+            return self._merged(name, self._device)
+        except torch.OutOfMemoryError:
+            return self._merged(name, torch.device("cpu"))
+
+    def _merged(self, name: str, device: torch.device) -> Tensor:
         base_dtype, dtype = getattr(torch, self._note.base_dtype), getattr(torch, self._note.dtype)
         weight, stem = self._base[name], name.removesuffix("weight")
         if not self._is_adapted(name):
             return weight.to(base_dtype).to(dtype)
-        a_RI, b_OR = self._adapters[stem + A], self._adapters[stem + B]
-        return merge(weight.to(self._device).to(base_dtype), a_RI, b_OR, self._note.scale).to(dtype)
+        a_RI, b_OR = self._adapters[stem + A].to(device), self._adapters[stem + B].to(device)
+        return merge(weight.to(device).to(base_dtype), a_RI, b_OR, self._note.scale).to(dtype)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, self[name]) for name in self._base)

@@ -1,13 +1,13 @@
 """While vLLM generates, weights are opened, received where they are sent, and merged where they are adapters.
 
-So requests wait for copies alone.
+So requests wait for copies alone, unless the GPU has no room for what is merged.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -80,16 +80,18 @@ class Staging:
             self.failure = _reason(error)
 
     def _merged(self, adapters: Weights) -> MergedWeights:
-        """In the device's memory where that has room and is nobody else's, from where they are copied sooner."""
-        merged = self._base.merged(adapters, self._device)
-        part = merged.parts()[1] if merged.origin == self._held else merged
-        names = [name for name, _ in part.entries()]
-        kept = self._device if has_room(part, self._device) and not is_shared(self._device) else CPU
+        """Made where the device has room for them and is nobody else's; else each is made when it is loaded.
+
+        They are never made for the host's memory: each rank of each replica would hold a model there.
+        """
         try:
-            merged.make(names, kept)
+            merged = self._base.merged(adapters, self._device)
         except torch.OutOfMemoryError:
-            merged = self._base.merged(adapters, CPU)
-            merged.make(names, CPU)
+            return self._base.merged(adapters, CPU).on(self._device)
+        part = merged.parts()[1] if merged.origin == self._held else merged
+        if has_room(part, self._device) and not is_shared(self._device):
+            with suppress(torch.OutOfMemoryError):
+                merged.make(name for name, _ in part.entries())
         return merged
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +15,12 @@ from plain_model import PlainModel
 from torch import Tensor, nn
 
 from agentgym.errors import InfraError
+from agentgym.generators.vllm import staging
 from agentgym.generators.vllm.worker import WorkerExtension
 from agentgym.models.safetensors import write_tensors
-from agentgym.weights.adapters import Base
+from agentgym.weights import adapters
+from agentgym.weights.adapters import Base, merge
+from agentgym.weights.reading import open_weights
 
 FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "up_proj": "gate_up", "gate_proj": "gate_up"}
 
@@ -94,6 +99,56 @@ def test_a_later_version_of_the_same_base_copies_what_is_adapted_to_the_same_bit
         wanted = [name for name in expected if number == 0 or "_proj" in name]
         assert sorted(copied) == sorted(wanted)
         assert all(torch.equal(worker.model.parameters[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_without_room_each_matrix_is_merged_while_it_is_loaded_and_none_is_kept(
+    old_model: PlainModel, versions: list[tuple[Path, dict[str, Tensor]]], monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """full: it is found out by an allocation that fails."""
+    alive: list[weakref.ref[Tensor]] = []
+    most = 0
+
+    def watched(*arguments: Tensor) -> Tensor:
+        nonlocal most
+        if full and threading.current_thread().name == "weights-staging" and alive:
+            raise torch.OutOfMemoryError("no memory")
+        merged = merge(*arguments)
+        alive.append(weakref.ref(merged))
+        most = max(most, sum(one() is not None for one in alive))
+        return merged
+
+    worker = Worker(old_model)
+    for path, expected in versions[:2]:
+        alive.clear()
+        monkeypatch.setattr(adapters, "merge", watched)
+        monkeypatch.setattr(staging, "has_room", lambda stored, device: full)
+        worker.agentgym_prepare(str(path))
+        while worker.agentgym_prepared() is None:
+            pass
+        assert worker.agentgym_prepared() == "" and not any(one() is not None for one in alive)
+        assert len(alive) == full
+        worker.load(path, prepare=False)
+        assert all(torch.equal(worker.model.parameters[name], weight) for name, weight in expected.items())
+        assert len(alive) == 14 + full and most <= 2, "the one that is copied, and the next"
+
+
+def test_what_a_device_has_no_memory_for_is_merged_on_the_cpu(
+    old_model: PlainModel, versions: list[tuple[Path, dict[str, Tensor]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the CPU here as well: the first try of each matrix fails."""
+    tries: list[int] = []
+
+    def fails_first(*arguments: Tensor) -> Tensor:
+        tries.append(1)
+        if len(tries) % 2:
+            raise torch.OutOfMemoryError("no memory")
+        return merge(*arguments)
+
+    (path, expected), cpu = versions[0], torch.device("cpu")
+    monkeypatch.setattr(adapters, "merge", fails_first)
+    found = dict(Base(old_model.folder).whole(open_weights(path), cpu))
+    assert len(tries) == 28 and all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
 def test_after_other_weights_after_a_sleep_and_after_a_failure_all_are_copied(
