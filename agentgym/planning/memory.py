@@ -5,6 +5,7 @@ What was measured on GPUs, and how near the estimates come: docs/placement.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -22,6 +23,8 @@ CONTEXT_GIB = 0.5  # of CUDA, NCCL and libraries, in each process
 PROCESS_GIB = 0.6  # of Python with torch, in the host's memory
 GRAPHS_GIB = 1.0  # vLLM's captured CUDA graphs
 BATCHED_TOKENS = 8192  # that vLLM computes in one step at most, by its own default
+STAGED_SPARE_GIB = 1.0  # of a GPU, which stay free beside what vLLM merges before an update
+STAGED_OTHERS_GIB = 4.0  # of a GPU, in use by other processes, from which on nothing is merged before
 HEAD_CHUNKS = 3  # of logits that the head has at a time
 
 
@@ -105,8 +108,18 @@ def head_gib(model: Architecture, trainer: TrainerConfig, tokens: float, *, trai
 
 def adapter_parameters(model: Architecture, lora: LoraConfig) -> int:
     """0 where LoRA is off."""
+    return sum(lora.rank * sum(shape) for shape in _adapted(model, lora))
+
+
+def merged_gib(model: Architecture, generator: GeneratorConfig, lora: LoraConfig) -> float:
+    """What is merged for an update of vLLM, by each GPU of a replica for itself."""
+    return sum(math.prod(shape) for shape in _adapted(model, lora)) * BYTES[generator.dtype] / GIB
+
+
+def _adapted(model: Architecture, lora: LoraConfig) -> list[tuple[int, ...]]:
+    """The shapes of the matrices with adapters."""
     matrices = (shape for name, shape in model.hf_shapes().items() if name.split(".")[-2] in lora.targets)
-    return sum(lora.rank * sum(shape) for shape in matrices if len(shape) == 2)
+    return [shape for shape in matrices if len(shape) == 2]
 
 
 def layer_parameters(model: Architecture) -> float:

@@ -11,13 +11,17 @@ from typing import Literal
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.models.architecture import Architecture
-from agentgym.planning.machine import Machine
+from agentgym.planning.machine import GIB, Machine
 from agentgym.planning.memory import (
+    BYTES,
     CONTEXT_GIB,
     GRAPHS_GIB,
+    STAGED_OTHERS_GIB,
+    STAGED_SPARE_GIB,
     Parts,
     engine_parts,
     kv_token_gib,
+    merged_gib,
     reference_parts,
     trainer_parts,
     version_gib,
@@ -357,3 +361,36 @@ def _notes(
                 f"cache        a replica holds {tokens:,.0f} tokens: {held:.0f} sequences of full length, of "
                 f"generator.max_batch {generator.max_batch}"
             )
+    yield from _merging(wanted, machine, seats)
+
+
+def _merging(wanted: Wanted, machine: Machine, seats: tuple[Seat, ...]) -> Iterator[str]:
+    """Where vLLM's updates by adapters pause for more than copies on its GPU."""
+    trainer, generator = wanted.trainer, wanted.generator
+    own = [seat for seat in seats if "engine" in seat.parts]
+    if trainer is None or not trainer.lora.rank or generator is None or not own or wanted.in_turns:
+        return
+    merged, room = merged_gib(wanted.model, generator, trainer.lora), min(_room(seat, seats, machine) for seat in own)
+    if merged > room:
+        yield (
+            f"merging      the matrices with adapters take {merged:.1f} GiB merged, and a generator's GPU has room for "
+            f"{room:.1f}: each update merges them while requests wait"
+        )
+    base, host = (
+        wanted.model.num_parameters * BYTES[generator.dtype] / GIB,
+        [seat for seat in seats if seat.gpu is None],
+    )
+    if machine.memory_gib is not None and base > machine.memory_gib - peak(host):
+        yield (
+            f"merging      the host has {machine.memory_gib:.1f} GiB, too little to hold the model folder's "
+            f"{base:.1f} in its page cache: each update reads the disk"
+        )
+
+
+def _room(own: Seat, seats: tuple[Seat, ...], machine: Machine) -> float:
+    """GiB of a replica's GPU for what is merged before an update; none where others use it."""
+    assert own.gpu is not None
+    used = peak([seat for seat in seats if seat.gpu == own.gpu])
+    if used - own.gib > STAGED_OTHERS_GIB:
+        return 0.0
+    return max(0.0, machine.gpus[own.gpu].memory_gib - used - STAGED_SPARE_GIB)

@@ -9,6 +9,7 @@ import pytest
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
+from agentgym.generators.vllm.staging import OTHERS_BYTES, SPARE_BYTES
 from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.places import placement_lines, settle_places, wanted_of
 from agentgym.models.architecture import architecture_of
@@ -16,6 +17,7 @@ from agentgym.models.released import RELEASED
 from agentgym.planning.advice import advice
 from agentgym.planning.changes import changed
 from agentgym.planning.machine import Gpu, Machine
+from agentgym.planning.memory import STAGED_OTHERS_GIB, STAGED_SPARE_GIB
 from agentgym.planning.placement import Wanted, numbers, place
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 
@@ -162,6 +164,30 @@ def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> N
     assert placed.seats[0].parts["versions"] == pytest.approx(2 * 1.72e9 * 2 / 2**30, rel=0.01)
     [problem] = placed.problems
     assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6" in problem
+
+
+def test_updates_by_adapters_that_wait_for_merging_or_for_the_disk_are_noted() -> None:
+    """Qwen3 8B has 6.95 billion numbers in the matrices of its layers, 12.9 GiB, and 8.19 in all, 15.3 GiB."""
+    assert (STAGED_SPARE_GIB * 2**30, STAGED_OTHERS_GIB * 2**30) == (SPARE_BYTES, OTHERS_BYTES)
+
+    def notes(
+        share: float, *, lora: int = 32, gpus: int = 2, gib: float = 80, host: float | None = None, **engine: object
+    ) -> list[str]:
+        given = {"lora": LoraConfig(rank=lora), "procs": 1}
+        own = VllmEngineConfig(gpu_memory_utilization=share, **engine)  # type: ignore[arg-type]
+        placed = place(wanted("8B", trainer=given, engine=own), replace(machine(gpus, gib), memory_gib=host))
+        assert placed.fits
+        return [note for note in placed.notes if note.startswith("merging")]
+
+    assert notes(0.8) == notes(0.95, lora=0, gib=180) == []
+    (note,) = notes(0.85)
+    assert "take 12.9 GiB merged" in note and "room for 11.0" in note
+    assert len(notes(0.85, gpus=3, tensor_parallel=2)) == 1, "each GPU merges all of it"
+    (shared,) = notes(0.4, gpus=1)
+    assert "room for 0.0" in shared
+    assert notes(0.4, gpus=1, sleep=True) == notes(0.8, host=16.0) == []
+    (disk,) = notes(0.8, host=15.0)
+    assert "model folder's 15.3" in disk
 
 
 def test_with_lora_a_version_is_its_adapters() -> None:
