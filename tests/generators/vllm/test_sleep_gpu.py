@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from plain_adapters import adapted
 from plain_model import make_model
 
 from agentgym.generators.select import VllmEngineConfig
@@ -51,5 +52,10 @@ async def test_asleep_it_holds_little_and_awake_it_samples_from_the_new_weights(
         await built.sleep()
         await built.update_weights(2, old.weights())
         assert old.error(first, await built.generate(first)) < 0.5
+        for version in (3, 4):  # the second time, too, those without an adapter are lost
+            await built.sleep()
+            adapters, plain = adapted(old, tmp_path / f"plain{version}", seed=version)
+            await built.update_weights(version, adapters.items())
+            assert plain.error(first, await built.generate(first)) < 0.5
     finally:
         await built.close()
