@@ -20,6 +20,8 @@ from agentgym.errors import InfraError
 
 log = logging.getLogger(__name__)
 
+FULL = 32
+"""What goes as one message at the most: the other end begins with it while the rest is being written."""
 T = TypeVar("T")
 Call: TypeAlias = tuple[int, str, bytes]
 """The number of its answer, the endpoint's name, and its arguments as a pickled tuple."""
@@ -78,7 +80,7 @@ class Answer:
 
 
 class Outbox(Generic[T]):
-    """Collects what goes to one place until the event loop's next turn."""
+    """Collects what goes to one place until the event loop's next turn, or until FULL things wait."""
 
     def __init__(self, send: Callable[[list[T]], None]) -> None:
         self._send = send
@@ -88,6 +90,8 @@ class Outbox(Generic[T]):
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
         self._waiting.append(thing)
+        if len(self._waiting) == FULL:
+            self.flush()
 
     def flush(self) -> None:
         """Send it now, before a message that must come later."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from waiting import LONG_S
 
-from agentgym.actors.replies import Answer, NotSent, Outbox, RemoteTraceback, Replies
+from agentgym.actors.replies import FULL, Answer, NotSent, Outbox, RemoteTraceback, Replies
 from agentgym.errors import InfraError
 
 
@@ -67,6 +67,16 @@ async def test_what_is_put_in_one_turn_of_the_loop_goes_as_one_message_in_order(
     outbox.put(5)
     await asyncio.sleep(0)
     assert sent == [[1, 2, 3], [4], [5]]
+
+
+async def test_a_full_message_leaves_before_the_turn_ends() -> None:
+    sent: list[list[int]] = []
+    outbox = Outbox(sent.append)
+    for number in range(FULL + 2):
+        outbox.put(number)
+    assert sent == [[*range(FULL)]]
+    await asyncio.sleep(0)
+    assert sent == [[*range(FULL)], [FULL, FULL + 1]]
 
 
 async def test_a_call_that_did_not_leave_fails_at_once_and_alone() -> None:
