@@ -2,6 +2,7 @@
 
     python benchmarks/plan_accuracy.py                         with GPUs: the recipes that fit, one after another
     python benchmarks/plan_accuracy.py --only qwen3_0.6b --only smollm2_135m --tokens 512 --models DIR
+    python benchmarks/plan_accuracy.py --only qwen3_1.7b --layer apps/presets/gpus/one_in_turns.yaml
     python benchmarks/plan_accuracy.py --cpu                   three set-ups of the tiny policy, on this CPU
     python benchmarks/plan_accuracy.py --cpu --only tool_use   one of them
 
@@ -72,12 +73,14 @@ def cpu_recipes(only: list[str], steps: int) -> Iterator[tuple[str, Recipe]]:
         yield name, finish_recipe(apply_overrides(mapping, [*QUIET, *more, f"loop.steps={steps}"]), where=where)[0]
 
 
-def gpu_recipes(only: list[str], steps: int, tokens: int, models: Path) -> Iterator[tuple[str, Recipe]]:
+def gpu_recipes(
+    only: list[str], layers: list[Path], steps: int, tokens: int, models: Path
+) -> Iterator[tuple[str, Recipe]]:
     """With questions whose answers are drawn at random, and a reward for their length alone."""
     for path in sorted(APPS.glob("*.yaml")):
         if EXTENDS not in read_yaml(path) or (only and path.stem not in only):
             continue
-        mapping, where = read_recipe_files([path])
+        mapping, where = read_recipe_files([path, *layers])
         folder = models / path.stem
         released = str(dict(mapping["model"])["path"])  # type: ignore[call-overload]
         write_folder(released, folder)
@@ -88,7 +91,7 @@ def gpu_recipes(only: list[str], steps: int, tokens: int, models: Path) -> Itera
         if placed(recipe, folder)[1].fits:
             write_folder(released, folder, weights=True)
             recipe = replace(recipe, model=replace(recipe.model, random_weights=False))
-        yield path.stem, recipe
+        yield ", ".join([path.stem, *(layer.stem for layer in layers)]), recipe
 
 
 def placed(recipe: Recipe, model: Path) -> tuple[Wanted, Placement]:
@@ -169,6 +172,9 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="RECIPE", help="on a CPU: what a set-up's name begins with"
     )
+    parser.add_argument(
+        "--layer", action="append", default=[], type=Path, metavar="FILE", help="read after each recipe, on GPUs"
+    )
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--skip", type=int, default=6, help="first steps, which are left out")
     parser.add_argument("--models", type=Path, metavar="DIR", help="keeps the random weights, on GPUs")
@@ -186,7 +192,9 @@ def main() -> int:
         scratch = Path(folder)
         found = cpu_recipes(arguments.only, arguments.steps)
         if not arguments.cpu:
-            found = gpu_recipes(arguments.only, arguments.steps, arguments.tokens, arguments.models or scratch)
+            found = gpu_recipes(
+                arguments.only, arguments.layer, arguments.steps, arguments.tokens, arguments.models or scratch
+            )
         try:
             for name, recipe in found:
                 with arms.arm(name) as figures:
