@@ -199,7 +199,7 @@ def test_weights_are_drawn_for_a_recipe_that_fits_alone(tmp_path: Path, monkeypa
     for gpus, memory_gib in ((1, 2.0), (1, 139.0)):
         machine = Machine(gpus=(Gpu(name="a GPU", memory_gib=memory_gib),) * gpus)
         monkeypatch.setattr(plan_accuracy, "this_machine", lambda machine=machine: machine)
-        ((name, recipe),) = plan_accuracy.gpu_recipes(["smollm2_135m"], 14, 64, tmp_path)
+        ((name, recipe),) = plan_accuracy.gpu_recipes(["smollm2_135m"], [], 14, 64, tmp_path)
         fits = memory_gib > 100
         assert (name, recipe.model.random_weights) == ("smollm2_135m", not fits)
         assert has_weights(tmp_path / name) == fits
