@@ -45,11 +45,14 @@ def find_teacher(recipe: Recipe, model_path: Path, scratch: Path) -> Path | None
     return teacher
 
 
-def make_credit(recipe: Recipe, setup: TrainerSetup, teacher: Path | None, runtime: Runtime) -> Credit:
-    """Its teacher is not started yet."""
+def make_credit(
+    recipe: Recipe, setup: TrainerSetup, teacher: Path | None, runtime: Runtime, *, early: bool = False
+) -> Credit:
+    """Its teacher is not started yet. early: see ReferenceModel."""
     model = None
     if teacher is not None:
-        model = ReferenceModel(replace(setup, model_path=str(teacher)), runtime=runtime, name="teacher")
+        of_teacher = replace(setup, model_path=str(teacher))
+        model = ReferenceModel(of_teacher, runtime=runtime, name="teacher", early=early)
     return Credit(advantage=recipe.advantage, teacher=model)
 
 

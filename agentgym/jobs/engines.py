@@ -97,12 +97,13 @@ class EngineRoom:
             peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
             revive=trainer.revive if in_gpu else None,
         )
+        early = bool(recipe.trainer.gpus and recipe.trainer.reference_gpus) and not recipe.loop.deterministic
         reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
         if recipe.needs_reference_model:
             path = str(self.reference_path or self.model_path)
             of_reference = replace(setup, model_path=path, base_path=setup.model_path)
-            reference = ReferenceModel(of_reference, store=store, runtime=runtime)
-        credit = make_credit(recipe, setup, self.teacher, runtime)
+            reference = ReferenceModel(of_reference, store=store, runtime=runtime, early=early)
+        credit = make_credit(recipe, setup, self.teacher, runtime, early=early)
         in_turns = recipe.generator.engine.sleeps
         first = in_turns or bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
         if first:

@@ -273,11 +273,13 @@ class TrainJob:
         for episode in group.episodes:
             self.monitor.add(episode)
         assign_advantages(group, self.recipe.advantage)
+        self.learner.ended(group)
         return group
 
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
         self.done = step
+        self.learner.skipped(record.skipped)
         await self.in_flight.forget(self.loop.position_at(step, record.next_group), self.store)
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
         metrics |= self.tasks.metrics() | self.trainer.metrics()

@@ -58,6 +58,11 @@ class Wanted:
         """Whether generators sleep while the trainer steps."""
         return self.generator is not None and self.generator.engine.sleeps
 
+    @property
+    def reference_gpus(self) -> tuple[int, ...]:
+        """The reference model's own; nobody else is planned there."""
+        return self.trainer.reference_gpus if self.trainer is not None else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
@@ -223,6 +228,8 @@ def _missing(wanted: Wanted, machine: Machine) -> Iterator[str]:
             yield f"{name}.gpus names {absent}; the machine has {count}, counted from 0"
         elif config.gpus and name == "trainer" and len(set(config.gpus)) < each:
             yield f"trainer.gpus {list(config.gpus)} are too few for trainer.procs {each}: one for each"
+        elif name == "trainer" and (absent := [gpu for gpu in wanted.reference_gpus if not 0 <= gpu < count]):
+            yield f"trainer.reference_gpus names {absent}; the machine has {count}, counted from 0"
         elif each > count:
             yield f"{why} is {each}, each on a GPU of its own, and the machine has {count}"
 
@@ -237,11 +244,11 @@ def _assign(
     if wanted.generator is not None and generator:
         of_generator = wanted.generator.gpus
     if wanted.trainer is not None and trainer:
-        others = set(of_generator) if wanted.together else set()
+        others = {*wanted.reference_gpus, *(of_generator if wanted.together else ())}
         order = [*(gpu for gpu in every if gpu not in others), *sorted(others)]
         of_trainer = wanted.trainer.gpus[: wanted.trainer.procs] or tuple(order[: wanted.trainer.procs])
     if wanted.generator is not None and generator and not of_generator:
-        others = set(of_trainer) if wanted.together else set()
+        others = {*wanted.reference_gpus, *(of_trainer if wanted.together else ())}
         order = [*(gpu for gpu in every if gpu not in others), *sorted(others)]
         count = wanted.generator.most_replicas * wanted.generator.engine.gpus_per_replica
         of_generator = tuple(order[number % len(order)] for number in range(count))
@@ -271,7 +278,8 @@ def _seats(
                 yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
             if wanted.reference:
                 parts = reference_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
-                yield Seat(name=f"reference {rank}", gpu=gpu, parts=parts, phase=phase)
+                own = wanted.reference_gpus[rank] if on_gpu and wanted.reference_gpus else gpu
+                yield Seat(name=f"reference {rank}", gpu=own, parts=parts, phase=phase)
     if generator is not None:
         each = generator.engine.gpus_per_replica
         for number in range(generator.most_replicas * (each if generator_gpus else 1)):
@@ -348,7 +356,7 @@ def _notes(
     if many := sorted({gpu for gpu in generator_gpus if generator_gpus.count(gpu) > 1}):
         names = numbers(sorted({at // each for at, gpu in enumerate(generator_gpus) if gpu in many}))
         yield f"sharing      generators {names} share GPU {numbers(many)}: each slows the other"
-    idle = set(range(len(machine.gpus))) - set(trainer_gpus) - set(generator_gpus)
+    idle = set(range(len(machine.gpus))) - {*trainer_gpus, *generator_gpus, *wanted.reference_gpus}
     if idle:
         yield f"unused       GPU {numbers(sorted(idle))}"
     generator = wanted.generator
@@ -371,15 +379,11 @@ def _merging(wanted: Wanted, machine: Machine, seats: tuple[Seat, ...]) -> Itera
     if trainer is None or not trainer.lora.rank or generator is None or not own or wanted.in_turns:
         return
     merged, room = merged_gib(wanted.model, generator, trainer.lora), min(_room(seat, seats, machine) for seat in own)
+    meanwhile = f"{room:.1f}: each update merges them while requests wait"
     if merged > room:
-        yield (
-            f"merging      the matrices with adapters take {merged:.1f} GiB merged, and a generator's GPU has room for "
-            f"{room:.1f}: each update merges them while requests wait"
-        )
-    base, host = (
-        wanted.model.num_parameters * BYTES[generator.dtype] / GIB,
-        [seat for seat in seats if seat.gpu is None],
-    )
+        yield f"merging      matrices with adapters take {merged:.1f} GiB merged; a generator's GPU has room for {meanwhile}"
+    base = wanted.model.num_parameters * BYTES[generator.dtype] / GIB
+    host = [seat for seat in seats if seat.gpu is None]
     if machine.memory_gib is not None and base > machine.memory_gib - peak(host):
         yield (
             f"merging      the host has {machine.memory_gib:.1f} GiB, too little to hold the model folder's "

@@ -88,7 +88,8 @@ class TrainerConfig:
     learning rate changes once a step. Take a loss with `old: trainer` (decoupled, tis, mis) for more than one.
     reference_every: steps after which the reference model follows the policy; 0 is never. reference_mix: the share of
     the policy it then takes: 1 is a reset (ProRL, arXiv:2505.24864), less at every step a moving average (TR-DPO,
-    arXiv:2404.09656: ref = mix * policy + (1 - mix) * ref).
+    arXiv:2404.09656: ref = mix * policy + (1 - mix) * ref). reference_gpus: its own, one for each of procs, on which it
+    scores groups as they end; empty is the trainer's, where it scores them in the step.
 
     activation_checkpoint: what the backward pass computes again: elementwise results alone, every second matrix product
     too (selective), or whole layers. float8: how the layers' matrix products scale their float8 factors; see
@@ -116,6 +117,7 @@ class TrainerConfig:
     epochs: int = 1
     reference_every: int = 0
     reference_mix: float = 1.0
+    reference_gpus: tuple[int, ...] = ()
     critic: CriticConfig = CriticConfig()
     lora: LoraConfig = LoraConfig()
     mismatch: MismatchConfig = MismatchConfig()
@@ -142,6 +144,11 @@ class TrainerConfig:
             raise ValueError(
                 f"trainer.reference_every {self.reference_every} must be at least 0, reference_mix "
                 f"{self.reference_mix} above 0 and at most 1"
+            )
+        if self.reference_gpus and len(set(self.reference_gpus)) != self.procs:
+            raise ValueError(
+                f"trainer.reference_gpus {list(self.reference_gpus)} must be {self.procs} different ones, as many as "
+                "trainer.procs; or leave them out, then the reference model is on the trainer's"
             )
 
     def _check_float8(self) -> None:

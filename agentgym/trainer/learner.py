@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -41,6 +42,21 @@ class TitanLearner:
     keep_logprobs: bool = False
     sleeper: Sleeper | None = None
     trainer_logprobs: dict[str, list[list[float]]] = field(default_factory=dict)
+
+    def ended(self, group: Group) -> None:
+        """Models with processes of their own may score it while others are being sampled."""
+        for model in self._scorers if group.has_signal else ():
+            model.begin(group_samples([group], self.branch_weights))
+
+    def skipped(self, groups: Sequence[Group]) -> None:
+        """No step will train them."""
+        for model in self._scorers:
+            model.forget(group_samples([group for group in groups if group.has_signal], self.branch_weights))
+
+    @property
+    def _scorers(self) -> list[ReferenceModel]:
+        found = (self.reference, self.credit.teacher if self.credit is not None else None)
+        return [model for model in found if isinstance(model, ReferenceModel)]
 
     async def step(self, groups: list[Group]) -> dict[str, float]:
         samples = group_samples(groups, self.branch_weights)

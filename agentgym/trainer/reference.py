@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from agentgym.actors.runtime import Runtime
 from agentgym.trainer.actor import TitanTrainer
@@ -17,6 +18,9 @@ from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
+
+Scores: TypeAlias = list[tuple[float, ...]]
+"""By sample, [L] each."""
 
 
 class ReferenceModel(TrainerClient):
@@ -33,21 +37,28 @@ class ReferenceModel(TrainerClient):
         store: WeightStore | None = None,
         runtime: Runtime | None = None,
         name: str = "reference",
+        early: bool = False,
     ) -> None:
         """setup: the trainer's, so that log-probabilities are computed in the same way; of a teacher with its path.
 
         store: where it finds the weights that it follows, see trainer.reference_every; without one it never moves.
+        early: `begin` scores. Then the order in which episodes end decides who shares a row, and so the last bits.
         """
         self._scratch = tempfile.TemporaryDirectory(prefix=f"agentgym-{name}-")
         self._every = 0 if store is None else setup.trainer.reference_every
         self._mix = setup.trainer.reference_mix
         # Below the run's folder, which all hosts see. Two: a process needs the one that it was started from.
         self._kept = [Path(setup.folder).absolute() / f"{name}-{number}" for number in range(2)]
-        trainer = replace(setup.trainer, lora=LoraConfig())
+        gpus = setup.trainer.reference_gpus or setup.trainer.gpus
+        trainer = replace(setup.trainer, lora=LoraConfig(), gpus=gpus)
         base = setup.base_path or setup.model_path
         setup = replace(setup, trainer=trainer, folder=self._scratch.name, critic=False, base_path=base)
         restarts = setup.trainer.max_restarts
         super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name, max_restarts=restarts)
+        self._early = early and not self.moves  # one that moves scores with the weights of the step
+        self._full = trainer.procs // trainer.tensor_parallel * trainer.rows_per_microbatch * trainer.seq_len
+        self._waiting: dict[str, Sample] = {}
+        self._begun: dict[str, tuple[asyncio.Task[Scores], int]] = {}
 
     @property
     def moves(self) -> bool:
@@ -80,13 +91,41 @@ class ReferenceModel(TrainerClient):
         if self._max_restarts:
             self._setup = replace(self._setup, model_path=str(kept))
 
-    async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    def begin(self, samples: Sequence[Sample]) -> None:
+        """`forward` will ask for these, or `forget`: score them before that, as soon as they fill all ranks' rows."""
+        if not self._early:
+            return
+        self._waiting |= {sample.sample_id: sample for sample in samples}
+        if sum(len(sample.token_ids) for sample in self._waiting.values()) >= self._full:
+            full, self._waiting = [*self._waiting.values()], {}
+            task = asyncio.create_task(self._score(full), name=f"{self._name} scores early")
+            task.add_done_callback(lambda scored: scored.cancelled() or scored.exception())  # `forward` raises it
+            self._begun |= {sample.sample_id: (task, index) for index, sample in enumerate(full)}
+
+    def forget(self, samples: Sequence[Sample]) -> None:
+        """Of those that began, these will not be asked for."""
+        for sample in samples:
+            self._waiting.pop(sample.sample_id, None)
+            self._begun.pop(sample.sample_id, None)
+
+    async def forward(self, samples: Sequence[Sample]) -> Scores:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
+        begun = [self._begun.get(sample.sample_id) for sample in samples]
+        left = [sample for sample, early in zip(samples, begun, strict=True) if early is None]
+        self.forget(samples)
+        of_left = iter(await self._score(left) if left else ())
+        return [next(of_left) if early is None else (await early[0])[early[1]] for early in begun]
+
+    async def _score(self, samples: Sequence[Sample]) -> Scores:
         logprobs = await self.call(TitanTrainer.logprobs, samples)
         self._in_a_row = 0
         return logprobs
 
     async def close(self) -> None:
+        scoring = {task for task, _ in self._begun.values()}
+        for task in scoring:
+            task.cancel()
+        await asyncio.gather(*scoring, return_exceptions=True)
         await super().close()
         self._scratch.cleanup()
         if self.moves:
@@ -115,6 +154,6 @@ class BaseOfTrainer:
     async def follow(self, step: int) -> None:
         """It stays what it is; see `Recipe.needs_reference_model`."""
 
-    async def forward(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    async def forward(self, samples: Sequence[Sample]) -> Scores:
         """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
         return await self.trainer.call(TitanTrainer.base_logprobs, samples)

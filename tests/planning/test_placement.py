@@ -166,6 +166,20 @@ def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> N
     assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6" in problem
 
 
+def test_a_reference_model_has_the_gpus_that_are_named_for_it() -> None:
+    asked = replace(wanted(trainer={"reference_gpus": (1,)}), reference=True)
+    placed = place(asked, machine(4))
+    assert [(seat.name, seat.gpu) for seat in placed.seats] == [
+        ("trainer 0", 0),
+        ("reference 0", 1),
+        ("generator 0", 2),
+    ]
+    assert any("unused" in note and "3" in note for note in placed.notes)
+    shared = place(replace(asked, trainer=replace(asked.trainer, reference_gpus=())), machine(4))  # type: ignore[type-var]
+    assert [seat.gpu for seat in shared.seats] == [0, 0, 1]
+    assert place(asked, machine(1)).problems == ("trainer.reference_gpus names [1]; the machine has 1, counted from 0",)
+
+
 def test_updates_by_adapters_that_wait_for_merging_or_for_the_disk_are_noted() -> None:
     """Qwen3 8B has 6.95 billion numbers in the matrices of its layers, 12.9 GiB, and 8.19 in all, 15.3 GiB."""
     assert (STAGED_SPARE_GIB * 2**30, STAGED_OTHERS_GIB * 2**30) == (SPARE_BYTES, OTHERS_BYTES)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from view_runs import group, replace_wins
+
+from agentgym.jobs.train import TrainJob
+from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity
 from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.credit import Credit
 from agentgym.trainer.learner import TitanLearner
+from agentgym.trainer.reference import ReferenceModel
 
 
 @dataclass
@@ -37,3 +45,50 @@ async def test_generators_sleep_while_the_trainer_steps_and_get_its_memory_back(
         await learner.step([])
         await learner.publish(1)
         assert both.asked == asked
+
+
+class Scorer(ReferenceModel):
+    """Of no process; it writes down which episodes began, and which were forgotten."""
+
+    def __init__(self) -> None:
+        self.begun = list[str]()
+        self.forgotten = list[str]()
+
+    def begin(self, samples: Any) -> None:
+        self.begun += [sample.sample_id for sample in samples]
+
+    def forget(self, samples: Any) -> None:
+        self.forgotten += [sample.sample_id for sample in samples]
+
+
+class Stopped(Exception):
+    """All that the test asks for is done."""
+
+
+async def test_reference_and_teacher_hear_of_each_group_that_a_step_may_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, teacher = Scorer(), Scorer()
+    credit = Credit(advantage=None, teacher=teacher)  # type: ignore[arg-type]
+    learner = TitanLearner(trainer=None, reference=reference, credit=credit, activity=Activity())  # type: ignore[arg-type]
+    ended = [group(1, size=2, wins=1), replace_wins(group(2, size=2))]
+
+    async def play(*_: object) -> Any:
+        return ended[0]
+
+    async def forget(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr("agentgym.jobs.train.assign_advantages", lambda *_: None)
+    job: Any = object.__new__(TrainJob)
+    job.recipe = SimpleNamespace(loop=SimpleNamespace(group_size=2, seed=0), advantage=None)
+    job.loop = SimpleNamespace(began={1: 0}, position_at=lambda *_: None)
+    job.in_flight, job.player, job.learner = SimpleNamespace(play=play, forget=forget), None, learner
+    job.monitor, job.store = SimpleNamespace(add=lambda _: None), None
+    await job._rollout(ended[0].task, 1)
+    learner.ended(ended[1])
+    names = ["g000001-e00", "g000001-e01"]
+    assert reference.begun == teacher.begun == names, "the other has no signal"
+    assert reference.forgotten == []
+    record = StepRecord(step=1, groups=[], skipped=ended, staleness=[], next_group=3, metrics={})
+    with pytest.raises(Stopped):
+        await job._after_step(record)
+    assert reference.forgotten == teacher.forgotten == names

@@ -42,8 +42,11 @@ class Group:
 class InThisProcess(ReferenceModel):
     """Its engine is here, and is lost as planned: at the n-th call of that name, before or after it has run."""
 
-    def __init__(self, setup: TrainerSetup, store: SharedMemoryStore, plan: Plan) -> None:
-        super().__init__(setup, store=store, runtime=object())  # type: ignore[arg-type]
+    def __init__(
+        self, setup: TrainerSetup, store: SharedMemoryStore, plan: Plan, *, moves: bool = True, early: bool = False
+    ) -> None:
+        super().__init__(setup, store=store if moves else None, runtime=object(), early=early)  # type: ignore[arg-type]
+        self.scored = list[list[str]]()
         self.plan, self.counts, self.here = dict(plan), dict[str, int](), store
         self.engine: TitanEngine | None = None
 
@@ -58,6 +61,8 @@ class InThisProcess(ReferenceModel):
             return [None]
         self._lose(name, "before")
         assert self.engine is not None, "nobody asks one that is lost"
+        if name == "logprobs":
+            self.scored.append([sample.sample_id for sample in args[0]])
         if name == "follow":
             version, share = args
             args = (await self.here.get(version), share)
@@ -155,3 +160,71 @@ async def test_without_restarts_nothing_is_kept_and_a_death_is_raised(
     with pytest.raises(ProcessDied, match="planned"):
         await reference.forward(SAMPLES)
     await reference.close()
+
+
+def near(found: list[tuple[float, ...]], expected: list[tuple[float, ...]]) -> bool:
+    return [len(one) for one in found] == [len(one) for one in expected] and all(
+        one == pytest.approx(other, abs=1e-5) for one, other in zip(found, expected, strict=True)
+    )
+
+
+async def test_what_ended_is_scored_as_soon_as_it_fills_the_rows_and_the_rest_in_the_step(
+    setup: TrainerSetup, published: SharedMemoryStore
+) -> None:
+    samples = draw_samples(12)
+    names = [sample.sample_id for sample in samples]
+    reference = InThisProcess(setup, published, {}, moves=False, early=True)
+    await reference.start()
+    expected = await reference.forward(samples)
+    assert len(set(map(str, expected))) == len(samples), "a wrong order would show"
+    room, first = 4 * 64, 0
+    while room > 0:  # rows_per_microbatch rows of seq_len
+        room -= len(samples[first].token_ids)
+        first += 1
+    assert 1 < first < 11
+    for sample in samples[:11]:
+        reference.begin([sample])
+    await asyncio.sleep(0)  # the task begins
+    assert reference.scored == [names, names[:first]]
+    reference.forget([samples[1]])
+    assert near(await reference.forward(samples[::-1]), expected[::-1])
+    assert reference.scored[2:] == [[names[11], *names[10 : first - 1 : -1], names[1]]]
+    assert near(await reference.forward(samples), expected) and reference.scored[-1] == names, "nothing is kept"
+    await reference.close()
+
+
+async def test_one_that_is_lost_while_it_scores_early_scores_again_or_says_so_in_the_step(
+    setup: TrainerSetup, published: SharedMemoryStore
+) -> None:
+    samples = draw_samples(24)
+    found = []
+    for plan in ({}, {("logprobs", 1, "before"): ProcessDied}):
+        reference = InThisProcess(setup, published, plan, moves=False, early=True)
+        await reference.start()
+        reference.begin(samples)
+        found.append(await reference.forward(samples))
+        assert not reference.plan and reference.scored[-1] == [sample.sample_id for sample in samples]
+        await reference.close()
+    assert found[0] == found[1]
+    reference = InThisProcess(setup, published, {("logprobs", 1, "before"): InfraError}, moves=False, early=True)
+    await reference.start()
+    reference.begin(samples)
+    await asyncio.sleep(0.05)
+    with pytest.raises(InfraError, match="planned"):
+        await reference.forward(samples)
+    await reference.close()
+
+
+async def test_one_that_moves_or_shares_its_gpu_scores_in_the_step_alone(
+    setup: TrainerSetup, published: SharedMemoryStore
+) -> None:
+    samples = draw_samples(24)
+    for moves, early in ((True, True), (False, False)):
+        reference = InThisProcess(setup, published, {}, moves=moves, early=early)
+        await reference.start()
+        reference.begin(samples)
+        await asyncio.sleep(0.05)
+        assert reference.scored == []
+        await reference.forward(samples)
+        assert len(reference.scored) == 1
+        await reference.close()
