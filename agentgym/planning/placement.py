@@ -379,9 +379,9 @@ def _merging(wanted: Wanted, machine: Machine, seats: tuple[Seat, ...]) -> Itera
     if trainer is None or not trainer.lora.rank or generator is None or not own or wanted.in_turns:
         return
     merged, room = merged_gib(wanted.model, generator, trainer.lora), min(_room(seat, seats, machine) for seat in own)
-    meanwhile = f"{room:.1f}: each update merges them while requests wait"
     if merged > room:
-        yield f"merging      matrices with adapters take {merged:.1f} GiB merged; a generator's GPU has room for {meanwhile}"
+        wait = f"a generator's GPU has room for {room:.1f}: each update merges them while requests wait"
+        yield f"merging      the matrices with adapters take {merged:.1f} GiB merged, and {wait}"
     base = wanted.model.num_parameters * BYTES[generator.dtype] / GIB
     host = [seat for seat in seats if seat.gpu is None]
     if machine.memory_gib is not None and base > machine.memory_gib - peak(host):
