@@ -73,7 +73,11 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
 
 
 def on_gpus(recipe: R, placement: Placement) -> R:
-    trainer = replace(recipe.trainer, gpus=placement.trainer_gpus or recipe.trainer.gpus)
+    trainer = replace(
+        recipe.trainer,
+        gpus=placement.trainer_gpus or recipe.trainer.gpus,
+        reduce_gradients=placement.reduce_gradients or recipe.trainer.reduce_gradients,
+    )
     generator = recipe.generator
     if len(placement.generator_gpus) == generator.most_replicas * generator.engine.gpus_per_replica:
         generator = replace(generator, gpus=placement.generator_gpus)

@@ -182,6 +182,8 @@ def _of_trainer(wanted: Wanted) -> Iterator[Kind]:
     yield Kind(cost="the backward pass computes more again", values=values)
     rows = [trainer.rows_per_microbatch // 2**halves for halves in range(1, trainer.rows_per_microbatch.bit_length())]
     yield Kind(cost="smaller microbatches", values=tuple({"trainer.rows_per_microbatch": count} for count in rows))
+    if trainer.reduce_gradients == "last" and trainer.procs > trainer.tensor_parallel:
+        yield Kind(cost="gradients are reduced with each microbatch", values=({"trainer.reduce_gradients": "each"},))
     chunks = [chunk for chunk in (1024, 256) if chunk < trainer.logprob_chunk]
     values = tuple({"trainer.logprob_chunk": chunk} for chunk in chunks)
     yield Kind(cost="logits of fewer tokens at a time", values=values)

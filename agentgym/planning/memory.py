@@ -62,6 +62,7 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
 
     The optimizer's state and the float32 weights are split over all ranks that shard; bfloat16 copies of what is
     computed just now are gathered. With LoRA only adapters are trained, and the frozen weights are of trainer.dtype.
+    Gradients that are reduced with the last microbatch are whole on each rank until then.
     """
     size, parameters = BYTES[trainer.dtype], model.num_parameters / GIB
     shards = sharding(trainer)
@@ -83,6 +84,8 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     }
     if trainer.dtype != "float32" or trainer.procs > 1:
         parts["gathered"] = (2 * layer_parameters(model) + model.vocab_size * model.dim) * size / tensor / GIB
+    if trainer.reduce_gradients == "last" and ranks > 1:
+        parts["unreduced"] = 4 * trained / tensor
     return parts | {"process": CONTEXT_GIB if on_gpu else PROCESS_GIB}
 
 

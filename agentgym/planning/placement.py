@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
@@ -27,12 +26,18 @@ from agentgym.planning.memory import (
     version_gib,
     vllm_parts,
 )
-from agentgym.trainer.config import TrainerConfig
+from agentgym.planning.shown import Block, numbers, shown, shown_once
+from agentgym.trainer.config import ReduceGradients, TrainerConfig
 
 SHOWN = 2  # GPUs whose lack of memory is told in full
-OF_A_STEP = ("gradients", "activations", "head", "gathered")  # parts of a trainer that are there during a step alone
+OF_A_STEP = (
+    "gradients",
+    "unreduced",
+    "activations",
+    "head",
+    "gathered",
+)  # parts of a trainer that are there during a step alone
 FEW_GPUS = 8  # up to which each is shown alone
-NUMBER = re.compile(r"\d+")
 USABLE = 0.95  # of a GPU's memory; the rest is lost between blocks
 
 
@@ -80,7 +85,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """seats: trainer first. problems: why it can't run; empty when it fits. notes: what is worth knowing."""
+    """seats: trainer first. problems: why it can't run; empty when it fits. notes: what is worth knowing.
+
+    reduce_gradients: the trainer's, with auto settled for several ranks; None without a trainer.
+    """
 
     machine: Machine
     trainer_gpus: tuple[int, ...]
@@ -88,6 +96,7 @@ class Placement:
     seats: tuple[Seat, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    reduce_gradients: ReduceGradients | None = None
 
     @property
     def fits(self) -> bool:
@@ -104,63 +113,15 @@ class Placement:
         grouped = [[block] for block in blocks] if len(blocks) <= FEW_GPUS else alike
         lines = [f"machine      {self.machine}"]
         for some in grouped:
-            lines += _shown_once(some)
+            lines += shown_once(some)
         return [*lines, *self.notes]
 
-    def _block(self, gpu: int | None) -> _Block:
+    def _block(self, gpu: int | None) -> Block:
         seats = [seat for seat in self.seats if seat.gpu == gpu]
         of = _memory(self.machine, gpu)
         total = f"{peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
         parts = [f"{seat.gib:6.1f}  {shown(seat.parts)}" for seat in seats]
-        return _Block(gpu=gpu, total=total, names=[seat.name for seat in seats], parts=parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """What is shown of a GPU, or of the host: a name and what it takes for each seat."""
-
-    gpu: int | None
-    total: str
-    names: list[str]
-    parts: list[str]
-
-    @property
-    def alike(self) -> tuple[object, ...]:
-        """The same for GPUs that differ in numbers alone."""
-        return self.total, [NUMBER.sub("", name) for name in self.names], self.parts
-
-
-def _shown_once(blocks: list[_Block]) -> list[str]:
-    """GPUs that are alike."""
-    first, last = blocks[0], blocks[-1]
-    if first is last:
-        names, where, each = first.names, "the host" if first.gpu is None else f"GPU {first.gpu}", ""
-    else:
-        pairs = zip(first.names, last.names, strict=True)
-        names, where, each = [_span(*pair) for pair in pairs], f"GPU {first.gpu}-{last.gpu}", ", each"
-    lines = [f"{where.ljust(13)}{first.total} GiB estimated{each}"]
-    return lines + [f"  {name.ljust(20)}{part}" for name, part in zip(names, first.parts, strict=True)]
-
-
-def _span(first: str, last: str) -> str:
-    """Of two names that differ in a number: trainer 1-31."""
-    found = NUMBER.findall(last)
-    return NUMBER.sub(lambda number: f"{number[0]}-{found[0]}", first) if len(found) == 1 else f"{first} to {last}"
-
-
-def numbers(of: Sequence[int]) -> str:
-    """Ascending numbers in words: three and more in a row as their first and last."""
-    rows: list[list[int]] = []
-    for number in of:
-        if rows and number == rows[-1][-1] + 1:
-            rows[-1].append(number)
-        else:
-            rows.append([number])
-    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
-
-
-def shown(parts: Parts) -> str:
-    return ", ".join(f"{name} {size:.1f}" for name, size in parts.items() if size >= 0.05)
+        return Block(gpu=gpu, total=total, names=[seat.name for seat in seats], parts=parts)
 
 
 def place(wanted: Wanted, machine: Machine) -> Placement:
@@ -177,6 +138,7 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
     if problems:
         return Placement(machine=machine, trainer_gpus=(), generator_gpus=(), seats=(), problems=tuple(problems))
     trainer_gpus, generator_gpus = _assign(wanted, machine, **on_gpu)
+    wanted = _settle_reduction(wanted, machine, trainer_gpus, generator_gpus)
     seats = tuple(_seats(wanted, machine, trainer_gpus, generator_gpus))
     problems += _too_little(seats, machine)
     problems += _small_caches(seats, wanted)
@@ -194,6 +156,7 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
         seats=seats,
         problems=tuple(problems),
         notes=tuple(_notes(wanted, machine, trainer_gpus, generator_gpus, seats)),
+        reduce_gradients=wanted.trainer.reduce_gradients if wanted.trainer else None,
     )
 
 
@@ -253,6 +216,21 @@ def _assign(
         count = wanted.generator.most_replicas * wanted.generator.engine.gpus_per_replica
         of_generator = tuple(order[number % len(order)] for number in range(count))
     return of_trainer, of_generator
+
+
+def _settle_reduction(
+    wanted: Wanted, machine: Machine, trainer_gpus: tuple[int, ...], generator_gpus: tuple[int, ...]
+) -> Wanted:
+    """Gradients are reduced once where whole ones fit beside everybody else on each of the trainer's GPUs."""
+    trainer = wanted.trainer
+    if trainer is None or trainer.reduce_gradients != "auto" or trainer.procs == trainer.tensor_parallel:
+        return wanted  # one rank has nothing to reduce
+    last = replace(wanted, trainer=replace(trainer, reduce_gradients="last"))
+    where = trainer_gpus or (None,)
+    seats = tuple(seat for seat in _seats(last, machine, trainer_gpus, generator_gpus) if seat.gpu in where)
+    if not _too_little(seats, machine):
+        return last
+    return replace(wanted, trainer=replace(trainer, reduce_gradients="each"))
 
 
 def _seats(

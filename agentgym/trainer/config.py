@@ -12,6 +12,7 @@ from agentgym.trainer.mismatch_config import MismatchConfig
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 DType: TypeAlias = Literal["float32", "bfloat16"]
 Recompute: TypeAlias = Literal["none", "elementwise", "selective", "full"]
+ReduceGradients: TypeAlias = Literal["auto", "each", "last"]
 Float8: TypeAlias = Literal["off", "tensorwise", "rowwise", "rowwise_with_gw_hp", "emulated"]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Every matrix of a layer, by its Hugging Face name."""
@@ -93,7 +94,8 @@ class TrainerConfig:
 
     activation_checkpoint: what the backward pass computes again: elementwise results alone, every second matrix product
     too (selective), or whole layers. float8: how the layers' matrix products scale their float8 factors; see
-    trainer/float8.py.
+    trainer/float8.py. reduce_gradients: over the ranks, with each microbatch, or once with an update's last, until
+    which every rank holds whole gradients; auto is last where these fit into the memory, by the estimate.
     """
 
     procs: int = 1
@@ -106,6 +108,7 @@ class TrainerConfig:
     attention: Literal["auto", "sdpa", "flex"] = "auto"
     float8: Float8 = "off"
     activation_checkpoint: Recompute = "none"
+    reduce_gradients: ReduceGradients = "auto"
     compile: bool = False
     device: Device = "auto"
     gpus: tuple[int, ...] = ()

@@ -32,6 +32,7 @@ from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
+from agentgym.trainer.reduction import GradientReduction
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint, save_checkpoint
 from agentgym.types import Sample
@@ -58,6 +59,7 @@ class TitanEngine:
         try:
             self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
+            self._reduction = GradientReduction(self._model, self._ranks, setup.trainer.reduce_gradients)
             self._adapters = StoredAdapters(self._model, self._built.adapter, setup, self._ranks.device)
             load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
         except BaseException:
@@ -95,15 +97,15 @@ class TitanEngine:
         packed_s = time.perf_counter()
         totals, faults = Totals(self._loss.metrics, self._ranks.device), Faults(self._loss)
         kept_RL = torch.zeros(batch.labels.shape, device=self._ranks.device)
-        for part in self._parts(batch):
-            logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals, faults)
-            if self._setup.keep_logprobs:
-                kept_RL[part] = torch.zeros_like(kept_RL[part]).masked_scatter_(
-                    batch.loss_mask[part].to(self._ranks.device), logprobs_N
-                )
-        if self._setup.keep_logprobs:
-            self._kept = [*zip(samples, unpack(batch, self._ranks.reduce(kept_RL)), strict=True)]
         try:
+            for part in self._reduction.over(self._parts(batch)):
+                logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals, faults)
+                if self._setup.keep_logprobs:
+                    kept_RL[part] = torch.zeros_like(kept_RL[part]).masked_scatter_(
+                        batch.loss_mask[part].to(self._ranks.device), logprobs_N
+                    )
+            if self._setup.keep_logprobs:
+                self._kept = [*zip(samples, unpack(batch, self._ranks.reduce(kept_RL)), strict=True)]
             faults.report(self._ranks, self._setup.folder, self.step + 1)
         except Exception:
             self._drop_update()
@@ -186,6 +188,7 @@ class TitanEngine:
     def clear_gradients(self) -> None:
         """As if nothing had come since the last step."""
         self._built.optimizers.zero_grad()
+        self._reduction.drop()
         self._mismatch.forget()
 
     def trained_logprobs(self) -> array[float]:

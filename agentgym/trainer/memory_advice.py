@@ -18,4 +18,6 @@ def fields_to_lower(config: TrainerConfig) -> str:
     recompute = ""
     if stronger:
         recompute = f", set trainer.activation_checkpoint ({config.activation_checkpoint}) to {' or '.join(stronger)}"
+    if config.reduce_gradients == "last" and config.procs > config.tensor_parallel:
+        recompute += ", set trainer.reduce_gradients (last) to each"
     return f"Lower {', '.join(lower)}{recompute}, or shard over more trainer.procs ({config.procs})"

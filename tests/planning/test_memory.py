@@ -53,6 +53,21 @@ def test_tensor_parallel_ranks_split_all_and_a_small_step_fills_no_microbatch() 
     assert small["activations"] == pytest.approx(one["activations"] / 16)
 
 
+def test_gradients_that_are_reduced_once_are_whole_until_then() -> None:
+    model = architecture_of(RELEASED["meta-llama/Llama-3.1-8B"], "Llama-3.1-8B")
+
+    def unreduced(**settings: object) -> float | None:
+        given = {"seq_len": 4096, "dtype": "bfloat16", "procs": 4, "reduce_gradients": "last"} | settings
+        trainer = TrainerConfig(**given)  # type: ignore[arg-type]
+        return trainer_parts(model, trainer, on_gpu=True, batch_tokens=1 << 30).get("unreduced")
+
+    assert unreduced() == pytest.approx(8.03e9 * 4 / 2**30, rel=0.01)
+    assert unreduced(tensor_parallel=2) == pytest.approx(8.03e9 * 2 / 2**30, rel=0.01)
+    assert unreduced(lora=LoraConfig(rank=16)) == pytest.approx(4 * 41_943_040 / 2**30)
+    assert unreduced(reduce_gradients="each") is None
+    assert unreduced(tensor_parallel=4) is None and unreduced(procs=1) is None  # nothing to reduce
+
+
 def test_adapters_alone_have_gradients_and_moments_and_what_is_frozen_takes_two_bytes() -> None:
     model = architecture_of(RELEASED["meta-llama/Llama-3.1-8B"], "Llama-3.1-8B")
     settings = {"seq_len": 4096, "dtype": "bfloat16", "activation_checkpoint": "selective"}

@@ -18,7 +18,8 @@ from agentgym.planning.advice import advice
 from agentgym.planning.changes import changed
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.memory import STAGED_OTHERS_GIB, STAGED_SPARE_GIB
-from agentgym.planning.placement import Wanted, numbers, place
+from agentgym.planning.placement import Wanted, place
+from agentgym.planning.shown import numbers
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}
@@ -133,6 +134,25 @@ def test_what_cannot_be_there_is_one_message() -> None:
     ):
         placed = place(given, machine(count))
         assert any(message in problem for problem in placed.problems), placed.problems
+
+
+def test_gradients_are_reduced_once_where_whole_ones_fit_on_each_of_the_trainers_gpus() -> None:
+    two = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1})
+    roomy, narrow = place(two, machine(3, 80.0)), place(two, machine(3, 22.0))
+    assert (roomy.reduce_gradients, narrow.reduce_gradients) == ("last", "each") and roomy.fits and narrow.fits
+    assert "unreduced" in roomy.seats[0].parts and "unreduced" not in narrow.seats[0].parts
+    uneven = replace(machine(3), gpus=(*machine(1).gpus, *machine(1, 22.0).gpus, *machine(1).gpus))
+    assert place(two, uneven).reduce_gradients == "each"
+    asked = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1, "reduce_gradients": "last"})
+    refused = place(asked, machine(3, 22.0))
+    assert "unreduced" in refused.problems[0]
+    assert "--trainer.reduce_gradients each " in advice(asked, refused)
+    never = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1, "reduce_gradients": "each"})
+    assert place(never, machine(3, 80.0)).reduce_gradients == "each"
+    given = {"model": {"path": "Qwen/Qwen3-1.7B"}, "generator": {"device": "cuda"}}
+    made = finish_recipe(given | {"trainer": {"device": "cuda", "procs": 2}})[0]
+    assert made.trainer.reduce_gradients == "auto"
+    assert settle_places(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.reduce_gradients == "last"
 
 
 def test_a_model_that_is_too_large_names_the_gpus_or_the_model_that_would_do() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -87,6 +88,13 @@ def test_ranks_get_equally_many_rows_and_all_of_them_together() -> None:
     assert sorted(row for share in shares for row in share) == rows
     assert len({len(share) for share in shares}) == 1
     assert all(len(rows[part]) <= 2 for part in row_slices(batch.num_rows, 2, 1, 3))
+
+
+def test_ranks_get_equally_many_parts() -> None:
+    """They reduce gradients together, with each part or with the last."""
+    for each, size, ranks in product(range(1, 12), range(1, 6), range(1, 6)):
+        counts = {len(list(row_slices(each * ranks, size, rank, ranks))) for rank in range(ranks)}
+        assert counts == {-(-each // size)}
 
 
 def test_values_come_back_to_their_samples() -> None:

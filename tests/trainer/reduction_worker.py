@@ -1,0 +1,163 @@
+"""One rank of trainers that reduce gradients with each microbatch or once: what the test compares, in a JSON file.
+
+Arguments: model folder, work folder, rank, number of ranks, tensor parallel size.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import torch
+import torch.distributed as dist
+from tiny_model import draw_samples
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from agentgym.errors import UserError
+from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
+from agentgym.rl.losses.grpo import Grpo
+from agentgym.trainer.config import LoraConfig, OptimizerConfig, ReduceGradients, TrainerConfig
+from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.lora import full
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import Sample
+
+KINDS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16", "activation_checkpoint": "full"},
+    "lora": {"dtype": "bfloat16", "lora": LoraConfig(rank=4)},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFinite(Loss):
+    """Found by all ranks once the gradients of all microbatches are there."""
+
+    def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
+        return TokenLoss(loss=tokens.logprobs * torch.nan)
+
+
+class Reductions(TorchDispatchMode):
+    """Counts what FSDP reduces."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is torch.ops.c10d._reduce_scatter_base_.default
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def broken_backward(engine: TitanEngine, microbatch: int) -> Iterator[None]:
+    """The backward pass of this one raises in the lower layer, whose gradients the upper layer's are ahead of."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == microbatch:
+            raise RuntimeError("broken on purpose")
+
+    hook = engine._model.layers["0"].attention.register_full_backward_hook(count)  # type: ignore[union-attr,index]
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def count_reductions(engine: TitanEngine, samples: list[Sample]) -> tuple[int, int]:
+    """Of the gradients of these samples: microbatches, and calls that reduce anything of FSDP's."""
+    batch = engine._pack(samples)
+    with Reductions() as reductions:
+        engine.forward_backward(samples)
+    return len(list(engine._parts(batch))), reductions.count
+
+
+def numbers(weights: dict[str, torch.Tensor]) -> dict[str, list[float]]:
+    return {name: weight.detach().flatten().tolist() for name, weight in weights.items()}
+
+
+def gradients(engine: TitanEngine) -> dict[str, list[float]]:
+    found = {name: full(weight.grad) for name, weight in engine._model.named_parameters() if weight.grad is not None}
+    return numbers(found)
+
+
+def train(setup: TrainerSetup, when: ReduceGradients) -> dict[str, Any]:
+    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, reduce_gradients=when)))
+    samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
+    engine.clear_gradients()  # before the first pass
+    microbatches, reduced = count_reductions(engine, samples)
+    of_first = gradients(engine)
+    steps = [engine.optimizer_step()]
+    errors = []
+    for broken in (1, 2, microbatches):
+        try:
+            with broken_backward(engine, broken):
+                engine.train_step(samples)
+        except RuntimeError as error:
+            errors.append(str(error))
+        steps.append(engine.train_step(samples[broken:]))
+    engine._loss = NotFinite()
+    try:
+        engine.train_step(samples)
+    except UserError as error:
+        errors.append(str(error))
+    engine._loss = setup.loss
+    engine.forward_backward(samples[:5])  # in two calls, as by the services
+    engine.forward_backward(samples[5:])
+    steps.append(engine.optimizer_step())
+    weights = numbers({name: weight.float().clone() for name, weight in engine.hf_weights()})
+    engine.close()
+    return {
+        "microbatches": microbatches,
+        "reduced": reduced,
+        "gradients": of_first,
+        "weights": weights,
+        "errors": errors,
+        "norms": [step["train/grad_norm"] for step in steps],
+        "critic": [step["train/critic_loss"] for step in steps],
+    }
+
+
+def unbroken(setup: TrainerSetup) -> dict[str, list[float]]:
+    """The weights after the same steps without what broke between them."""
+    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, reduce_gradients="each")))
+    samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
+    microbatches = len(list(engine._parts(engine._pack(samples))))
+    for first in (0, 1, 2, microbatches):
+        engine.train_step(samples[first:])
+    engine.forward_backward(samples[:5])
+    engine.forward_backward(samples[5:])
+    engine.optimizer_step()
+    weights = numbers({name: weight.float().clone() for name, weight in engine.hf_weights()})
+    engine.close()
+    return weights
+
+
+def main(model_path: str, folder: str, rank: int, procs: int, tensor_parallel: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=procs)
+    found: dict[str, Any] = {}
+    for kind, settings in KINDS.items():
+        if tensor_parallel > 1 and kind == "lora":
+            continue
+        trainer = {"seq_len": 64, "rows_per_microbatch": 1, "logprob_chunk": 16, "device": "cpu"} | settings
+        setup = TrainerSetup(
+            model_path=model_path,
+            trainer=TrainerConfig(procs=procs, tensor_parallel=tensor_parallel, **trainer),
+            optimizer=OptimizerConfig(lr=1e-2),
+            loss=Grpo(),
+            total_steps=20,
+            folder=folder,
+            critic=True,
+        )
+        found[kind] = {when: train(setup, when) for when in ("each", "last")} | {"unbroken": unbroken(setup)}
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
