@@ -100,8 +100,8 @@ class TrainerCalls:
     async def _clear_gradients(self) -> None:
         await self._client.call_unrecorded(TitanTrainer.clear_gradients)
 
-    async def _logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._client.call(TitanTrainer.logprobs, samples)
+    async def _logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
+        return await self._client.call(TitanTrainer.logprobs, samples, trained_only)
 
     async def _status(self) -> TrainerStatus:
         return await self._client.call(TitanTrainer.get_status)

@@ -84,9 +84,9 @@ class SftTrainerCalls:
             "time/train_s": passed_s,
         }
 
-    async def _logprobs(self, samples: list[Sample]) -> list[tuple[float, ...]]:
+    async def _logprobs(self, samples: list[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
         with self._activity.doing("train"):
-            return await self._keeper.call(TitanTrainer.logprobs, samples)
+            return await self._keeper.call(TitanTrainer.logprobs, samples, trained_only)
 
     async def _status(self) -> TrainerStatus:
         return await self._keeper.call(TitanTrainer.get_status)
@@ -145,7 +145,7 @@ class SftServices:
         trainer, lost, count = SftTrainerCalls(self._started(), self.activity), 0.0, 0
         for start in range(0, len(held_out), size):
             some = held_out[start : start + size]
-            logprobs = await trainer.logprobs([one.sample() for one in some])
+            logprobs = await trainer.logprobs([one.sample() for one in some], trained_only=True)
             for one, values in zip(some, logprobs, strict=True):
                 lost -= sum(value for value, trained in zip(values, one.trained, strict=True) if trained)
                 count += sum(one.trained)

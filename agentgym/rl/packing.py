@@ -59,6 +59,12 @@ class TrainBatch:
     def row_length(self) -> int:
         return self.token_ids.shape[1]
 
+    def follows(self) -> Tensor:
+        """[R, L]: whether the next token is of the same sample."""
+        index, follows_RL = self.sample_index, torch.zeros_like(self.loss_mask)
+        follows_RL[:, :-1] = (index[:, :-1] == index[:, 1:]) & (index[:, 1:] >= 0)
+        return follows_RL
+
     def rows(self, selected: slice) -> TrainBatch:
         """Some of the rows; the counts stay those of the whole batch, because a loss divides by them."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -48,7 +48,7 @@ class TrainerStatus:
 
 
 class TitanTrainer(ServiceActor):
-    """Every endpoint is called on all processes at once, with the same arguments.
+    """Every endpoint is called on all processes at once, with the same arguments. Rank 0 alone returns scores.
 
     A process that runs out of memory raises OutOfMemory, which ends the run: others in its place would need the same.
     The engine lives on one thread: CUDA keeps a current device per thread, collectives need one order, and the
@@ -91,7 +91,7 @@ class TitanTrainer(ServiceActor):
     @endpoint
     async def trained_logprobs(self) -> array[float]:
         """Of the tokens that the last step trained, in the order of its samples; see TrainerSetup.keep_logprobs."""
-        return await self._run(self._engine.trained_logprobs)
+        return await self._run(self._engine.trained_logprobs) if self._engine.is_first else array("f")
 
     @endpoint
     async def release_memory(self) -> None:
@@ -103,19 +103,19 @@ class TitanTrainer(ServiceActor):
         await self._run(self._engine.clear_gradients)
 
     @endpoint
-    async def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """Of every token given those before it, [L] each; 0.0 at index 0."""
-        return await self._run(self._engine.logprobs, samples)
+    async def logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
+        """Of every token given those before it, [L] each; 0.0 at index 0. trained_only: 0.0 at all others too."""
+        return await self._run(self._engine.logprobs, samples, trained_only, self._engine.is_first)
 
     @endpoint
-    async def base_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    async def base_logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
         """As `logprobs`, of the model without its adapters."""
-        return await self._run(self._engine.base_logprobs, samples)
+        return await self._run(self._engine.base_logprobs, samples, trained_only, self._engine.is_first)
 
     @endpoint
     async def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """What the critic expects before each trained token, [L] each; 0.0 elsewhere."""
-        return await self._run(self._engine.values, samples)
+        return await self._run(self._engine.values, samples, self._engine.is_first)
 
     @endpoint
     async def push_weights(self, version: int) -> None:

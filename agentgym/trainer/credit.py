@@ -49,7 +49,7 @@ class Credit:
             reference = by_turn([sample.ref_logprobs for sample in samples])
         if self.teacher is not None:
             with activity.doing("teacher"):
-                teacher = by_turn(await self.teacher.forward(samples))
+                teacher = by_turn(await self.teacher.forward(samples, trained_only=True))
         if advantage.needs_critic:
             with activity.doing("critic"):
                 values = by_turn(await trainer.call(TitanTrainer.values, samples))

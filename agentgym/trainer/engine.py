@@ -133,7 +133,7 @@ class TitanEngine:
             return self._update(samples) | self._end_step()
         begin_s = time.perf_counter()
         if self._loss.needs_old or self._setup.keep_logprobs or self._trainer.mismatch.changes_losses:
-            old = self.logprobs(samples)
+            old = self.logprobs(samples, trained_only=True)
             samples = [replace(sample, old_logprobs=values) for sample, values in zip(samples, old, strict=True)]
         old_s = time.perf_counter() - begin_s
         parts = minibatches(samples, self._trainer, self.step)
@@ -209,34 +209,47 @@ class TitanEngine:
         """
         mix_weights(self._model, self._built.adapter, self._base.whole(weights, self._ranks.device), share)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank whose answers are read."""
+        return self._ranks.rank == 0
+
     @torch.no_grad()
-    def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """What the critic expects before each trained token, [L] each; 0.0 elsewhere. Raises ValueError without one."""
+    def values(self, samples: Sequence[Sample], read: bool = True) -> list[tuple[float, ...]]:
+        """What the critic expects before each trained token, [L] each; 0.0 elsewhere. Raises ValueError without one.
+
+        read: whether this rank returns them; the others take part and return nothing.
+        """
         critic = self._built.critic
         if critic is None:
             raise ValueError("this trainer has no critic; build it with TrainerSetup(critic=True)")
 
         batch = self._pack(samples)
-        return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._hidden))
+        return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._hidden), read)
 
     @torch.no_grad()
-    def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
-        batch = self._pack(samples)
-        index = batch.sample_index
-        follows_RL = torch.zeros_like(batch.loss_mask)
-        follows_RL[:, :-1] = (index[:, :-1] == index[:, 1:]) & (index[:, 1:] >= 0)
-        return self._gathered(batch, follows_RL, lambda logprobs_N: logprobs_N)
+    def logprobs(
+        self, samples: Sequence[Sample], trained_only: bool = False, read: bool = True
+    ) -> list[tuple[float, ...]]:
+        """Log-probability of every token given those before it, [L] each; 0.0 at index 0, and at what is not scored.
 
-    def base_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        trained_only: no others reach the head, which is much of the work. read: as in `values`.
+        """
+        batch = self._pack(samples)
+        scored_RL = batch.loss_mask if trained_only else batch.follows()
+        return self._gathered(batch, scored_RL, lambda logprobs_N: logprobs_N, read)
+
+    def base_logprobs(
+        self, samples: Sequence[Sample], trained_only: bool = False, read: bool = True
+    ) -> list[tuple[float, ...]]:
         """As `logprobs`, of the model without its adapters. Raises ValueError where there are none."""
         if not self._trainer.lora.rank:
             raise ValueError("trainer.lora is off: the model has no base beside what is trained")
         with without_adapters(self._model):
-            return self.logprobs(samples)
+            return self.logprobs(samples, trained_only, read)
 
     def _gathered(
-        self, batch: TrainBatch, wanted_RL: Tensor, of_logprobs: Callable[[Tensor], Tensor]
+        self, batch: TrainBatch, wanted_RL: Tensor, of_logprobs: Callable[[Tensor], Tensor], read: bool
     ) -> list[tuple[float, ...]]:
         """By sample, [L] each, what `of_logprobs` gives for the wanted entries of each part, after its forward pass."""
         values_RL = torch.zeros(wanted_RL.shape, device=self._ranks.device)
@@ -246,7 +259,8 @@ class TitanEngine:
             mine = torch.zeros(wanted.shape, device=self._ranks.device)
             mine[wanted.to(self._ranks.device)] = of_logprobs(logprobs_N)
             values_RL[part] = mine
-        return unpack(batch, self._ranks.reduce(values_RL))
+        values_RL = self._ranks.reduce(values_RL)
+        return unpack(batch, values_RL) if read else []
 
     def hf_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
         """Full weights under Hugging Face names, one by one; a tied lm_head is left out.

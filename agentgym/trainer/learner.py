@@ -65,7 +65,7 @@ class TitanLearner:
                 await self.sleeper.sleep()
         if self.reference is not None:
             with self.activity.doing("reference"):
-                ref_logprobs = await self.reference.forward(samples)
+                ref_logprobs = await self.reference.forward(samples, trained_only=True)
             samples = [
                 replace(sample, ref_logprobs=logprobs) for sample, logprobs in zip(samples, ref_logprobs, strict=True)
             ]

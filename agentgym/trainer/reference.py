@@ -98,7 +98,7 @@ class ReferenceModel(TrainerClient):
         self._waiting |= {sample.sample_id: sample for sample in samples}
         if sum(len(sample.token_ids) for sample in self._waiting.values()) >= self._full:
             full, self._waiting = [*self._waiting.values()], {}
-            task = asyncio.create_task(self._score(full), name=f"{self._name} scores early")
+            task = asyncio.create_task(self._score(full, trained_only=True), name=f"{self._name} scores early")
             task.add_done_callback(lambda scored: scored.cancelled() or scored.exception())  # `forward` raises it
             self._begun |= {sample.sample_id: (task, index) for index, sample in enumerate(full)}
 
@@ -108,16 +108,21 @@ class ReferenceModel(TrainerClient):
             self._waiting.pop(sample.sample_id, None)
             self._begun.pop(sample.sample_id, None)
 
-    async def forward(self, samples: Sequence[Sample]) -> Scores:
-        """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
+    async def forward(self, samples: Sequence[Sample], trained_only: bool = False) -> Scores:
+        """Log-probability of every token given those before it, [L] each; 0.0 at index 0.
+
+        trained_only: 0.0 at all others too, which takes less time. They may have begun; their masks are as they were.
+        """
+        if not trained_only:
+            return await self._score(samples, trained_only=False)
         begun = [self._begun.get(sample.sample_id) for sample in samples]
         left = [sample for sample, early in zip(samples, begun, strict=True) if early is None]
         self.forget(samples)
-        of_left = iter(await self._score(left) if left else ())
+        of_left = iter(await self._score(left, trained_only=True) if left else ())
         return [next(of_left) if early is None else (await early[0])[early[1]] for early in begun]
 
-    async def _score(self, samples: Sequence[Sample]) -> Scores:
-        logprobs = await self.call(TitanTrainer.logprobs, samples)
+    async def _score(self, samples: Sequence[Sample], *, trained_only: bool) -> Scores:
+        logprobs = await self.call(TitanTrainer.logprobs, samples, trained_only)
         self._in_a_row = 0
         return logprobs
 
@@ -154,6 +159,6 @@ class BaseOfTrainer:
     async def follow(self, step: int) -> None:
         """It stays what it is; see `Recipe.needs_reference_model`."""
 
-    async def forward(self, samples: Sequence[Sample]) -> Scores:
-        """Log-probability of every token given those before it, [L] each; 0.0 at index 0."""
-        return await self.trainer.call(TitanTrainer.base_logprobs, samples)
+    async def forward(self, samples: Sequence[Sample], trained_only: bool = False) -> Scores:
+        """As of `ReferenceModel`."""
+        return await self.trainer.call(TitanTrainer.base_logprobs, samples, trained_only)

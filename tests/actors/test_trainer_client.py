@@ -74,7 +74,8 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
         assert [s.step for s in await trainer.call_all(TitanTrainer.get_status)] == [1, 1]
 
         await trainer.call(TitanTrainer.save, str(tmp_path / "checkpoint"))
-        before = await trainer.call(TitanTrainer.logprobs, SAMPLES)
+        before, of_other = await trainer.call_all(TitanTrainer.logprobs, SAMPLES)
+        assert len(before) == len(SAMPLES) and of_other == []
         await trainer.call(TitanTrainer.train_step, SAMPLES)
         assert await trainer.call(TitanTrainer.logprobs, SAMPLES) != before
         await trainer.call(TitanTrainer.load, str(tmp_path / "checkpoint"))

@@ -128,8 +128,8 @@ class InProcess:
     async def call(self, _values: object, samples: list[Sample]) -> object:
         return self.engine.values(samples)
 
-    async def forward(self, samples: list[Sample]) -> list[tuple[float, ...]]:
-        return self.engine.logprobs(samples)
+    async def forward(self, samples: list[Sample], trained_only: bool) -> list[tuple[float, ...]]:
+        return self.engine.logprobs(samples, trained_only)
 
 
 def group_of(engine: TitanEngine, drawn: list[Sample]) -> Group:

@@ -24,6 +24,13 @@ class Both:
 
     asked: list[str] = field(default_factory=list)
 
+    async def forward(self, samples: list[Any], trained_only: bool = False) -> list[tuple[float, ...]]:
+        self.asked.append("reference of trained tokens" if trained_only else "reference")
+        return []
+
+    async def follow(self, version: int) -> None:
+        self.asked.append(f"follow {version}")
+
     async def sleep(self) -> None:
         self.asked.append("sleep")
 
@@ -92,3 +99,11 @@ async def test_reference_and_teacher_hear_of_each_group_that_a_step_may_train(mo
     with pytest.raises(Stopped):
         await job._after_step(record)
     assert reference.forgotten == teacher.forgotten == names
+
+
+async def test_the_reference_scores_trained_tokens_alone() -> None:
+    both = Both()
+    learner = TitanLearner(trainer=both, reference=both, activity=Activity())  # type: ignore[arg-type]
+    await learner.step([])
+    await learner.publish(1)
+    assert both.asked == ["reference of trained tokens", "step", "push 1", "follow 1"]

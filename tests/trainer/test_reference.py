@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ async def test_what_ended_is_scored_as_soon_as_it_fills_the_rows_and_the_rest_in
     names = [sample.sample_id for sample in samples]
     reference = InThisProcess(setup, published, {}, moves=False, early=True)
     await reference.start()
-    expected = await reference.forward(samples)
+    expected = await reference.forward(samples, trained_only=True)
     assert len(set(map(str, expected))) == len(samples), "a wrong order would show"
     room, first = 4 * 64, 0
     while room > 0:  # rows_per_microbatch rows of seq_len
@@ -187,9 +188,13 @@ async def test_what_ended_is_scored_as_soon_as_it_fills_the_rows_and_the_rest_in
     await asyncio.sleep(0)  # the task begins
     assert reference.scored == [names, names[:first]]
     reference.forget([samples[1]])
-    assert near(await reference.forward(samples[::-1]), expected[::-1])
+    assert near(await reference.forward(samples[::-1], trained_only=True), expected[::-1])
     assert reference.scored[2:] == [[names[11], *names[10 : first - 1 : -1], names[1]]]
-    assert near(await reference.forward(samples), expected) and reference.scored[-1] == names, "nothing is kept"
+    assert near(await reference.forward(samples, trained_only=True), expected)
+    assert reference.scored[-1] == names, "nothing is kept"
+    reference.begin(samples)
+    every = await reference.forward(samples)  # of all tokens, which are not scored early
+    assert sum(map(bool, chain(*every))) == sum(len(sample.token_ids) - 1 for sample in samples)
     await reference.close()
 
 
@@ -202,7 +207,7 @@ async def test_one_that_is_lost_while_it_scores_early_scores_again_or_says_so_in
         reference = InThisProcess(setup, published, plan, moves=False, early=True)
         await reference.start()
         reference.begin(samples)
-        found.append(await reference.forward(samples))
+        found.append(await reference.forward(samples, trained_only=True))
         assert not reference.plan and reference.scored[-1] == [sample.sample_id for sample in samples]
         await reference.close()
     assert found[0] == found[1]
@@ -211,7 +216,7 @@ async def test_one_that_is_lost_while_it_scores_early_scores_again_or_says_so_in
     reference.begin(samples)
     await asyncio.sleep(0.05)
     with pytest.raises(InfraError, match="planned"):
-        await reference.forward(samples)
+        await reference.forward(samples, trained_only=True)
     await reference.close()
 
 
@@ -225,6 +230,6 @@ async def test_one_that_moves_or_shares_its_gpu_scores_in_the_step_alone(
         reference.begin(samples)
         await asyncio.sleep(0.05)
         assert reference.scored == []
-        await reference.forward(samples)
+        await reference.forward(samples, trained_only=True)
         assert len(reference.scored) == 1
         await reference.close()
