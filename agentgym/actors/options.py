@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from agentgym.actors.gpus import VISIBLE, gpu_names
+from agentgym.actors.gpus import gpu_names, left_to
 from agentgym.errors import UserError, nearest
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -82,12 +82,12 @@ class ActorOptions:
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads))
         variables["TOKENIZERS_PARALLELISM"] = "false"
         if not self.with_gpus:
-            variables[VISIBLE] = ""
+            variables |= left_to(())
         elif gpus:
-            variables[VISIBLE] = ",".join(gpus)
+            variables |= left_to(gpus)
         elif self.gpus:
             own = self.gpus if self.share_gpus or self.procs == 1 else self.gpus[rank : rank + 1]
-            variables[VISIBLE] = ",".join(gpu_names(dict.fromkeys((*own, *self.peer_gpus))))
+            variables |= left_to(gpu_names(dict.fromkeys((*own, *self.peer_gpus))))
         if self.torchrun:
             local = rank if local_rank is None else local_rank
             variables |= {"RANK": str(rank), "WORLD_SIZE": str(self.procs), "LOCAL_RANK": str(local)}

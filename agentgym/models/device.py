@@ -6,7 +6,7 @@ import os.path
 import re
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentgym.errors import UserError
 from agentgym.models.gpu_memory import free_by_gpu
@@ -85,6 +85,18 @@ def visible_gpus() -> list[VisibleGpu]:
         for gpu in found
         for uuid in [str(getattr(gpu, "uuid", ""))]
     ]
+
+
+def gpu_identity(index: int) -> str:
+    """What all processes call the GPU that has this number here: its UUID, or its place on the bus where torch has
+    none, as some builds for ROCm.
+    """
+    import torch
+
+    gpu: Any = torch.cuda.get_device_properties(index)
+    if uuid := str(getattr(gpu, "uuid", "")):
+        return uuid
+    return f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}"
 
 
 def _has_device_files() -> bool:

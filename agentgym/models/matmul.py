@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,20 @@ def matmul_float32(left: Tensor, right: Tensor) -> Tensor:
 
     The usual product of bfloat16 matrices rounds each sum to 8 bits: a logit of 20 is then off by up to 0.06.
     """
-    if left.is_cuda and left.dtype == right.dtype != torch.float32:
+    if left.dtype == right.dtype != torch.float32 and has_wide_products(left.device, left.dtype):
         return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()  # no product on a CPU has a wider result than its factors
+    return left.float() @ right.float()
+
+
+@cache
+def has_wide_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a product there can have a wider result than its factors: on CUDA, and on those builds for ROCm that do
+    not refuse it. No product on a CPU has.
+    """
+    if device.type != "cuda" or not torch.version.hip:
+        return device.type == "cuda"
+    factor = torch.ones(16, 16, dtype=dtype, device=device)
+    try:
+        return bool((torch.mm(factor, factor, out_dtype=torch.float32) == 16).all())
+    except RuntimeError:
+        return False

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentgym.errors import InfraError
+from agentgym.models.device import gpu_identity
 from agentgym.models.gpu_memory import holders_by_gpu, holders_of_host, process_name
 
 _GIB = 2**30
 _MOST = 8  # processes that are listed
-_GPU = re.compile(r"\b(?:CUDA|HIP)\b.*out of memory|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED", re.IGNORECASE | re.DOTALL)
+_GPU = re.compile(
+    r"\b(?:CUDA|HIP)\b.*out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED", re.IGNORECASE | re.DOTALL
+)
 _HOST = re.compile(r"DefaultCPUAllocator: (?:can't|not enough memory|out of memory)")
 _TRIED = re.compile(r"[Tt]ried to allocate ([\d.]+) (\w+)")
 
@@ -50,7 +53,7 @@ def gpu_lines() -> Iterator[str]:
     holders, torch = holders_by_gpu(), sys.modules.get("torch")
     uuids = list(holders)
     if torch is not None and torch.cuda.is_initialized():
-        uuids = [str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)]
+        uuids = [gpu_identity(torch.cuda.current_device())]
         stats = torch.cuda.memory_stats()
         tensors, most, reserved = (
             stats.get(f"{name}_bytes.all.{when}", 0) / _GIB

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from agentgym.models.device import gpu_identity
+
 POLL_S = 0.0005
 FOREVER = timedelta(days=1)  # the waiting is ours: torch's own timeout ends the process
 
@@ -67,4 +69,4 @@ def own_gpu() -> str:
     """The current GPU of this thread, by a name that all processes share; empty without one."""
     if not torch.cuda.is_available():
         return ""
-    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    return gpu_identity(torch.cuda.current_device())

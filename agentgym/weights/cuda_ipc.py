@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
+from agentgym.models.device import gpu_identity
 from agentgym.weights.flat import BUCKET_BYTES, Layout, buckets, checksums, fill, layout_of, num_bytes, once
 from agentgym.weights.shared_memory import SharedMemoryStore
 from agentgym.weights.store import GPU_SUFFIX
@@ -30,11 +31,11 @@ class _Handle:
     @classmethod
     def of(cls, buffer: Tensor) -> _Handle:
         _, *parts = buffer.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
-        return cls(device_uuid=_uuid(buffer.device.index), parts=tuple(parts))
+        return cls(device_uuid=gpu_identity(buffer.device.index), parts=tuple(parts))
 
     def open(self) -> Tensor:
         """The buffer, as bytes. Raises InfraError where this process does not see the GPU, or the memory is gone."""
-        seen = [_uuid(index) for index in range(torch.cuda.device_count())]
+        seen = [gpu_identity(index) for index in range(torch.cuda.device_count())]
         if self.device_uuid not in seen:
             raise InfraError(
                 f"the weights are on GPU {self.device_uuid} and this process sees {seen or 'none'}: "
@@ -154,7 +155,3 @@ class CudaIpcStore(SharedMemoryStore):
         slot = _Slot(buffer, _Handle.of(buffer))
         self._buffers.slots.append(slot)
         return slot
-
-
-def _uuid(index: int) -> str:
-    return str(torch.cuda.get_device_properties(index).uuid)

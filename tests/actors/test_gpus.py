@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.actors.gpus import gpu_names, gpus_of_machine, listed_gpus
+from agentgym.actors import gpus
+from agentgym.actors.gpus import HIP_VISIBLE, gpu_names, gpus_of_machine, listed_gpus
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import UserError
@@ -52,6 +53,42 @@ def test_numbers_are_those_of_what_is_visible(monkeypatch: pytest.MonkeyPatch) -
     assert ActorOptions(with_gpus=True, gpus=(1,)).environment(0, gpus=("7",))[VISIBLE] == "7", "a host's are named"
     with pytest.raises(UserError, match=r"GPU 3 is asked for, and CUDA_VISIBLE_DEVICES=4,.* leaves 3 to this process"):
         ActorOptions(with_gpus=True, gpus=(3,)).environment(0)
+
+
+@pytest.fixture
+def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A processor and three of AMD's GPUs, one of which this container may not open."""
+    for node, gpu in enumerate(("0", "21232", "9210", "", "47501")):
+        (tmp_path / str(node)).mkdir()
+        (tmp_path / str(node) / "gpu_id").write_text(f"{gpu}\n")
+    monkeypatch.setattr(gpus, "_KFD", tmp_path)
+    for variable in (VISIBLE, HIP_VISIBLE):
+        monkeypatch.delenv(variable, raising=False)
+    return monkeypatch
+
+
+def test_amds_gpus_are_given_out_by_the_variable_that_rocm_reads_first(amd: pytest.MonkeyPatch) -> None:
+    assert gpus_of_machine() == ("0", "1", "2")
+    own = ActorOptions(with_gpus=True, gpus=(1,))
+    assert {name: own.environment(0)[name] for name in (VISIBLE, HIP_VISIBLE)} == {VISIBLE: "1", HIP_VISIBLE: "1"}
+    assert ActorOptions().environment(0)[HIP_VISIBLE] == "-1", "an empty one hides none"
+    amd.setenv(VISIBLE, "2,0")
+    assert gpu_names((0,)) == ("2",), "ROCm reads CUDA's where its own is not set"
+    amd.setenv(HIP_VISIBLE, "1,2")
+    assert own.environment(0)[VISIBLE] == own.environment(0)[HIP_VISIBLE] == "2"
+    assert gpus_of_machine() == ("1", "2")
+    amd.setenv(HIP_VISIBLE, "1,1")
+    with pytest.raises(UserError, match=r"HIP_VISIBLE_DEVICES=1,1 lists 1 twice"):
+        listed_gpus()
+
+
+def test_without_amds_gpus_its_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_KFD", Path("/nowhere"))
+    monkeypatch.delenv(HIP_VISIBLE, raising=False)
+    assert HIP_VISIBLE not in ActorOptions().environment(0)
+    monkeypatch.setenv(HIP_VISIBLE, "1")
+    monkeypatch.setenv(VISIBLE, "4,5")
+    assert listed_gpus() == ("4", "5")
 
 
 @pytest.mark.slow

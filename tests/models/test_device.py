@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from agentgym.errors import UserError
 from agentgym.models import device
-from agentgym.models.device import pick_device, visible_gpus, why_no_gpu
+from agentgym.models.device import gpu_identity, pick_device, visible_gpus, why_no_gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OLD = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)."
@@ -95,3 +96,13 @@ def test_a_torch_without_cuda_is_the_reason() -> None:
 def test_a_machine_without_a_gpu_computes_on_its_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_FOLDER", tmp_path)
     assert pick_device("auto", "trainer") == "cpu"
+
+
+def test_a_gpu_without_a_uuid_is_known_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [
+        SimpleNamespace(uuid="8f2f6ba6", pci_domain_id=0, pci_bus_id=3, pci_device_id=0),
+        SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0),
+        SimpleNamespace(pci_domain_id=1, pci_bus_id=0xC1, pci_device_id=0),
+    ]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", places.__getitem__)
+    assert [gpu_identity(index) for index in range(3)] == ["8f2f6ba6", "0000:c1:00", "0001:c1:00"]
