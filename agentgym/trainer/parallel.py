@@ -126,8 +126,11 @@ def lost_in(error: BaseException) -> str:
 
     gloo raises plain RuntimeErrors, and a checkpoint's error holds those of all ranks.
     """
-    if isinstance(error, (dist.DistError, torch.AcceleratorError)):
-        return str(error)
+    seen: BaseException | None = error
+    while seen is not None:  # what was lost may break the clearing up too, whose error is then raised
+        if isinstance(seen, (dist.DistError, torch.AcceleratorError)):
+            return str(seen)
+        seen = seen.__cause__ or seen.__context__
     lines = "".join(traceback.format_exception(error)).splitlines()
     return next((line.strip() for line in lines if "gloo/transport" in line), "")
 

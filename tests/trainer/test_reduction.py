@@ -16,9 +16,10 @@ import pytest
 import torch
 from tiny_model import write_model
 
-from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.config import ReduceGradients, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.memory_advice import fields_to_lower
+from agentgym.trainer.parallel import lost_in
 from agentgym.trainer.reduction import GradientReduction
 from agentgym.types import Sample
 from tests.trainer.reduction_worker import broken_backward, gradients, numbers
@@ -68,7 +69,7 @@ def test_two_ranks_reduce_once_and_nothing_of_a_broken_update_is_left(tmp_path: 
 
 @pytest.mark.parametrize("when", ["each", "last"])
 def test_nothing_of_an_update_that_broke_is_in_the_next(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample], when: str
+    make_engine: Callable[..., TitanEngine], samples: list[Sample], when: ReduceGradients
 ) -> None:
     """One rank shards with itself, and keeps whole gradients as each of several does."""
     settings = {"dtype": "bfloat16", "rows_per_microbatch": 1, "seq_len": 64}
@@ -109,3 +110,21 @@ def test_out_of_memory_says_that_gradients_could_be_reduced_with_each_microbatch
     assert words in fields_to_lower(TrainerConfig(procs=2, reduce_gradients="last"))
     assert words not in fields_to_lower(TrainerConfig(procs=2, reduce_gradients="each"))
     assert words not in fields_to_lower(TrainerConfig(reduce_gradients="last"))
+
+
+def test_a_lost_peer_is_found_behind_the_error_of_clearing_up(
+    make_engine: Callable[..., TitanEngine], samples: list[Sample]
+) -> None:
+    engine = make_engine()
+
+    def over(_: object) -> Any:
+        raise torch.distributed.DistBackendError("a peer is gone")
+
+    def drop() -> None:
+        raise RuntimeError("an event can't be waited for")
+
+    engine._reduction = SimpleNamespace(over=over, drop=drop)  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="an event") as raised:
+        engine.train_step(samples)
+    assert lost_in(raised.value) == "a peer is gone"
+    assert lost_in(RuntimeError("something else")) == ""
