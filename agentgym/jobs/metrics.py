@@ -12,7 +12,7 @@ from agentgym.rollout.activity import Activity, since
 from agentgym.types import COUNTED_APART, CUT, Episode, Group, Outcome, Stop
 
 KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity, in every run
-RARE = ("teacher", "critic")  # where there is one
+RARE = ("teacher", "critic", "save")  # where there is one
 
 
 @dataclass(slots=True)

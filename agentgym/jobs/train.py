@@ -15,6 +15,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.checkpoints import Checkpoints
 from agentgym.jobs.continuing import journal_position
 from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import TrainResult, checkpoint_name, compare_ends, measure_end
@@ -38,7 +39,7 @@ from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
-from agentgym.runs.checkpoints import drop_undone, prune, save_position
+from agentgym.runs.checkpoints import drop_undone
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -129,6 +130,7 @@ class TrainJob:
     loop: TrainingLoop = field(init=False)
     learner: TitanLearner = field(init=False)
     in_flight: InFlight = field(init=False)
+    checkpoints: Checkpoints = field(init=False)
     store: WeightStore = field(init=False)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from the beginning of a step to its end
     last: Position | None = None
@@ -154,9 +156,9 @@ class TrainJob:
             await self.in_flight.restore(state.position, (self.begin or state.position).next_group, self.trainer)
         if self.begin is not None:
             drop_undone(self.folder, self.begin.step)
-            await self._save(self.begin)
+            await self.checkpoints.save(self.begin)
         elif state.position is None:
-            await self._save(Position())
+            await self.checkpoints.save(Position())
         else:
             undo_later_steps(self.folder, state)
         self.journal.clear()
@@ -200,6 +202,16 @@ class TrainJob:
         engines = await room.start()
         self.player, self.generator, self.trainer = engines.player, engines.generator, engines.trainer
         self.reference, self.learner, self.store = engines.reference, engines.learner, engines.store
+        self.checkpoints = Checkpoints(
+            folder=self.folder,
+            state=self.state,
+            trainer=self.trainer,
+            reference=self.reference,
+            in_flight=self.in_flight,
+            activity=self.gym.activity,
+            keep=recipe.loop.keep_checkpoints,
+            note=self.reporter.note,
+        )
         stack.callback(self.gym.activity.begin, "stop")  # called first of all when the run ends
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
@@ -263,7 +275,7 @@ class TrainJob:
         self.reporter.note(f"step {self.done + 1}: {reason}")
         self.folder.event(reason)
         async with self.turn:
-            await self._save(self.loop.position_at(self.done, max(group.group_id for group in groups) + 1))
+            await self.checkpoints.save(self.loop.position_at(self.done, max(group.group_id for group in groups) + 1))
         return reason
 
     async def _rollout(self, task: Task, group_id: int) -> Group:
@@ -281,8 +293,9 @@ class TrainJob:
         self.done = step
         self.learner.skipped(record.skipped)
         await self.in_flight.forget(self.loop.position_at(step, record.next_group), self.store)
+        await self.checkpoints.settle()
         metrics = self.meter.read(record, await self.generator.metrics(), self.gym.sandbox_metrics())
-        metrics |= self.tasks.metrics() | self.trainer.metrics()
+        metrics |= self.tasks.metrics() | self.trainer.metrics() | self.checkpoints.metrics()
         last = step == loop.steps
         if loop.check_sync_every and step % loop.check_sync_every == 0:
             await self.loop.held()
@@ -301,7 +314,8 @@ class TrainJob:
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, record.groups, record.skipped, self.learner.trainer_logprobs)
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
-            await self._save(self.loop.position_at(step, record.next_group))
+            save = self.checkpoints.save if last or not loop.checkpoint_in_background else self.checkpoints.begin
+            await save(self.loop.position_at(step, record.next_group))
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
         self.last = self.loop.position_at(step, record.next_group)
@@ -311,7 +325,7 @@ class TrainJob:
     async def _save_asked(self, record: StepRecord) -> bool:
         known = self.state.position is not None and self.state.position.step == record.step
         if not known:
-            await self._save(self.loop.position_at(record.step, record.next_group))
+            await self.checkpoints.save(self.loop.position_at(record.step, record.next_group))
         return known
 
     async def _evaluate_asked(self) -> bool:
@@ -337,28 +351,12 @@ class TrainJob:
         if self.last is None:
             reason = "preempted before there was anything to save"
         else:
-            await self._save(self.last)
+            await self.checkpoints.save(self.last)
             reason = f"preempted; saved after step {self.last.step}"
         first = self.state.first_eval
         return TrainResult(
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
-
-    async def _save(self, position: Position) -> None:
-        """A checkpoint gets its position once it is complete. One of this step is not written again."""
-        target = self.folder.checkpoint_dir(position.step)
-        if self.state.position is None or self.state.position.step != position.step:
-            with self.gym.activity.doing("save"):
-                await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-                await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
-                if isinstance(self.reference, ReferenceModel) and self.reference.moves:
-                    await self.reference.call(TitanTrainer.export_hf, str(target / "reference"))
-        await self.in_flight.save(position, self.trainer)
-        self.state.position = position
-        save_position(self.folder, position.step, asdict(position))
-        self.folder.save_state(self.state.to_mapping())
-        self.trainer.saved(position.step, target / "trainer")
-        prune(self.folder, self.recipe.loop.keep_checkpoints)
 
     def _open_sinks(self) -> None:
         for name in self.recipe.logging.sinks:

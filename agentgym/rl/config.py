@@ -12,6 +12,8 @@ class LoopConfig:
     deterministic: the run is a function of its recipe, asynchronous or not: what ends first changes nothing, so a
     resumed run is the run that was not stopped, to the last bit. Each group is sampled by the weights that it began
     with. For the native engine on a CPU.
+    checkpoint_in_background: the checkpoints between the first and the last are copied to the host's memory, and
+    written while the next steps go on.
     """
 
     steps: int = 40
@@ -20,6 +22,7 @@ class LoopConfig:
     max_staleness: int = 1
     max_refills: int = 8  # groups without signal that one step may skip, times groups_per_step
     checkpoint_every: int = 20
+    checkpoint_in_background: bool = True
     keep_checkpoints: int = 0  # the newest, and the best by held-out success where that is measured; 0 is all
     check_sync_every: int = 10  # steps between comparisons of the generators with the trainer; 0 is none
     eval_every: int = 0  # steps between held-out checks while training; 0 is none

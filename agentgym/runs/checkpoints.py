@@ -27,6 +27,12 @@ def load_position(run: RunFolder, step: int) -> dict[str, Json]:
     return read_json(path) if path.is_file() else {}
 
 
+def discard(run: RunFolder, step: int) -> None:
+    """Remove what an unfinished save left. Raises InfraError, which names the path, when it can't be removed."""
+    if (path := run.checkpoint_dir(step)).exists():
+        _remove(path)
+
+
 def drop_undone(run: RunFolder, step: int) -> None:
     """Remove what the steps after `step` left: episodes, evaluations, metrics, checkpoints, the final comparison.
 

@@ -133,6 +133,21 @@ class TitanTrainer(ServiceActor):
         await self._run(self._engine.save, folder)
 
     @endpoint
+    async def begin_save(self, folder: str, hf_folder: str) -> None:
+        """Copy what `save` and `export_hf` write; a thread writes it while other calls are made."""
+        await self._run(self._engine.begin_save, folder, hf_folder)
+
+    @endpoint
+    async def save_is_written(self) -> bool:
+        """Whether `finish_save` would not wait."""
+        return self._engine.saver.is_written
+
+    @endpoint
+    async def finish_save(self) -> dict[str, float]:
+        """Wait for what `begin_save` began; its metrics, none where this process began none."""
+        return await self._run(self._engine.saver.finish)
+
+    @endpoint
     async def keep_versions(self, folder: str, versions: Sequence[int]) -> None:
         """Write versions of the weights store, as the generators have them, into a folder, a file each."""
         await self._run(self._keep_versions, Path(folder), versions)

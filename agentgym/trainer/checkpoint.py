@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import TIED_HEAD, Architecture, read_architecture
 from agentgym.models.safetensors import read_shapes
 from agentgym.trainer.config import LoraConfig
 
+Fingerprints: TypeAlias = dict[str, tuple[int, int]]
 MANIFEST = "manifest.json"
 FORMAT = 1
 CHECKED_BYTES = 1 << 30  # of each file; all of it up to a size that takes about a second
@@ -24,12 +27,22 @@ class Manifest:
     step: int
     architecture: dict[str, object]
     lora: dict[str, object] | None
-    files: dict[str, tuple[int, int]]
+    files: Fingerprints
 
 
-def write_manifest(folder: Path, *, step: int, architecture: Architecture, lora: LoraConfig) -> None:
-    """Describe every file in the folder; written last, so that a folder without one is an unfinished save."""
-    files = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
+def fingerprints(paths: Iterable[Path]) -> Fingerprints:
+    """As a manifest has them: name to (size in bytes, CRC-32 of the first GiB)."""
+    return {path.name: _fingerprint(path) for path in paths}
+
+
+def write_manifest(
+    folder: Path, known: Fingerprints | None = None, *, step: int, architecture: Architecture, lora: LoraConfig
+) -> None:
+    """Describe every file in the folder; written last, so that a folder without one is an unfinished save.
+
+    known: fingerprints of files that were read already.
+    """
+    files = {path.name: (known or {}).get(path.name) or _fingerprint(path) for path in sorted(folder.iterdir())}
     content = {"format": FORMAT, "step": step, "architecture": asdict(architecture), "lora": _plain(lora)}
     content["files"] = files
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")

@@ -24,17 +24,19 @@ from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
-from agentgym.trainer.export import export_folder, full_hf_weights, load_hf, mix_weights
+from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights
 from agentgym.trainer.faults import Faults
-from agentgym.trainer.lora import StoredAdapters, peft_weights, without_adapters
+from agentgym.trainer.host_memory import HostMemory
+from agentgym.trainer.lora import StoredAdapters, without_adapters
 from agentgym.trainer.machine import describe_machine
 from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.reduction import GradientReduction
+from agentgym.trainer.saving import Saver
 from agentgym.trainer.setup import TrainerSetup
-from agentgym.trainer.state import load_checkpoint, save_checkpoint
+from agentgym.trainer.state import load_checkpoint
 from agentgym.types import Sample
 from agentgym.weights.adapters import Base
 
@@ -66,6 +68,7 @@ class TitanEngine:
             self._ranks.leave()
             raise
         self._mismatch = MismatchGuard(setup.trainer.mismatch, setup.loss, self._ranks)
+        self.saver = Saver(self._built, self._ranks, self._mismatch.save, self._architecture, self._trainer.lora)
 
     @property
     def version(self) -> int:
@@ -293,16 +296,11 @@ class TitanEngine:
 
     def save(self, folder: str) -> None:
         """Write weights, optimizer, schedule, step and random state. Whole or not at all."""
-        lora = self._trainer.lora
-        save_checkpoint(
-            folder,
-            self._built,
-            self._ranks,
-            step=self.step,
-            architecture=self._architecture,
-            lora=lora,
-            also=self._mismatch.save,
-        )
+        self.saver.save(folder, self.step)
+
+    def begin_save(self, folder: str, hf_folder: str) -> None:
+        """Copy what `save` and `export_hf` write to the host's memory; a thread writes it until `saver.finish`."""
+        self.saver.begin(folder, self.step, partial(self._copied_export, hf_folder))
 
     def load(self, folder: str) -> None:
         """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved."""
@@ -314,12 +312,14 @@ class TitanEngine:
 
         With LoRA its weights are merged; the adapters alone are in its folder `adapter`, as PEFT reads them.
         """
-        setup, lora = self._setup, self._trainer.lora
-        adapters = peft_weights(self._model, self._built.adapter) if lora.rank else None
-        write = partial(
-            export_folder, folder, setup.model_path, chat_template=setup.chat_template, adapters=adapters, lora=lora
-        )
-        self._write_weights(write, self.hf_weights())
+        self._write_weights(exporter(folder, self._model, self._built.adapter, self._setup), self.hf_weights())
+
+    def _copied_export(self, folder: str, memory: HostMemory) -> Callable[[], None]:
+        """Returns what writes the export as it is now."""
+        kept: list[tuple[str, Tensor]] = []
+        export = exporter(folder, self._model, self._built.adapter, self._setup, memory.copy)
+        self._write_weights(lambda weights: kept.extend((n, memory.copy(w)) for n, w in weights), self.hf_weights())
+        return partial(export, iter(kept)) if self._ranks.rank == 0 else lambda: None
 
     def describe_machine(self) -> dict[str, str]:
         """What the numbers of a step depend on besides its data and settings."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from agentgym.errors import UserError
 from agentgym.models.safetensors import write_folder, write_tensors
 from agentgym.runs.files import publish
 from agentgym.trainer.config import LoraConfig
-from agentgym.trainer.lora import full, merged, peft_config
+from agentgym.trainer.lora import full, merged, peft_config, peft_weights
 from agentgym.trainer.parallel import expected_warnings_off
+from agentgym.trainer.setup import TrainerSetup
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
 ADAPTERS = "adapter"
@@ -61,6 +63,25 @@ def full_hf_weights(
     for name, key in adapter.to_hf({key: key for key in state}).items():
         with_adapter = merged(state, key, lora)
         yield name, full(state[key].detach().to(dtype)) if with_adapter is None else with_adapter.to(dtype)
+
+
+def exporter(
+    folder: str,
+    model: nn.Module,
+    adapter: Any,
+    setup: TrainerSetup,
+    kept: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> Callable[[Iterator[tuple[str, Tensor]]], None]:
+    """What writes weights into a Hugging Face folder of the run's own, as `export_folder`. Collective.
+
+    kept: what is written of the adapters, which are gathered now.
+    """
+    lora = setup.trainer.lora
+    whole = peft_weights(model, adapter) if lora.rank else {}
+    adapters = {name: kept(weight) for name, weight in whole.items()} or None
+    return partial(
+        export_folder, folder, setup.model_path, chat_template=setup.chat_template, adapters=adapters, lora=lora
+    )
 
 
 def export_folder(

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,8 @@ from agentgym.errors import UserError
 from agentgym.models.device import pick_device
 from agentgym.trainer import titan
 from agentgym.trainer.config import TrainerConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,14 @@ class Ranks:
         """Those of rank 0, on every rank, in place: what is decided by them must not hang on a last bit."""
         if self.sharded:
             dist.broadcast(values, 0)
+        return values
+
+    def gathered(self, value: T) -> list[T]:
+        """Of every rank, on every rank, in their order. It must be picklable."""
+        if not self.sharded:
+            return [value]
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
         return values
 
     def forget_peak(self) -> None:

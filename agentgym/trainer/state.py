@@ -1,56 +1,19 @@
-"""Saves and restores everything that a training run needs to continue, through torch's distributed checkpoints."""
+"""Everything that a training run needs to continue, and how it is restored from torch's distributed checkpoints."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import Architecture
-from agentgym.runs.files import publish
 from agentgym.trainer.build import TrainedModel
-from agentgym.trainer.checkpoint import read_manifest, write_manifest
-from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.checkpoint import read_manifest
 from agentgym.trainer.lora import is_adapter
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.schedule import RateSchedule
-
-
-def save_checkpoint(
-    folder: str,
-    built: TrainedModel,
-    ranks: Ranks,
-    *,
-    step: int,
-    architecture: Architecture,
-    lora: LoraConfig,
-    also: Callable[[Path], None] = lambda folder: None,
-) -> None:
-    """Write to FOLDER.partial and rename at the end. Collective; the folder must be shared by all ranks.
-
-    also: called on rank 0 with the folder, to write a file of its own.
-    """
-    target = Path(folder)
-    partial = target.with_name(target.name + ".partial")
-    if ranks.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    ranks.barrier()
-    with expected_warnings_off():
-        save(_state(built, step), checkpoint_id=partial, no_dist=not ranks.sharded)
-    ranks.barrier()
-    if ranks.rank == 0:
-        built.rate.schedule.save(partial)
-        also(partial)
-        write_manifest(partial, step=step, architecture=architecture, lora=lora)
-        publish(partial, target)
-    ranks.barrier()
 
 
 def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
@@ -59,7 +22,7 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
     Raises UserError when the checkpoint can't be read; `checkpoint.check` finds damage earlier.
     """
     step = read_manifest(folder).step
-    state = _state(built, step)
+    state = state_of(built, step)
     with expected_warnings_off():
         try:
             load(state, checkpoint_id=folder, no_dist=not ranks.sharded)
@@ -74,7 +37,8 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
     return int(state["step"])
 
 
-def _state(built: TrainedModel, step: int) -> dict[str, Any]:
+def state_of(built: TrainedModel, step: int) -> dict[str, Any]:
+    """What a checkpoint holds. Tensors are the live ones."""
     return {
         "model": _trained(built.model.state_dict()),
         "optimizer": _optimizer_state(built),

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +74,66 @@ def test_a_run_whose_trainer_is_killed_goes_on_by_itself(lab) -> None:
     journal = Journal(folder.path / "journal")
     assert journal.steps() == [], "the last checkpoint holds it all"
     assert lab.processes(folder.path) == []
+
+
+LOSS = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from agentgym.rl.losses.grpo import Grpo
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow(Grpo):
+    def __call__(self, tokens, version):
+        from agentgym.trainer import saving
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+        class Writer(FileSystemWriter):
+            def write_data(self, *args):
+                while "step-000002" in str(self.path) and not Path("written").exists():
+                    time.sleep(0.01)
+                return super().write_data(*args)
+
+        saving.FileSystemWriter = Writer
+        return Grpo.__call__(self, tokens, version)
+"""
+
+
+@pytest.mark.parametrize("killed", ["trainer", "run"])
+def test_a_kill_while_a_checkpoint_is_written_in_the_background_changes_no_bit(lab, tmp_path, killed) -> None:
+    (tmp_path / "slow_loss.py").write_text(LOSS)
+    (tmp_path / "runs").mkdir()
+    small = (*lab.small, "loop.steps=5", "loop.checkpoint_every=2", "eval.at_end=false", "loop.deterministic=true")
+    command = [sys.executable, "-m", "agentgym.cli.main", "train", "--plain"]
+    fields = [f"--{one}" for one in (*small, "generator.engine.name=native", "loss.name=slow_loss:Slow")]
+    named = [*command, "--name", "hurt", *fields]
+    with ExitStack() as stack:
+        popen = subprocess.Popen(named, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        run = stack.enter_context(popen)
+        stack.callback(run.kill)
+        path = tmp_path / "runs" / "hurt"
+        while not (path / "metrics.jsonl").exists() or len((path / "metrics.jsonl").read_text().splitlines()) < 3:
+            assert run.poll() is None, run.stderr.read()
+            time.sleep(0.01)
+        folder = RunFolder.open(path)
+        assert (path / "checkpoints" / "step-000002" / "trainer.partial").is_dir()
+        assert folder.checkpoint_steps() == [0] and Journal(path / "journal").steps()[:3] == [1, 2, 3]
+        (lab.processes(Path("runs/hurt"), "trainer")[0] if killed == "trainer" else run).kill()
+        if killed == "run":
+            run.wait()
+        (tmp_path / "written").touch()
+        if killed == "run":
+            again = subprocess.run([*command, "--resume", str(path)], cwd=tmp_path, capture_output=True, text=True)
+            assert again.returncode == 0, again.stderr
+        else:
+            errors = run.communicate(timeout=200)[1]
+            assert run.returncode == 0, errors
+            assert "the checkpoint of step 2 was lost with the trainer" in (path / "events.log").read_text()
+    assert folder.checkpoint_steps() == ([0, 4, 5] if killed == "trainer" else [0, 2, 4, 5])
+    assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4, 5]
+    quiet = [*command, "--name", "quiet", *fields, "--loop.checkpoint_in_background", "false"]
+    done = subprocess.run(quiet, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    hurt, unhurt = (tmp_path / "runs" / name / "checkpoints" / "step-000005" for name in ("hurt", "quiet"))
+    for part in ("trainer/__0_0.distcp", "hf/model.safetensors"):
+        assert (hurt / part).read_bytes() == (unhurt / part).read_bytes()

@@ -73,6 +73,10 @@ class InThisProcess(TrainerKeeper):
             (self.engine.version,) = args
         elif name == "push_weights":
             self.engine.publish(*args, lambda weights: asyncio.run(self.here.put(*args, weights)))
+        elif name == "save_is_written":
+            return self.engine.saver.is_written
+        elif name == "finish_save":
+            return self.engine.saver.finish()
         else:
             return None if name == "get_status" else getattr(self.engine, name)(*args)
 

@@ -1,0 +1,110 @@
+"""A run's checkpoints: saved while training stands still, or copied quickly and written while the next steps go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from agentgym.jobs.in_flight import InFlight
+from agentgym.jobs.state import RunState
+from agentgym.rl.loop import Position
+from agentgym.rollout.activity import Activity
+from agentgym.runs.checkpoints import discard, prune, save_position
+from agentgym.runs.folder import RunFolder
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.keeper import TrainerKeeper
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoints:
+    """A checkpoint counts once it is whole on the disk: then it gets its position, the state names it, the journal
+    drops its steps and older ones are removed. At most one is under way. Calls come between two steps, one at a time.
+
+    keep: see loop.keep_checkpoints; 0 is all. note: gets a line where one was lost.
+    """
+
+    folder: RunFolder
+    state: RunState
+    trainer: TrainerKeeper
+    reference: ReferenceModel | BaseOfTrainer | None
+    in_flight: InFlight
+    activity: Activity
+    keep: int
+    note: Callable[[str], None]
+    _under_way: Position | None = None
+    _metrics: dict[str, float] = field(default_factory=dict)
+
+    async def save(self, position: Position) -> None:
+        """Returns when the checkpoint counts. One of this step is not written again."""
+        await self.finish()
+        if not self._has(position):
+            target = self.folder.checkpoint_dir(position.step)
+            with self.activity.doing("save"):
+                await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
+                await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+                await self._save_reference(position)
+        await self.in_flight.save(position, self.trainer)
+        self._count(position)
+
+    async def begin(self, position: Position) -> None:
+        """Returns when all of the checkpoint is copied; `settle` and `finish` make it count. Waits for the former."""
+        begin_s = time.monotonic()
+        if self._under_way is not None:
+            await self.finish()
+            self._metrics["checkpoint/wait_s"] = time.monotonic() - begin_s
+        if self._has(position):
+            return await self.save(position)
+        target = self.folder.checkpoint_dir(position.step)
+        with self.activity.doing("save"):
+            await self.trainer.call(TitanTrainer.begin_save, str(target / "trainer"), str(target / "hf"))
+            await self._save_reference(position)
+        await self.in_flight.save(position, self.trainer)
+        self._under_way = position
+
+    async def settle(self) -> None:
+        """Have the checkpoint that is under way count if it is written. Raises what its writing raised."""
+        if self._under_way is not None and all(await self.trainer.call_all(TitanTrainer.save_is_written)):
+            await self.finish()
+
+    async def finish(self) -> None:
+        """Wait until the one that is under way counts, if there is one. Raises what its writing raised."""
+        if self._under_way is None:
+            return
+        position = self._under_way
+        with self.activity.doing("save"):
+            metrics = await self.trainer.call(TitanTrainer.finish_save)
+        self._under_way = None
+        if metrics:
+            self._metrics |= metrics
+            self._count(position)
+        else:
+            discard(self.folder, position.step)
+            text = f"the checkpoint of step {position.step} was lost with the trainer that wrote it"
+            self.folder.event(text)
+            self.note(text)
+
+    def metrics(self) -> dict[str, float]:
+        """Of what ended since this was asked last.
+
+        checkpoint/write_s: how long steps went on beside the writing of one. checkpoint/wait_s: how long training
+        stood still because the next one was due.
+        """
+        found, self._metrics = self._metrics, {}
+        return found
+
+    def _has(self, position: Position) -> bool:
+        return self.state.position is not None and self.state.position.step == position.step
+
+    async def _save_reference(self, position: Position) -> None:
+        if isinstance(self.reference, ReferenceModel) and self.reference.moves:
+            target = self.folder.checkpoint_dir(position.step) / "reference"
+            await self.reference.call(TitanTrainer.export_hf, str(target))
+
+    def _count(self, position: Position) -> None:
+        self.state.position = position
+        save_position(self.folder, position.step, asdict(position))
+        self.folder.save_state(self.state.to_mapping())
+        self.trainer.saved(position.step, self.folder.checkpoint_dir(position.step) / "trainer")
+        prune(self.folder, self.keep)
