@@ -12,6 +12,7 @@ from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.architecture import Architecture
 from agentgym.models.device import pick_device, why_no_gpu
 from agentgym.planning.advice import advice, check
+from agentgym.planning.copies import no_room
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import Placement, Wanted, place
@@ -67,9 +68,22 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
         check(wanted, placement)
     if recipe.trainer.check_memory and machine is None:
         refuse_taken_gpus(placement)
-    for text in placement.notes + unchecked(placement):
+    standing = stands_still(recipe, model, placement)
+    for text in placement.notes + unchecked(placement) + standing:
         note(text)
+    if standing and isinstance(recipe, Recipe):
+        recipe = replace(recipe, loop=replace(recipe.loop, checkpoint_in_background=False))
     return on_gpus(recipe, placement)
+
+
+def stands_still(recipe: Recipe | SftRecipe, model: Architecture, placement: Placement) -> tuple[str, ...]:
+    """Why checkpoints are not written in the background, although the recipe says so; empty where they are."""
+    if isinstance(recipe, SftRecipe) or not recipe.loop.checkpoint_in_background or not recipe.loop.checkpoint_every:
+        return ()
+    if not recipe.trainer.check_memory:
+        return ()
+    text = no_room(model, recipe.trainer, placement.seats, placement.machine)
+    return (text,) if text else ()
 
 
 def on_gpus(recipe: R, placement: Placement) -> R:
@@ -117,7 +131,7 @@ def placement_lines(
     if not placement.seats:
         check(wanted, placement)
     if placement.fits:
-        return placement.lines()
+        return [*placement.lines(), *stands_still(recipe, model, placement)]
     if not recipe.trainer.check_memory:
         return [*placement.lines(), *unchecked(placement)]
     lines = [f"  {line}" for line in [*placement.lines(), *placement.problems]]

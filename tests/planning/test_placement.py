@@ -282,4 +282,4 @@ def test_on_a_cpu_all_share_the_hosts_memory() -> None:
     model = architecture_of(RELEASED["Qwen/Qwen3-8B"], "8B")
     with pytest.raises(UserError, match=r"the host's memory has 16\.0 GiB"):
         settle_places(made, model, pytest.fail, Machine(cores=2, memory_gib=16.0))
-    assert settle_places(made, QWEN["0.6B"], pytest.fail, Machine(cores=2, memory_gib=64.0)) == made
+    assert settle_places(made, QWEN["0.6B"], pytest.fail, Machine(cores=2, memory_gib=80.0)) == made

@@ -13,16 +13,19 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny_model import draw_samples
 
 from agentgym.errors import InfraError, UserError
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.grpo import Grpo
+from agentgym.trainer import saving
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig
 from agentgym.trainer.setup import TrainerSetup
+from tests.trainer.gated_writer import Gate
 
 KEPT = ("loss", "grad_norm", "entropy", "clip_share", "kl_ref", "mismatch_max")
 OF_MISMATCH = ("stale_kl", "stale_max", "staleness_kl", "fresh_share", "engine_age_steps")
@@ -60,7 +63,10 @@ def train(model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int 
     engine.save(f"{folder}/checkpoint")
     engine.export_hf(f"{folder}/exported")
     logprobs = engine.logprobs(samples)
+    engine.begin_save(f"{folder}/background", f"{folder}/background-hf")
     engine.train_step(samples)
+    engine.saver.finish()
+    failed = failed_save(engine, folder) if procs > 1 else ""
     engine.load(f"{folder}/checkpoint")
     double = {name: 2 * weight for name, weight in engine.hf_weights()}
     engine.follow(double.items(), 0.5)
@@ -87,6 +93,7 @@ def train(model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int 
     names = [*(f"train/{name}" for name in KEPT), *(f"mismatch/{name}" for name in OF_MISMATCH)]
     result = {
         "stopped": stopped,
+        "failed": failed,
         "followed": torch.stack(followed).tolist(),
         "fault": fault,
         "steps": [{name: step[name] for name in names} for step in steps],
@@ -97,6 +104,22 @@ def train(model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int 
     }
     engine.close()
     return result
+
+
+def failed_save(engine: TitanEngine, folder: str) -> str:
+    """What a rank raises where the disk of the second was full; the step after it goes on."""
+    gate, writer = Gate(), saving.FileSystemWriter
+    saving.FileSystemWriter, gate.full = gate.writer(), os.environ["RANK"] == "1"
+    engine.begin_save(f"{folder}/failed", f"{folder}/failed-hf")
+    engine.train_step(draw_samples(3))
+    gate.open.set()
+    try:
+        engine.saver.finish()
+    except (InfraError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        saving.FileSystemWriter = writer
+    return ""
 
 
 def main(trainers: str) -> None:

@@ -19,6 +19,7 @@ from tiny_model import write_model
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
 from tests.trainer.sharded_worker import train
+from tests.trainer.test_saving import content
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
@@ -103,6 +104,13 @@ def test_one_process_equals_fsdp_and_tensor_parallel(
             for expected_row, found_row in zip(alone["logprobs"], result["logprobs"], strict=True):
                 assert found_row == pytest.approx(expected_row, abs=near)
             assert result["weights"] == pytest.approx(alone["weights"], rel=near / 2)
+        for one, other in (("checkpoint", "background"), ("exported", "background-hf")):
+            expected_files, found_files = content(folder / name / one), content(folder / name / other)
+            assert found_files.keys() == expected_files.keys()
+            assert [file for file in found_files if found_files[file] != expected_files[file]] == []
+        assert "failed" not in {path.name for path in (folder / name).iterdir()}
+        assert "No space left on device" in ranks[1]["failed"] and ranks[1]["failed"].startswith("OSError")
+        assert "rank 1 could not write its part" in ranks[0]["failed"] and "No space left" in ranks[0]["failed"]
         heir = make_engine(path=model_path)
         heir.load(str(folder / name / "checkpoint"))
         reader = make_engine(path=str(folder / name / "exported"))
