@@ -79,7 +79,7 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
 
 
 def batches_of(arguments: argparse.Namespace, recipe: Recipe) -> Batches:
-    ranks = arguments.gpus // recipe.trainer.tensor_parallel
+    ranks = recipe.trainer.data_ranks
     return Batches(
         count=arguments.tokens // arguments.documents * ranks,
         length=arguments.documents,
@@ -150,8 +150,12 @@ def measure_ours(arguments: argparse.Namespace, recipe: Recipe) -> None:
 def alone_run(arguments: argparse.Namespace, recipe: Recipe, arm: str, rows: Path) -> AloneRun:
     """Raises ValueError for what TorchTitan can't be given in the same shape."""
     trainer, batches = recipe.trainer, batches_of(arguments, recipe)
-    if trainer.lora.rank or trainer.float8 != "off" or trainer.updates_per_step > 1:
-        raise ValueError("the arms of TorchTitan train all weights once a step: leave out lora, float8 and minibatches")
+    other = trainer.lora.rank or trainer.float8 != "off" or trainer.updates_per_step > 1 or trainer.context_parallel > 1
+    if other:
+        raise ValueError(
+            "the arms of TorchTitan train all weights once a step, by whole rows: leave out lora, float8, minibatches "
+            "and context_parallel"
+        )
     batches.microbatch  # noqa: B018  # it raises where there is none
     return AloneRun(
         flavor=flavor_of(read_architecture(Path(recipe.model.path))),

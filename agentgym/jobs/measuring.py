@@ -59,7 +59,7 @@ async def measure_rates(
     check_sampling(recipe)
     model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
     engine = replace(settle_engine(recipe.generator, str(model_path), reporter.note), replicas=1, gpus=())
-    trainer = replace(recipe.trainer, procs=recipe.trainer.tensor_parallel, data_parallel_shard=-1, gpus=())
+    trainer = replace(recipe.trainer, procs=recipe.trainer.ranks_of_a_row, data_parallel_shard=-1, gpus=())
     alone = replace(recipe, generator=engine, trainer=trainer)
     alone = settle_places(alone, read_architecture(model_path), lambda note: None)
     async with AsyncExitStack() as stack:

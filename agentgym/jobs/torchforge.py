@@ -44,6 +44,7 @@ _OF_TRAINER: Mapping[str, str] = {
     "training.dtype": "trainer.dtype",
     "compile.enable": "trainer.compile",
     "parallelism.tensor_parallel_degree": "trainer.tensor_parallel",
+    "parallelism.context_parallel_degree": "trainer.context_parallel",
     "parallelism.data_parallel_shard_degree": "trainer.data_parallel_shard",
     "checkpoint.initial_load_path": "model.path",
     "activation_checkpoint.mode": "trainer.activation_checkpoint",

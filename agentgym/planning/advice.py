@@ -83,7 +83,7 @@ def _of_more_gpus(wanted: Wanted, count: int) -> Iterator[Changes]:
     yield from kept
     if trainer is None or trainer.data_parallel_shard > 0:
         return
-    procs = (count - taken) // trainer.tensor_parallel * trainer.tensor_parallel
+    procs = (count - taken) // trainer.ranks_of_a_row * trainer.ranks_of_a_row
     if procs > trainer.procs:
         yield from ({"trainer.procs": procs} | changes for changes in kept)
 

@@ -104,7 +104,7 @@ def _of_places(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
             yield Kind(cost="the trainer's GPUs are planned", values=({"trainer.gpus": []},))
         elif trainer.data_parallel_shard < 0:
             taken = generator.engine.gpus_per_replica if generator and wanted.together else 0
-            yield from _trainer_procs(trainer.procs, trainer.tensor_parallel, count, taken)
+            yield from _trainer_procs(trainer.procs, trainer.ranks_of_a_row, count, taken)
     if generator is None:
         return
     if generator.gpus:

@@ -44,11 +44,13 @@ def too_long(episode_tokens: int, trainer: TrainerConfig, generator: GeneratorCo
 
 
 def _of_trainer(model: Architecture | None, trainer: TrainerConfig) -> Iterator[str]:
-    ranks = trainer.procs // trainer.tensor_parallel
+    ranks, sharing = trainer.data_ranks, f"trainer.tensor_parallel {trainer.tensor_parallel}"
+    if trainer.context_parallel > 1:
+        sharing += f" and trainer.context_parallel {trainer.context_parallel}"
     if trainer.data_parallel_shard not in (-1, ranks):
         yield (
             f"trainer.data_parallel_shard is {trainer.data_parallel_shard}, and trainer.procs {trainer.procs} by "
-            f"trainer.tensor_parallel {trainer.tensor_parallel} make {ranks} rank(s) to shard over; give {ranks}, or "
+            f"{sharing} make {ranks} rank(s) to shard over; give {ranks}, or "
             "-1 for as many as there are"
         )
     if twice := _twice(trainer.gpus):

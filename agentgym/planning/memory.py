@@ -69,8 +69,8 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     tensor = trainer.tensor_parallel
     kept = LayerTokens.of(model, compiled=trainer.compile)
     per_layer: int = getattr(kept, trainer.activation_checkpoint)
-    ranks = trainer.procs // tensor
-    tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // ranks)) / tensor
+    rows_tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // trainer.data_ranks))
+    tokens = rows_tokens / trainer.ranks_of_a_row
     head = head_gib(model, trainer, tokens * tensor, trained=not trainer.lora.rank)
     again = 0.0 if trainer.activation_checkpoint == "none" else kept.none * tokens * size / GIB
     adapters = adapter_parameters(model, trainer.lora) / GIB
@@ -84,7 +84,9 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     }
     if trainer.dtype != "float32" or trainer.procs > 1:
         parts["gathered"] = (2 * layer_parameters(model) + model.vocab_size * model.dim) * size / tensor / GIB
-    if trainer.reduce_gradients == "last" and ranks > 1:
+    if trainer.context_parallel > 1:  # keys and values of whole rows, and their gradients
+        parts["context"] = 4 * model.num_kv_heads * model.head_dim * rows_tokens * size / tensor / GIB
+    if trainer.reduce_gradients == "last" and trainer.procs > tensor:
         parts["unreduced"] = 4 * trained / tensor
     return parts | {"process": CONTEXT_GIB if on_gpu else PROCESS_GIB}
 
@@ -94,12 +96,11 @@ def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool
     trainer = replace(trainer, lora=LoraConfig())
     of_trainer = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=batch_tokens)
     kept = LayerTokens.of(model, compiled=trainer.compile)
-    tokens = min(trainer.rows_per_microbatch * trainer.seq_len, batch_tokens) / trainer.tensor_parallel
+    tokens = min(trainer.rows_per_microbatch * trainer.seq_len, batch_tokens) / trainer.ranks_of_a_row
     working = kept.none * tokens * BYTES[trainer.dtype] / GIB
-    return {name: size for name, size in of_trainer.items() if name in ("weights", "gathered", "process")} | {
-        "activations": working,
-        "head": head_gib(model, trainer, tokens, trained=False),
-    }
+    return {
+        name: size for name, size in of_trainer.items() if name in ("weights", "gathered", "context", "process")
+    } | {"activations": working, "head": head_gib(model, trainer, tokens, trained=False)}
 
 
 def head_gib(model: Architecture, trainer: TrainerConfig, tokens: float, *, trained: bool = True) -> float:
@@ -132,9 +133,8 @@ def layer_parameters(model: Architecture) -> float:
 
 def sharding(trainer: TrainerConfig) -> int:
     """Over how many ranks the weights are split."""
-    data = trainer.procs // trainer.tensor_parallel
-    shard = data if trainer.data_parallel_shard < 0 else trainer.data_parallel_shard
-    return max(1, shard) * trainer.tensor_parallel
+    shard = trainer.data_ranks if trainer.data_parallel_shard < 0 else trainer.data_parallel_shard
+    return max(1, shard) * trainer.ranks_of_a_row
 
 
 def kv_token_gib(model: Architecture, generator: GeneratorConfig) -> float:

@@ -33,6 +33,7 @@ SHOWN = 2  # GPUs whose lack of memory is told in full
 OF_A_STEP = (
     "gradients",
     "unreduced",
+    "context",
     "activations",
     "head",
     "gathered",

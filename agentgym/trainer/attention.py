@@ -60,6 +60,10 @@ def packed_mask(positions_BL: Tensor, dtype: torch.dtype) -> Tensor | None:
     document_BL = starts_BL.cumsum(1)
     length = positions_BL.shape[1]
     causal_LL = torch.ones(length, length, dtype=torch.bool, device=positions_BL.device).tril()
-    allowed_BLL = (document_BL[:, :, None] == document_BL[:, None, :]) & causal_LL
-    mask_BLL = torch.zeros(allowed_BLL.shape, dtype=dtype, device=positions_BL.device)
-    return mask_BLL.masked_fill_(~allowed_BLL, float("-inf"))[:, None]
+    return additive_mask((document_BL[:, :, None] == document_BL[:, None, :]) & causal_LL, dtype)
+
+
+def additive_mask(allowed_BQK: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, 1, Q, K]: 0 where a query may attend to a key, else -inf."""
+    mask_BQK = torch.zeros(allowed_BQK.shape, dtype=dtype, device=allowed_BQK.device)
+    return mask_BQK.masked_fill_(~allowed_BQK, float("-inf"))[:, None]

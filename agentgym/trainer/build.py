@@ -15,6 +15,7 @@ from agentgym.models.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.compile_cache import keep_compiled
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.context import gather_context
 from agentgym.trainer.critic import Critic
 from agentgym.trainer.float8 import with_float8
 from agentgym.trainer.lora import store_frozen_as, with_adapters
@@ -60,6 +61,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     trainer, optimizer = setup.trainer, setup.optimizer
     if trainer.compile:
         keep_compiled()
+    titan.share_rows_by(gather_context)
     if trainer.seq_len > architecture.max_positions:
         raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
     if trainer.seq_len % trainer.tensor_parallel:

@@ -81,7 +81,8 @@ class LoraConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
     """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
-    holds at most rows_per_microbatch * seq_len tokens per rank, in more rows where these are shorter. gpus: empty,
+    holds at most rows_per_microbatch * seq_len tokens, in more rows where these are shorter; the ranks of
+    tensor_parallel and of context_parallel share them, the latter by tokens. gpus: empty,
     they are planned. max_restarts: of the trainer, and of the reference model, without a new step in between; 0 is
     none. check_memory: refuse to start where the estimate of what everybody takes does not fit.
 
@@ -100,6 +101,7 @@ class TrainerConfig:
 
     procs: int = 1
     tensor_parallel: int = 1
+    context_parallel: int = 1
     data_parallel_shard: int = -1  # -1: what is left
     seq_len: int = 1024
     rows_per_microbatch: int = 4
@@ -130,6 +132,16 @@ class TrainerConfig:
         if self.procs < 1 or self.tensor_parallel < 1 or self.procs % self.tensor_parallel:
             raise ValueError(
                 f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel}"
+            )
+        if self.context_parallel < 1 or self.procs % (self.tensor_parallel * self.context_parallel):
+            raise ValueError(
+                f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel} "
+                f"times trainer.context_parallel {self.context_parallel}"
+            )
+        if self.context_parallel > 1 and self.seq_len % (2 * self.ranks_of_a_row):
+            raise ValueError(
+                f"trainer.seq_len {self.seq_len} must be a multiple of {2 * self.ranks_of_a_row}, twice "
+                "trainer.context_parallel times trainer.tensor_parallel: each rank has two pieces of a row"
             )
         if self.lora.rank and self.tensor_parallel > 1:
             raise ValueError(
@@ -169,6 +181,16 @@ class TrainerConfig:
                     f"trainer.float8 is {self.float8!r} with {name}; it needs all weights trained in bfloat16, and "
                     "ranks that share no layer. Change that, or set trainer.float8 to off"
                 )
+
+    @property
+    def ranks_of_a_row(self) -> int:
+        """Processes that compute each row together."""
+        return self.tensor_parallel * self.context_parallel
+
+    @property
+    def data_ranks(self) -> int:
+        """Groups of processes with rows of their own."""
+        return self.procs // self.ranks_of_a_row
 
     @property
     def updates_per_step(self) -> int:

@@ -54,6 +54,7 @@ class TitanEngine:
         self.step = 0
         self._version = 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
+        self._here_N: Tensor | None = None  # of the last forward pass: which wanted entries this rank has, if not all
         self._kept: list[tuple[Sample, tuple[float, ...]]] = []
         self._architecture = read_architecture(Path(setup.model_path))
         self._base = Base(Path(setup.base_path or setup.model_path))
@@ -332,14 +333,16 @@ class TitanEngine:
     @property
     def _hidden(self) -> Tensor:
         """Of the last forward pass, at its wanted entries: [N, D]."""
-        return self._model.lm_head.hidden  # type: ignore[union-attr,return-value]
+        own: Tensor = self._model.lm_head.hidden  # type: ignore[union-attr,assignment]
+        return own if self._here_N is None else self._ranks.context.rows_of_all(own, self._here_N)
 
     def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
+        whole = self._built.flex or self._trainer.context_parallel > 1
         return pack(
             samples,
             seq_len=self._trainer.seq_len,
             rows_divisible_by=self._ranks.data_size,
-            attention_break_even=None if self._built.flex else self._architecture.attention_break_even,
+            attention_break_even=None if whole else self._architecture.attention_break_even,
         )
 
     def _parts(self, batch: TrainBatch) -> Iterator[slice]:
@@ -350,17 +353,27 @@ class TitanEngine:
     def _forward(self, batch: TrainBatch, wanted_RL: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, [N] each, of the labels at the wanted entries, in row order."""
         device = self._ranks.device
-        positions_RL = batch.positions.to(device)
-        if self._built.flex:
+        context, dtype = self._ranks.context, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16
+        token_ids_RL, positions_RL = batch.token_ids.to(device), batch.positions.to(device)
+        mask: object
+        if context.size > 1:
+            mask = context.mask(positions_RL, flex=self._built.flex, dtype=dtype)
+        elif self._built.flex:
             mask = self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
         else:
-            mask = packed_mask(positions_RL, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16)
+            mask = packed_mask(positions_RL, dtype)
         entries_N = wanted_RL.flatten().nonzero()[:, 0]
-        self._model.lm_head.targets = (  # type: ignore[union-attr]
-            entries_N.to(device),
-            batch.labels.flatten()[entries_N].to(device),
-        )
-        scored_2N = self._model(batch.token_ids.to(device), positions=positions_RL, attention_masks=mask)
+        labels_N, entries_N = batch.labels.flatten()[entries_N].to(device), entries_N.to(device)
+        self._here_N = None
+        if context.size > 1:
+            own_Q = context.own(batch.row_length, device)
+            token_ids_RL, positions_RL = token_ids_RL[:, own_Q], positions_RL[:, own_Q]
+            self._here_N, entries_N = context.entries(entries_N, batch.row_length)
+            labels_N = labels_N[self._here_N]
+        self._model.lm_head.targets = (entries_N, labels_N)  # type: ignore[union-attr]
+        scored_2N = self._model(token_ids_RL, positions=positions_RL, attention_masks=mask)
+        if self._here_N is not None:
+            scored_2N = context.of_all(scored_2N, self._here_N)
         return scored_2N[0], scored_2N[1]
 
     def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals, faults: Faults) -> Tensor:

@@ -18,6 +18,7 @@ from agentgym.errors import UserError
 from agentgym.models.device import pick_device
 from agentgym.trainer import titan
 from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.context import Context
 
 T = TypeVar("T")
 
@@ -40,6 +41,12 @@ class Ranks:
     @property
     def data_size(self) -> int:
         return 1 if self._batch_mesh is None else self._batch_mesh.size()
+
+    @property
+    def context(self) -> Context:
+        """Its part of each row."""
+        mesh = self.dims.get_optional_mesh("cp") if self.sharded else None
+        return Context(None if mesh is None else mesh.get_group())
 
     @property
     def _batch_mesh(self) -> Any:
@@ -121,6 +128,7 @@ def join(config: TrainerConfig) -> Ranks:
         torch.cuda.set_device(device)
     parallelism = titan.ParallelismConfig(
         tensor_parallel_degree=config.tensor_parallel,
+        context_parallel_degree=config.context_parallel,
         data_parallel_shard_degree=config.data_parallel_shard,
         spmd_backend="partial_dtensor",  # the default fails with more than one process on torch 2.13
     )

@@ -56,7 +56,7 @@ class ReferenceModel(TrainerClient):
         restarts = setup.trainer.max_restarts
         super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name, max_restarts=restarts)
         self._early = early and not self.moves  # one that moves scores with the weights of the step
-        self._full = trainer.procs // trainer.tensor_parallel * trainer.rows_per_microbatch * trainer.seq_len
+        self._full = trainer.data_ranks * trainer.rows_per_microbatch * trainer.seq_len
         self._waiting: dict[str, Sample] = {}
         self._begun: dict[str, tuple[asyncio.Task[Scores], int]] = {}
 

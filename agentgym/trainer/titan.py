@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 from unittest.mock import MagicMock
 
 import torch
@@ -48,6 +50,7 @@ try:
     from torchtitan.models.common import Linear as Linear
     from torchtitan.models.common.attention import FlexAttention
     from torchtitan.models.common.attention import QKVLinear as QKVLinear
+    from torchtitan.models.common.attention import create_attention_mask as create_attention_mask
     from torchtitan.models.qwen3.model import Qwen3Model as Qwen3Model
     from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter as Qwen3StateDictAdapter
     from torchtitan.protocols.module import Module as Module
@@ -67,6 +70,11 @@ def set_device(device_type: str) -> None:
             module.device_type = device_type  # type: ignore[attr-defined]
             if hasattr(module, "device_module"):
                 module.device_module = device_module  # type: ignore[attr-defined]
+
+
+def share_rows_by(wrap: Callable[[Sequence[Any], Any], None]) -> None:
+    """What is done to the inner attentions where ranks share rows. wrap: gets them, and the mesh of these ranks."""
+    sys.modules[qwen3.parallelize_qwen3.__module__].apply_cp_to_forward = wrap  # type: ignore[attr-defined]
 
 
 def disable_flex_autotune() -> None:

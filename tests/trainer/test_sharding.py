@@ -1,4 +1,4 @@
-"""One process, FSDP2 over two and tensor parallel over two must be the same trainer."""
+"""One process, FSDP2 over two, tensor and context parallel over two must be the same trainer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ WORKER = Path(__file__).with_name("sharded_worker.py")
 
 FAMILIES = {"qwen3": 2e-5, "llama": 1e-3, "qwen2": 1e-3}
 """How near log-probabilities are: where gradients are nearly 0, three steps of AdamW make rounding larger."""
-WAYS = {"fsdp": 1, "tensor": 2}
-"""Tensor parallel sizes."""
+WAYS = {"fsdp": (1, 1), "tensor": (2, 1), "context": (1, 2)}
+"""Tensor and context parallel sizes."""
 
 
-def run_ranks(trainers: Sequence[tuple[str, str, int]]) -> list[list[dict[str, Any]]]:
-    """Train with two ranks, which start once for all trainers; of each trainer what its ranks print."""
+def run_ranks(trainers: Sequence[tuple[str, str, int, int]], count: int = 2) -> list[list[dict[str, Any]]]:
+    """Train with so many ranks, which start once for all trainers; of each trainer what its ranks print."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in trainers]
         given = json.dumps([(*one, probe.getsockname()[1]) for one, probe in zip(trainers, probes, strict=True)])
     processes = []
-    for rank in ("0", "1"):
-        environment = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for rank in map(str, range(count)):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+        environment = os.environ | place
         processes.append(
             subprocess.Popen(
                 [sys.executable, str(WORKER), given],
@@ -72,26 +73,26 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Sharded:
     folder = tmp_path_factory.mktemp("sharded")
     models = {family: write_model(folder / family / "model", family=family) for family in FAMILIES}
     trainers = {
-        (family, way): (models[family], str(folder / family / way), size)
+        (family, way): (models[family], str(folder / family / way), *sizes)
         for family in FAMILIES
-        for way, size in WAYS.items()
+        for way, sizes in WAYS.items()
     }
     return Sharded(folder, dict(zip(trainers, run_ranks(list(trainers.values())), strict=True)))
 
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_process_equals_fsdp_and_tensor_parallel(
+def test_one_process_equals_fsdp_tensor_and_context_parallel(
     sharded: Sharded, make_engine: Callable[..., TitanEngine], samples: list[Sample], family: str
 ) -> None:
     """And what two processes save, one loads."""
     folder, near = sharded.folder / family, FAMILIES[family]
     model_path = str(folder / "model")
     alone = train(model_path, str(folder / "alone"))
-    for name, tensor_parallel in WAYS.items():
+    for name, sizes in WAYS.items():
         ranks = sharded.ranks[family, name]
         assert ranks[0]["steps"] == ranks[1]["steps"]
-        assert len(list((folder / name).glob("bad_batch_step_4_rank_*.pt"))) == tensor_parallel
+        assert len(list((folder / name).glob("bad_batch_step_4_rank_*.pt"))) == max(sizes), "as many have it"
         for result in ranks:
             assert result["restored"]
             assert result["followed"] == pytest.approx([0.75] * len(result["followed"]), abs=1e-4)
@@ -117,3 +118,18 @@ def test_one_process_equals_fsdp_and_tensor_parallel(
         for engine in (heir, reader):
             for expected_row, found_row in zip(ranks[0]["logprobs"], engine.logprobs(samples), strict=True):
                 assert list(found_row) == pytest.approx(expected_row, abs=near)
+
+
+@pytest.mark.hostile
+def test_rows_are_shared_beside_data_and_tensor_parallelism(tmp_path: Path) -> None:
+    """Four ranks: two rows at a time, each over two of them; and each row over two by two."""
+    model_path = write_model(tmp_path / "model")
+    alone = train(model_path, str(tmp_path / "alone"))
+    ways = {"data": (1, 2), "tensor": (2, 2)}
+    trained = run_ranks([(model_path, str(tmp_path / way), *sizes) for way, sizes in ways.items()], 4)
+    for way, ranks in zip(ways, trained, strict=True):
+        assert len(list((tmp_path / way).glob("bad_batch_step_4_rank_*.pt"))) == (2 if way == "data" else 4)
+        for result in ranks:
+            for expected, found in zip(alone["steps"], result["steps"], strict=True):
+                assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+            assert result["weights"] == pytest.approx(alone["weights"], rel=1e-5)
