@@ -22,10 +22,10 @@ from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
-from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import build
 from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights
 from agentgym.trainer.faults import Faults
+from agentgym.trainer.forward import Forward
 from agentgym.trainer.host_memory import HostMemory
 from agentgym.trainer.lora import StoredAdapters, without_adapters
 from agentgym.trainer.machine import describe_machine
@@ -54,7 +54,6 @@ class TitanEngine:
         self.step = 0
         self._version = 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
-        self._here_N: Tensor | None = None  # of the last forward pass: which wanted entries this rank has, if not all
         self._kept: list[tuple[Sample, tuple[float, ...]]] = []
         self._architecture = read_architecture(Path(setup.model_path))
         self._base = Base(Path(setup.base_path or setup.model_path))
@@ -62,6 +61,7 @@ class TitanEngine:
         try:
             self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
+            self._forward = Forward(self._built, self._ranks, setup.trainer.dtype)
             self._reduction = GradientReduction(self._model, self._ranks, setup.trainer.reduce_gradients)
             self._adapters = StoredAdapters(self._model, self._built.adapter, setup, self._ranks.device)
             load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
@@ -229,7 +229,7 @@ class TitanEngine:
             raise ValueError("this trainer has no critic; build it with TrainerSetup(critic=True)")
 
         batch = self._pack(samples)
-        return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._hidden), read)
+        return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._forward.hidden), read)
 
     @torch.no_grad()
     def logprobs(
@@ -330,12 +330,6 @@ class TitanEngine:
         """Leave the process group; the engine can't be used afterwards."""
         self._ranks.leave()
 
-    @property
-    def _hidden(self) -> Tensor:
-        """Of the last forward pass, at its wanted entries: [N, D]."""
-        own: Tensor = self._model.lm_head.hidden  # type: ignore[union-attr,assignment]
-        return own if self._here_N is None else self._ranks.context.rows_of_all(own, self._here_N)
-
     def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
         whole = self._built.flex or self._trainer.context_parallel > 1
         return pack(
@@ -349,32 +343,6 @@ class TitanEngine:
         """This rank's rows, in parts of at most rows_per_microbatch * seq_len tokens."""
         size = max(1, self._trainer.rows_per_microbatch * self._trainer.seq_len // batch.row_length)
         return row_slices(batch.num_rows, size, self._ranks.data_rank, self._ranks.data_size)
-
-    def _forward(self, batch: TrainBatch, wanted_RL: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies, [N] each, of the labels at the wanted entries, in row order."""
-        device = self._ranks.device
-        context, dtype = self._ranks.context, torch.float32 if self._trainer.dtype == "float32" else torch.bfloat16
-        token_ids_RL, positions_RL = batch.token_ids.to(device), batch.positions.to(device)
-        mask: object
-        if context.size > 1:
-            mask = context.mask(positions_RL, flex=self._built.flex, dtype=dtype)
-        elif self._built.flex:
-            mask = self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
-        else:
-            mask = packed_mask(positions_RL, dtype)
-        entries_N = wanted_RL.flatten().nonzero()[:, 0]
-        labels_N, entries_N = batch.labels.flatten()[entries_N].to(device), entries_N.to(device)
-        self._here_N = None
-        if context.size > 1:
-            own_Q = context.own(batch.row_length, device)
-            token_ids_RL, positions_RL = token_ids_RL[:, own_Q], positions_RL[:, own_Q]
-            self._here_N, entries_N = context.entries(entries_N, batch.row_length)
-            labels_N = labels_N[self._here_N]
-        self._model.lm_head.targets = (entries_N, labels_N)  # type: ignore[union-attr]
-        scored_2N = self._model(token_ids_RL, positions=positions_RL, attention_masks=mask)
-        if self._here_N is not None:
-            scored_2N = context.of_all(scored_2N, self._here_N)
-        return scored_2N[0], scored_2N[1]
 
     def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals, faults: Faults) -> Tensor:
         """Returns the log-probabilities of the trained tokens, [N], in row order."""
@@ -399,6 +367,6 @@ class TitanEngine:
         loss = (treated.weigh(faults.checked(treated.given, result)) * trained(weights_RL)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._built.critic is not None and batch.has_returns:
-            self._built.critic.keep(self._hidden, trained(batch.returns))
+            self._built.critic.keep(self._forward.hidden, trained(batch.returns))
         totals.add(loss.detach(), treated.true_metrics(result, self.version))
         return logprobs_N.detach()

@@ -1,0 +1,57 @@
+"""The model over packed rows: what it gives the tokens that are asked for.
+
+Axes: R rows, L tokens of a row, N wanted entries, D hidden states.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agentgym.rl.packing import TrainBatch
+from agentgym.trainer.attention import packed_mask
+from agentgym.trainer.build import TrainedModel
+from agentgym.trainer.config import DType
+from agentgym.trainer.parallel import Ranks
+
+
+class Forward:
+    """One forward pass at a time, by all ranks that share rows; each gets what all of them have."""
+
+    def __init__(self, built: TrainedModel, ranks: Ranks, dtype: DType) -> None:
+        """dtype: of matrix products."""
+        self._model, self._flex = built.model, built.flex
+        self._device, self._context = ranks.device, ranks.context
+        self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        self._here_N: Tensor | None = None  # which wanted entries this rank has, where it has a part of each row
+
+    def __call__(self, batch: TrainBatch, wanted_RL: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies, [N] each, of the labels at the wanted entries, in row order."""
+        token_ids_RL, positions_RL = batch.token_ids.to(self._device), batch.positions.to(self._device)
+        mask = self._mask(positions_RL)
+        entries_N = wanted_RL.flatten().nonzero()[:, 0]
+        labels_N, entries_N = batch.labels.flatten()[entries_N].to(self._device), entries_N.to(self._device)
+        self._here_N = None
+        if self._context.size > 1:
+            own_Q = self._context.own(batch.row_length, self._device)
+            token_ids_RL, positions_RL = token_ids_RL[:, own_Q], positions_RL[:, own_Q]
+            self._here_N, entries_N = self._context.entries(entries_N, batch.row_length)
+            labels_N = labels_N[self._here_N]
+        self._model.lm_head.targets = (entries_N, labels_N)  # type: ignore[union-attr]
+        scored_2N = self._model(token_ids_RL, positions=positions_RL, attention_masks=mask)
+        if self._here_N is not None:
+            scored_2N = self._context.of_all(scored_2N, self._here_N)
+        return scored_2N[0], scored_2N[1]
+
+    @property
+    def hidden(self) -> Tensor:
+        """Of the last call, at its wanted entries: [N, D], without a gradient."""
+        own: Tensor = self._model.lm_head.hidden  # type: ignore[union-attr,assignment]
+        return own if self._here_N is None else self._context.rows_of_all(own, self._here_N)
+
+    def _mask(self, positions_RL: Tensor) -> object:
+        if self._context.size > 1:
+            return self._context.mask(positions_RL, flex=self._flex, dtype=self._dtype)
+        if self._flex:
+            return self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
+        return packed_mask(positions_RL, self._dtype)
