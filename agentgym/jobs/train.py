@@ -39,7 +39,7 @@ from agentgym.rl.loop import Position, StepRecord, TrainingLoop
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
-from agentgym.runs.checkpoints import drop_undone
+from agentgym.runs.checkpoints import drop_undone, drop_unfinished
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -161,6 +161,7 @@ class TrainJob:
             await self.checkpoints.save(Position())
         else:
             undo_later_steps(self.folder, state)
+        drop_unfinished(self.folder)
         self.journal.clear()
         self.last = state.position
         if recipe.eval.at_end and state.first_eval is None and state.position == Position():

@@ -33,6 +33,13 @@ def discard(run: RunFolder, step: int) -> None:
         _remove(path)
 
 
+def drop_unfinished(run: RunFolder) -> None:
+    """Remove what saves left that a death cut off. Raises InfraError, which names the path, where it can't."""
+    for step in run.checkpoint_steps(unfinished=True):
+        if any(run.checkpoint_dir(step).glob("*.partial")) and not load_position(run, step):
+            discard(run, step)
+
+
 def drop_undone(run: RunFolder, step: int) -> None:
     """Remove what the steps after `step` left: episodes, evaluations, metrics, checkpoints, the final comparison.
 

@@ -47,10 +47,15 @@ def write_whole(path: Path, data: bytes) -> None:
             raise
 
 
+def sync_all(folder: Path) -> None:
+    """As `sync`, of a folder with all that is below it."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
 def publish(part: Path, target: Path) -> None:
     """Give a finished folder its name, in place of an older one, once all of it is on the disk."""
-    for path in (*part.rglob("*"), part):
-        sync(path)
+    sync_all(part)
     if target.exists():
         shutil.rmtree(target)
     part.rename(target)

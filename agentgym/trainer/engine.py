@@ -23,7 +23,7 @@ from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.build import build
-from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights
+from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export
 from agentgym.trainer.faults import Faults
 from agentgym.trainer.forward import Forward
 from agentgym.trainer.host_memory import HostMemory
@@ -34,7 +34,7 @@ from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.reduction import GradientReduction
-from agentgym.trainer.saving import Saver
+from agentgym.trainer.saving import Export, Saver
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint
 from agentgym.types import Sample
@@ -315,12 +315,14 @@ class TitanEngine:
         """
         self._write_weights(exporter(folder, self._model, self._built.adapter, self._setup), self.hf_weights())
 
-    def _copied_export(self, folder: str, memory: HostMemory) -> Callable[[], None]:
-        """Returns what writes the export as it is now."""
+    def _copied_export(self, folder: str, memory: HostMemory) -> Export:
+        """The export as it is now."""
         kept: list[tuple[str, Tensor]] = []
-        export = exporter(folder, self._model, self._built.adapter, self._setup, memory.copy)
+        export = exporter(folder, self._model, self._built.adapter, self._setup, memory.copy, named=False)
         self._write_weights(lambda weights: kept.extend((n, memory.copy(w)) for n, w in weights), self.hf_weights())
-        return partial(export, iter(kept)) if self._ranks.rank == 0 else lambda: None
+        if self._ranks.rank:
+            return Export()
+        return Export(write=partial(export, iter(kept)), finish=partial(name_export, folder))
 
     def describe_machine(self) -> dict[str, str]:
         """What the numbers of a step depend on besides its data and settings."""

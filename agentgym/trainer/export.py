@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentgym.errors import UserError
 from agentgym.models.safetensors import write_folder, write_tensors
-from agentgym.runs.files import publish
+from agentgym.runs.files import publish, sync_all
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.lora import full, merged, peft_config, peft_weights
 from agentgym.trainer.parallel import expected_warnings_off
@@ -71,16 +71,24 @@ def exporter(
     adapter: Any,
     setup: TrainerSetup,
     kept: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    named: bool = True,
 ) -> Callable[[Iterator[tuple[str, Tensor]]], None]:
     """What writes weights into a Hugging Face folder of the run's own, as `export_folder`. Collective.
 
-    kept: what is written of the adapters, which are gathered now.
+    kept: what is written of the adapters, which are gathered now. named: whether it gets its name, which else `name_export`
+    gives it.
     """
     lora = setup.trainer.lora
     whole = peft_weights(model, adapter) if lora.rank else {}
     adapters = {name: kept(weight) for name, weight in whole.items()} or None
     return partial(
-        export_folder, folder, setup.model_path, chat_template=setup.chat_template, adapters=adapters, lora=lora
+        export_folder,
+        folder,
+        setup.model_path,
+        chat_template=setup.chat_template,
+        adapters=adapters,
+        lora=lora,
+        named=named,
     )
 
 
@@ -92,8 +100,9 @@ def export_folder(
     chat_template: str = "",
     adapters: Mapping[str, Tensor] | None = None,
     lora: LoraConfig | None = None,
+    named: bool = True,
 ) -> None:
-    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all.
+    """Write weights, config.json and the files beside the weights in model_path. Whole or not at all, if it is named.
 
     chat_template: takes the place of the model's own, unless it is empty. adapters: of the lora, by PEFT's names; they
     get a folder of their own in it.
@@ -113,7 +122,15 @@ def export_folder(
         (partial / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
     if adapters and lora is not None:
         _write_adapters(partial / ADAPTERS, model_path, adapters, lora)
-    publish(partial, target)
+    if named:
+        name_export(folder)
+    else:
+        sync_all(partial)
+
+
+def name_export(folder: str) -> None:
+    """Of one that is whole as FOLDER.partial."""
+    publish(Path(folder).with_name(f"{Path(folder).name}.partial"), Path(folder))
 
 
 def _write_adapters(folder: Path, model_path: str, adapters: Mapping[str, Tensor], lora: LoraConfig) -> None:

@@ -112,10 +112,10 @@ class CheckpointSave:
         except BaseException as error:
             self._error = error
 
-    def finish(self) -> float:
+    def finish(self, then: Callable[[], None] = lambda: None) -> float:
         """Give the folder its name once all parts are there; returns the seconds of the slowest part. Collective.
 
-        Raises what this rank's `write` raised, and InfraError on all other ranks.
+        then: what rank 0 does last. Raises what this rank's `write` raised, and InfraError on all other ranks.
         """
         parts = self._agreed(self._part, self._error)
         error = None
@@ -124,6 +124,7 @@ class CheckpointSave:
                 self._writer.finish(self._metadata, [part.results for part in parts])
                 self._describe(self._partial, {name: known for part in parts for name, known in part.files.items()})
                 publish(self._partial, self._target)
+                then()
             except Exception as raised:
                 error = raised
         self._agreed(_Part(), error)
@@ -150,6 +151,14 @@ class CheckpointSave:
         return replace(plan, items=sorted(plan.items, key=_size)), metadata
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """What a save writes beside its own folder. write: in the thread; finish: once that folder is whole."""
+
+    write: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
+
+
 class Saver:
     """The checkpoints of a trainer's process. One at a time is written by a thread, which makes no collective and dies
     with the process.
@@ -168,6 +177,7 @@ class Saver:
         self._architecture, self._lora = architecture, lora
         self._memory = HostMemory(ranks.device)
         self._save: CheckpointSave | None = None
+        self._export = Export()
         self._thread: threading.Thread | None = None
 
     def save(self, folder: str, step: int) -> None:
@@ -176,17 +186,17 @@ class Saver:
         save.write()
         save.finish()
 
-    def begin(self, folder: str, step: int, export: Callable[[HostMemory], Callable[[], None]]) -> None:
+    def begin(self, folder: str, step: int, export: Callable[[HostMemory], Export]) -> None:
         """Copy the checkpoint; a thread writes it. Then `finish` is to be called. Collective.
 
-        export: copies what else is to be written, and returns what writes it.
+        export: copies what else is to be written.
         """
         self._memory.release()
         save = self._planned(folder, step, self._memory)
-        also = export(self._memory)
+        self._export = export(self._memory)
         self._memory.wait()
         self._save = save
-        self._thread = threading.Thread(target=save.write, args=(also,), name="checkpoint", daemon=True)
+        self._thread = threading.Thread(target=save.write, args=(self._export.write,), name="checkpoint", daemon=True)
         self._thread.start()
 
     @property
@@ -203,8 +213,9 @@ class Saver:
             return {}
         self._thread.join()
         save, self._save, self._thread = self._save, None, None
+        export, self._export = self._export, Export()
         try:
-            return {"checkpoint/write_s": save.finish()}
+            return {"checkpoint/write_s": save.finish(export.finish)}
         finally:
             self._memory.release()
 

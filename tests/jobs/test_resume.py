@@ -17,7 +17,7 @@ from agentgym.jobs.state import RunState
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
 from agentgym.rl.loop import Position
-from agentgym.runs.checkpoints import save_position
+from agentgym.runs.checkpoints import drop_unfinished, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.checkpoint import write_manifest
 from agentgym.trainer.config import LoraConfig
@@ -121,6 +121,15 @@ def test_a_newer_checkpoint_that_is_not_whole_is_skipped_with_a_line(
     assert "step 60 is skipped" in line
     with pytest.raises(UserError, match=says):
         resume(folder, from_step=60)
+
+
+def test_what_a_death_left_of_a_save_is_removed_and_nothing_else(folder: RunFolder) -> None:
+    """A run that goes on by its journal does not save that step again."""
+    trainer_half(save(folder, 10))
+    export_half(save(folder, 30))
+    no_position(save(folder, 50))  # as checkpoints of an older version are
+    drop_unfinished(folder)
+    assert folder.checkpoint_steps(unfinished=True) == [0, 20, 40, 50]
 
 
 def test_a_kill_between_a_checkpoint_and_the_state_loses_nothing(folder: RunFolder) -> None:

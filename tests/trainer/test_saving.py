@@ -58,6 +58,8 @@ def test_it_is_what_a_save_in_the_foreground_would_have_written(
     assert any(not torch.equal(weight, before[name]) for name, weight in engine.hf_weights())
     assert not engine.saver.is_written and not (tmp_path / "background").exists()
     gate.open.set()
+    engine.saver._thread.join()
+    assert {path.name for path in tmp_path.glob("background*")} == {"background.partial", "background-hf.partial"}
     assert engine.saver.finish()["checkpoint/write_s"] > 0
     assert engine.saver.is_written and engine.saver.finish() == {}
     for one, other in (("foreground", "background"), ("hf", "background-hf")):
