@@ -75,8 +75,8 @@ def exporter(
 ) -> Callable[[Iterator[tuple[str, Tensor]]], None]:
     """What writes weights into a Hugging Face folder of the run's own, as `export_folder`. Collective.
 
-    kept: what is written of the adapters, which are gathered now. named: whether it gets its name, which else `name_export`
-    gives it.
+    kept: what is written of the adapters, which are gathered now. named: whether it gets its name; otherwise
+    `name_export` gives it.
     """
     lora = setup.trainer.lora
     whole = peft_weights(model, adapter) if lora.rank else {}

@@ -29,6 +29,15 @@ def test_a_run_without_a_sandbox_has_no_metrics_of_one() -> None:
     assert not [name for name in found if name.startswith("sandbox/")]
 
 
+def test_a_run_that_has_saved_says_how_long_training_stood_still_for_it() -> None:
+    activity = Activity()
+    meter = StepMeter(activity=activity, tokens_before=0.0)
+    assert "time/save_s" not in meter.read(record(1), {}, {})
+    with activity.doing("save"):
+        pass
+    assert meter.read(record(2), {}, {})["time/save_s"] > 0 == meter.read(record(3), {}, {})["time/save_s"]
+
+
 def test_prompts_that_are_too_long_and_scores_that_are_missing_are_counted_apart() -> None:
     task = Task(task_id="t", prompt=())
     scored = [
