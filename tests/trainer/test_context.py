@@ -71,9 +71,7 @@ def test_entries_are_found_on_the_rank_that_has_them() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"procs 4 must be a multiple of .* 1 times trainer.context_parallel 3"
-    ):
+    with pytest.raises(ValueError, match=r"procs 4 must be a multiple of .* 1 times trainer.context_parallel 3"):
         TrainerConfig(procs=4, context_parallel=3)
     with pytest.raises(ValueError, match="seq_len 1028 must be a multiple of 8"):
         TrainerConfig(procs=4, tensor_parallel=2, context_parallel=2, seq_len=1028)
