@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentgym.rl.columns import OPTIONAL, column_of, has_column, lengths_of
 from agentgym.types import Sample
 
 ROW_MULTIPLE = 64
@@ -88,11 +88,11 @@ def pack(
     """
     if not samples:
         raise ValueError("nothing to pack: the batch has no samples")
-    lengths = [len(sample.token_ids) for sample in samples]
-    for sample, length in zip(samples, lengths, strict=True):
+    lengths = lengths_of(samples)
+    for index, length in enumerate(lengths):
         if not 0 < length <= seq_len:
             raise ValueError(
-                f"sample {sample.sample_id} has {length} tokens; a row holds 1 to {seq_len}. "
+                f"sample {samples[index].sample_id} has {length} tokens; a row holds 1 to {seq_len}. "
                 "Raise trainer.seq_len or lower rollout.max_episode_tokens."
             )
     row_length = seq_len
@@ -154,7 +154,7 @@ def _fill(
     target_T = starts_S.repeat_interleave(lengths_S) + positions_T
     has_next_T = torch.ones_like(target_T, dtype=torch.bool)
     has_next_T[ends_S - 1] = False
-    given = {name: all(getattr(s, name) for s in samples) for name in ("ref_logprobs", "old_logprobs", "returns")}
+    given = {name: has_column(samples, name) for name in OPTIONAL}
 
     def to_rows(values_T: Tensor, padding: int = 0) -> Tensor:
         rows = torch.full((num_rows * row_length,), padding, dtype=values_T.dtype)
@@ -165,8 +165,7 @@ def _fill(
         return to_rows(torch.where(has_next_T, values_T.roll(-1), values_T.new_zeros(())))
 
     def column(name: str, dtype: torch.dtype) -> Tensor:
-        values = chain.from_iterable(getattr(sample, name) for sample in samples)
-        return torch.tensor(list(values), dtype=dtype)
+        return torch.from_numpy(column_of(samples, name)).to(dtype)
 
     def optional(name: str) -> Tensor:
         return column(name, torch.float32) if given[name] else torch.zeros(len(target_T))

@@ -13,6 +13,7 @@ from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.errors import InfraError
+from agentgym.rl.columns import SampleColumns
 from agentgym.trainer.actor import TitanTrainer, TrainerBroken
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -84,7 +85,7 @@ class TrainerClient:
 
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
-        return await self.call(TitanTrainer.train_step, samples)
+        return await self.call(TitanTrainer.train_step, await asyncio.to_thread(SampleColumns.of, samples))
 
     async def push_weights(self, version: int) -> None:
         """Store the weights under a version."""

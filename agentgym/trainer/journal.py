@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import InfraError
+from agentgym.rl.columns import SampleColumns
 from agentgym.runs.files import read_json, write_whole, writing
 from agentgym.types import Json, Sample
 
@@ -36,7 +37,7 @@ class Batch:
     step: int
     version: int
     moved: bool = False
-    samples: list[Sample]
+    samples: Sequence[Sample]
 
 
 class Journal:
@@ -104,8 +105,35 @@ class Journal:
 
 
 def encode(batch: Batch) -> bytes:
-    rows, columns = [], []
-    for sample in batch.samples:
+    samples = SampleColumns.of(batch.samples)
+    rows, columns = _rows_of_columns(samples) if isinstance(samples, SampleColumns) else _rows(samples)
+    head = {"format": FORMAT, "step": batch.step, "version": batch.version, "moved": batch.moved, "samples": rows}
+    return json.dumps(head).encode() + b"\n" + zlib.compress(b"".join(columns), FAST)
+
+
+def _rows_of_columns(samples: SampleColumns) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """What `_rows` gives for them."""
+    names = [field.name for field in fields(Sample)]
+    parts = {name: samples.parts(name) for name in samples.columns}
+    rows: list[dict[str, Any]] = []
+    columns: list[bytes] = []
+    for number, sample_id in enumerate(samples.ids):
+        row: dict[str, Any] = {}
+        for name in names:
+            if name in parts:
+                part = parts[name][number]
+                row[name] = [part.dtype.char.replace("l", "q"), len(part)]
+                columns.append(part.tobytes())
+            else:
+                row[name] = sample_id if name == "sample_id" else ["q", 0]
+        rows.append(row)
+    return rows, columns
+
+
+def _rows(samples: Sequence[Sample]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    rows: list[dict[str, Any]] = []
+    columns: list[bytes] = []
+    for sample in samples:
         row: dict[str, Any] = {}
         for field in fields(Sample):
             value = getattr(sample, field.name)
@@ -116,8 +144,7 @@ def encode(batch: Batch) -> bytes:
             else:
                 row[field.name] = value
         rows.append(row)
-    head = {"format": FORMAT, "step": batch.step, "version": batch.version, "moved": batch.moved, "samples": rows}
-    return json.dumps(head).encode() + b"\n" + zlib.compress(b"".join(columns), FAST)
+    return rows, columns
 
 
 def decode(data: bytes) -> Batch:

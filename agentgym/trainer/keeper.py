@@ -14,6 +14,7 @@ from typing import TypeVar, TypeVarTuple
 
 from agentgym.actors.endpoint import Endpoint
 from agentgym.actors.runtime import Runtime
+from agentgym.rl.columns import SampleColumns
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.journal import Batch, Journal
@@ -63,9 +64,14 @@ class TrainerKeeper(TrainerClient):
         await self._insist(self._restore, again=self._nothing)
 
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        batch = Batch(step=self.step + 1, version=self._version or 0, moved=self._moved, samples=[*samples])
-        await asyncio.to_thread(self.journal.write, batch)
-        metrics = await super().train_step(samples)
+        samples = await asyncio.to_thread(SampleColumns.of, samples)
+        batch = Batch(step=self.step + 1, version=self._version or 0, moved=self._moved, samples=samples)
+        written = asyncio.ensure_future(asyncio.to_thread(self.journal.write, batch))
+        try:
+            metrics = await super().train_step(samples)
+        finally:
+            await asyncio.wait([written])  # else a batch of a step that is never trained could come later
+        await written
         self.step += 1
         self._in_a_row, self._moved = 0, True
         for line in self._watch.look(metrics):

@@ -21,7 +21,7 @@ class GradientReduction:
         """when: auto is last on a CPU and each on a GPU, whose memory is not estimated here."""
         self._fsdp = model if isinstance(model, FSDPModule) else None
         last = when == "last" or (when == "auto" and ranks.device.type == "cpu")
-        self._once = last and ranks.data_size > 1
+        self._once = last and ranks.data_size * ranks.context.size > 1
 
     def over(self, microbatches: Iterable[T]) -> Iterator[T]:
         """Each in turn, for a forward and a backward pass. All ranks must have equally many."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentgym.actors.runtime import Runtime
+from agentgym.rl.columns import SampleColumns
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import LoraConfig
@@ -122,6 +123,7 @@ class ReferenceModel(TrainerClient):
         return [next(of_left) if early is None else (await early[0])[early[1]] for early in begun]
 
     async def _score(self, samples: Sequence[Sample], *, trained_only: bool) -> Scores:
+        samples = await asyncio.to_thread(SampleColumns.of, samples)
         logprobs = await self.call(TitanTrainer.logprobs, samples, trained_only)
         self._in_a_row = 0
         return logprobs

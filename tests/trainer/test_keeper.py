@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.actor import TitanTrainer, TrainerBroken
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
-from agentgym.trainer.journal import Journal
+from agentgym.trainer.journal import Batch, Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig, StalenessLimits
 from agentgym.trainer.setup import TrainerSetup
@@ -240,6 +241,34 @@ async def test_one_that_is_always_lost_at_a_step_ends_the_run(model_path: str, t
     await trainer.start()
     with pytest.raises(InfraError, match=r"lost 3 times without a new step(?s:.)*max_restarts is 2(?s:.)*planned"):
         await trainer.train_step(draw_samples(3))
+
+
+async def test_a_step_counts_once_its_batch_is_on_the_disk(model_path: str, tmp_path: Path) -> None:
+    trainer = InThisProcess(model_path, tmp_path, {})
+    await trainer.start()
+    write, may_write = trainer.journal.write, threading.Event()
+
+    def write_late(batch: Batch) -> None:
+        assert may_write.wait(60)
+        write(batch)
+
+    trainer.journal.write = write_late  # type: ignore[method-assign]
+    step = asyncio.create_task(trainer.train_step(draw_samples(3)))
+    while not (trainer.engine and trainer.engine.step):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert not step.done() and trainer.step == 0
+    may_write.set()
+    await step
+    assert trainer.step == 1 and [*trainer.journal.read(1).samples] == draw_samples(3)
+
+    def full(batch: Batch) -> None:
+        raise InfraError("no space is left")
+
+    trainer.journal.write = full  # type: ignore[method-assign]
+    with pytest.raises(InfraError, match="no space is left"):
+        await trainer.train_step(draw_samples(3))
+    assert trainer.step == 1
 
 
 async def test_a_first_start_that_hangs_is_made_twice_and_not_as_often_as_others(

@@ -185,7 +185,7 @@ async def test_what_ended_is_scored_as_soon_as_it_fills_the_rows_and_the_rest_in
     assert 1 < first < 11
     for sample in samples[:11]:
         reference.begin([sample])
-    await asyncio.sleep(0)  # the task begins
+    await asyncio.sleep(0.2)  # the task begins
     assert reference.scored == [names, names[:first]]
     reference.forget([samples[1]])
     assert near(await reference.forward(samples[::-1], trained_only=True), expected[::-1])
