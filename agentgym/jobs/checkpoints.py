@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 
 from agentgym.jobs.in_flight import InFlight
@@ -50,6 +51,7 @@ class Checkpoints:
 
     async def begin(self, position: Position) -> None:
         """Returns when all of the checkpoint is copied; `settle` and `finish` make it count. Waits for the former."""
+        position = deepcopy(position)  # what a task stream gave may go on changing
         begin_s = time.monotonic()
         if self._under_way is not None:
             await self.finish()

@@ -144,7 +144,7 @@ class LearnableStream(TaskStream):
         by_difficulty: list[Json] = [[difficulty, *counts] for difficulty, counts in self._saved.by_difficulty.items()]
         return {
             "num_groups": self._num_saved,
-            "by_task": self._saved.by_task,
+            "by_task": {name: list(counts) for name, counts in self._saved.by_task.items()},
             "by_difficulty": by_difficulty,
             "recent": recent,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,16 @@ async def test_the_step_that_is_being_written_is_not_written_twice(make_run: Cal
     await run.checkpoints.save(position)
     assert run.known() == ([1], [], 1)
     assert (run.trainer.counts["save"], run.trainer.counts["begin_save"]) == (1, 1)
+
+
+async def test_its_position_is_that_of_its_step_whatever_the_tasks_have_learned_since(
+    make_run: Callable[..., Any], gate: Gate
+) -> None:
+    run, learned = await make_run(), [1]
+    await run.checkpoints.begin(replace(await run.step(), tasks=learned))
+    learned.append(2)
+    await run.checkpoints.finish()
+    assert run.checkpoints.state.position.tasks == [1]
 
 
 async def test_a_full_disk_ends_the_run_at_the_next_step_with_what_it_had_before(

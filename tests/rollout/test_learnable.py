@@ -118,6 +118,19 @@ async def test_draws_go_on_after_a_checkpoint_of_all_that_was_drawn_and_without_
     assert await resumed.draw() == await stream.draw()
 
 
+async def test_a_state_stays_what_it_was_while_tasks_are_drawn_on():
+    """A checkpoint is written while the next steps go on."""
+
+    def signal(task, group_id):
+        return group_id % 2 == 0
+
+    _, stream = await play(Learnable(), signal, 20, environment=Levels(6))
+    early = stream.state(12)
+    written = json.dumps(early)
+    assert json.dumps(stream.state(20)) != written
+    assert json.dumps(early) == written
+
+
 async def test_a_state_of_another_sampler_is_the_users_mistake():
     with pytest.raises(UserError, match="another task_sampler"):
         Learnable().stream(Levels(), 0, 5, state={"seen": 3})
