@@ -74,7 +74,7 @@ def test_nothing_of_an_update_that_broke_is_in_the_next(
     """One rank shards with itself, and keeps whole gradients as each of several does."""
     settings = {"dtype": "bfloat16", "rows_per_microbatch": 1, "seq_len": 64}
     whole, broken = make_engine(**settings), make_engine(**settings)
-    ranks: Any = SimpleNamespace(device=torch.device("cpu"), data_size=2)
+    ranks: Any = SimpleNamespace(device=torch.device("cpu"), data_size=2, context=SimpleNamespace(size=1))
     broken._reduction = GradientReduction(broken._model, ranks, when)
     with broken_backward(broken, 3), pytest.raises(RuntimeError, match="on purpose"):
         broken.forward_backward(samples)
@@ -91,7 +91,7 @@ def test_whole_gradients_are_kept_until_the_last_microbatch(
     make_engine: Callable[..., TitanEngine], samples: list[Sample]
 ) -> None:
     engine = make_engine(dtype="bfloat16", rows_per_microbatch=1, seq_len=64)
-    ranks: Any = SimpleNamespace(device=torch.device("cpu"), data_size=2)
+    ranks: Any = SimpleNamespace(device=torch.device("cpu"), data_size=2, context=SimpleNamespace(size=1))
     reduction = engine._reduction = GradientReduction(engine._model, ranks, "auto")
     there: list[bool] = []
 
