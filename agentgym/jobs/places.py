@@ -91,6 +91,7 @@ def on_gpus(recipe: R, placement: Placement) -> R:
         recipe.trainer,
         gpus=placement.trainer_gpus or recipe.trainer.gpus,
         reduce_gradients=placement.reduce_gradients or recipe.trainer.reduce_gradients,
+        gather_weights=placement.gather_weights or recipe.trainer.gather_weights,
     )
     generator = recipe.generator
     if len(placement.generator_gpus) == generator.most_replicas * generator.engine.gpus_per_replica:

@@ -9,7 +9,7 @@ from typing import get_args
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.planning.machine import Machine
-from agentgym.planning.memory import kv_token_gib, vllm_parts
+from agentgym.planning.memory import is_sharded, kv_token_gib, vllm_parts
 from agentgym.planning.placement import Wanted, place, settled, uses_gpu
 from agentgym.trainer.config import Recompute
 
@@ -184,6 +184,8 @@ def _of_trainer(wanted: Wanted) -> Iterator[Kind]:
     yield Kind(cost="smaller microbatches", values=tuple({"trainer.rows_per_microbatch": count} for count in rows))
     if trainer.reduce_gradients == "last" and trainer.procs > trainer.tensor_parallel:
         yield Kind(cost="gradients are reduced with each microbatch", values=({"trainer.reduce_gradients": "each"},))
+    if trainer.gather_weights == "once" and is_sharded(trainer):
+        yield Kind(cost="weights are gathered with each pass", values=({"trainer.gather_weights": "each"},))
     chunks = [chunk for chunk in (1024, 256) if chunk < trainer.logprob_chunk]
     values = tuple({"trainer.logprob_chunk": chunk} for chunk in chunks)
     yield Kind(cost="logits of fewer tokens at a time", values=values)

@@ -62,7 +62,8 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
 
     The optimizer's state and the float32 weights are split over all ranks that shard; bfloat16 copies of what is
     computed just now are gathered. With LoRA only adapters are trained, and the frozen weights are of trainer.dtype.
-    Gradients that are reduced with the last microbatch are whole on each rank until then.
+    Gradients that are reduced with the last microbatch are whole on each rank until then, and so are weights that are
+    gathered once.
     """
     size, parameters = BYTES[trainer.dtype], model.num_parameters / GIB
     shards = sharding(trainer)
@@ -82,8 +83,9 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
         "activations": per_layer * model.num_layers * tokens * size / GIB,
         "head": max(head, again),  # the layer that is computed again comes after the head is done
     }
-    if trainer.dtype != "float32" or trainer.procs > 1:
-        parts["gathered"] = (2 * layer_parameters(model) + model.vocab_size * model.dim) * size / tensor / GIB
+    if is_sharded(trainer):
+        two_layers = (2 * layer_parameters(model) + model.vocab_size * model.dim) / GIB
+        parts["gathered"] = (parameters if trainer.gather_weights == "once" else two_layers) * size / tensor
     if trainer.context_parallel > 1:  # keys and values of whole rows, and their gradients
         parts["context"] = 4 * model.num_kv_heads * model.head_dim * rows_tokens * size / tensor / GIB
     if trainer.reduce_gradients == "last" and trainer.procs > tensor:
@@ -93,7 +95,7 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
 
 def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
     """Of one process of the reference model: as the trainer's, without gradients and what only training keeps."""
-    trainer = replace(trainer, lora=LoraConfig())
+    trainer = replace(trainer, lora=LoraConfig(), gather_weights="each")
     of_trainer = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=batch_tokens)
     kept = LayerTokens.of(model, compiled=trainer.compile)
     tokens = min(trainer.rows_per_microbatch * trainer.seq_len, batch_tokens) / trainer.ranks_of_a_row
@@ -129,6 +131,11 @@ def _adapted(model: Architecture, lora: LoraConfig) -> list[tuple[int, ...]]:
 def layer_parameters(model: Architecture) -> float:
     embeddings = model.vocab_size * model.dim * (1 if model.tied else 2)
     return (model.num_parameters - embeddings) / model.num_layers
+
+
+def is_sharded(trainer: TrainerConfig) -> bool:
+    """By FSDP, which also casts the weights of one rank alone."""
+    return trainer.dtype != "float32" or trainer.procs > 1
 
 
 def sharding(trainer: TrainerConfig) -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.models.architecture import Architecture
+from agentgym.planning.accumulation import settle_accumulation
 from agentgym.planning.machine import GIB, Machine
 from agentgym.planning.memory import (
     BYTES,
@@ -27,7 +28,7 @@ from agentgym.planning.memory import (
     vllm_parts,
 )
 from agentgym.planning.shown import Block, numbers, shown, shown_once
-from agentgym.trainer.config import ReduceGradients, TrainerConfig
+from agentgym.trainer.config import GatherWeights, ReduceGradients, TrainerConfig
 
 SHOWN = 2  # GPUs whose lack of memory is told in full
 OF_A_STEP = (
@@ -88,7 +89,7 @@ class Seat:
 class Placement:
     """seats: trainer first. problems: why it can't run; empty when it fits. notes: what is worth knowing.
 
-    reduce_gradients: the trainer's, with auto settled for several ranks; None without a trainer.
+    reduce_gradients, gather_weights: the trainer's, with auto settled where FSDP shards; None without a trainer.
     """
 
     machine: Machine
@@ -98,6 +99,7 @@ class Placement:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     reduce_gradients: ReduceGradients | None = None
+    gather_weights: GatherWeights | None = None
 
     @property
     def fits(self) -> bool:
@@ -139,7 +141,15 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
     if problems:
         return Placement(machine=machine, trainer_gpus=(), generator_gpus=(), seats=(), problems=tuple(problems))
     trainer_gpus, generator_gpus = _assign(wanted, machine, **on_gpu)
-    wanted = _settle_reduction(wanted, machine, trainer_gpus, generator_gpus)
+
+    def fits(trainer: TrainerConfig) -> bool:
+        """On each of the trainer's GPUs, or on the host, beside everybody else."""
+        seats = _seats(replace(wanted, trainer=trainer), machine, trainer_gpus, generator_gpus)
+        where = trainer_gpus or (None,)
+        return not _too_little(tuple(seat for seat in seats if seat.gpu in where), machine)
+
+    if wanted.trainer is not None:
+        wanted = replace(wanted, trainer=settle_accumulation(wanted.trainer, fits))
     seats = tuple(_seats(wanted, machine, trainer_gpus, generator_gpus))
     problems += _too_little(seats, machine)
     problems += _small_caches(seats, wanted)
@@ -158,6 +168,7 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
         problems=tuple(problems),
         notes=tuple(_notes(wanted, machine, trainer_gpus, generator_gpus, seats)),
         reduce_gradients=wanted.trainer.reduce_gradients if wanted.trainer else None,
+        gather_weights=wanted.trainer.gather_weights if wanted.trainer else None,
     )
 
 
@@ -217,21 +228,6 @@ def _assign(
         count = wanted.generator.most_replicas * wanted.generator.engine.gpus_per_replica
         of_generator = tuple(order[number % len(order)] for number in range(count))
     return of_trainer, of_generator
-
-
-def _settle_reduction(
-    wanted: Wanted, machine: Machine, trainer_gpus: tuple[int, ...], generator_gpus: tuple[int, ...]
-) -> Wanted:
-    """Gradients are reduced once where whole ones fit beside everybody else on each of the trainer's GPUs."""
-    trainer = wanted.trainer
-    if trainer is None or trainer.reduce_gradients != "auto" or trainer.procs == trainer.tensor_parallel:
-        return wanted  # one rank has nothing to reduce
-    last = replace(wanted, trainer=replace(trainer, reduce_gradients="last"))
-    where = trainer_gpus or (None,)
-    seats = tuple(seat for seat in _seats(last, machine, trainer_gpus, generator_gpus) if seat.gpu in where)
-    if not _too_little(seats, machine):
-        return last
-    return replace(wanted, trainer=replace(trainer, reduce_gradients="each"))
 
 
 def _seats(

@@ -13,6 +13,7 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 DType: TypeAlias = Literal["float32", "bfloat16"]
 Recompute: TypeAlias = Literal["none", "elementwise", "selective", "full"]
 ReduceGradients: TypeAlias = Literal["auto", "each", "last"]
+GatherWeights: TypeAlias = Literal["auto", "each", "once"]
 Float8: TypeAlias = Literal["off", "tensorwise", "rowwise", "rowwise_with_gw_hp", "emulated"]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Every matrix of a layer, by its Hugging Face name."""
@@ -97,6 +98,9 @@ class TrainerConfig:
     too (selective), or whole layers. float8: how the layers' matrix products scale their float8 factors; see
     trainer/float8.py. reduce_gradients: over the ranks, with each microbatch, or once with an update's last, until
     which every rank holds whole gradients; auto is last where these fit into the memory, by the estimate.
+    gather_weights: of the ranks, and in dtype, before each pass over a layer, or once for an update, in which every
+    rank holds whole weights in dtype; auto is once where these fit. tune_attention: the first step tries the kernels
+    that flex attention could have, and keeps the quickest in the folder of compiled kernels.
     """
 
     procs: int = 1
@@ -111,6 +115,8 @@ class TrainerConfig:
     float8: Float8 = "off"
     activation_checkpoint: Recompute = "none"
     reduce_gradients: ReduceGradients = "auto"
+    gather_weights: GatherWeights = "auto"
+    tune_attention: bool = False
     compile: bool = False
     device: Device = "auto"
     gpus: tuple[int, ...] = ()

@@ -22,6 +22,7 @@ from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
 from agentgym.trainer import titan
+from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
 from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export
 from agentgym.trainer.faults import Faults
@@ -33,7 +34,6 @@ from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
-from agentgym.trainer.reduction import GradientReduction
 from agentgym.trainer.saving import Export, Saver
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint
@@ -62,7 +62,7 @@ class TitanEngine:
             self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
             self._forward = Forward(self._built, self._ranks, setup.trainer.dtype)
-            self._reduction = GradientReduction(self._model, self._ranks, setup.trainer.reduce_gradients)
+            self._accumulation = Accumulation(self._model, self._ranks, setup.trainer)
             self._adapters = StoredAdapters(self._model, self._built.adapter, setup, self._ranks.device)
             load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
         except BaseException:
@@ -102,7 +102,7 @@ class TitanEngine:
         totals, faults = Totals(self._loss.metrics, self._ranks.device), Faults(self._loss)
         kept_RL = torch.zeros(batch.labels.shape, device=self._ranks.device)
         try:
-            for part in self._reduction.over(self._parts(batch)):
+            for part in self._accumulation.over(self._parts(batch)):
                 logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals, faults)
                 if self._setup.keep_logprobs:
                     kept_RL[part] = torch.zeros_like(kept_RL[part]).masked_scatter_(
@@ -192,7 +192,7 @@ class TitanEngine:
     def clear_gradients(self) -> None:
         """As if nothing had come since the last step."""
         self._built.optimizers.zero_grad()
-        self._reduction.drop()
+        self._accumulation.drop()
         self._mismatch.forget()
 
     def trained_logprobs(self) -> array[float]:
@@ -263,6 +263,7 @@ class TitanEngine:
             mine = torch.zeros(wanted.shape, device=self._ranks.device)
             mine[wanted.to(self._ranks.device)] = of_logprobs(logprobs_N)
             values_RL[part] = mine
+        self._accumulation.give_up()
         values_RL = self._ranks.reduce(values_RL)
         return unpack(batch, values_RL) if read else []
 

@@ -20,4 +20,6 @@ def fields_to_lower(config: TrainerConfig) -> str:
         recompute = f", set trainer.activation_checkpoint ({config.activation_checkpoint}) to {' or '.join(stronger)}"
     if config.reduce_gradients == "last" and config.procs > config.tensor_parallel:
         recompute += ", set trainer.reduce_gradients (last) to each"
+    if config.gather_weights == "once":
+        recompute += ", set trainer.gather_weights (once) to each"
     return f"Lower {', '.join(lower)}{recompute}, or shard over more trainer.procs ({config.procs})"

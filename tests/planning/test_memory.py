@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from agentgym.generators.config import GeneratorConfig
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.memory import reference_parts, trainer_parts, version_gib
-from agentgym.trainer.config import LoraConfig, TrainerConfig
+from agentgym.trainer.config import GatherWeights, LoraConfig, TrainerConfig
 
 MEASURED = [  # Qwen3-1.7B on H200s: GPUs, what is recomputed, rows of 8192 on each, compiled, head's chunk, GiB a GPU
     (1, "none", 4, True, 1024, 98),
@@ -66,6 +68,26 @@ def test_gradients_that_are_reduced_once_are_whole_until_then() -> None:
     assert unreduced(lora=LoraConfig(rank=16)) == pytest.approx(4 * 41_943_040 / 2**30)
     assert unreduced(reduce_gradients="each") is None
     assert unreduced(tensor_parallel=4) is None and unreduced(procs=1) is None  # nothing to reduce
+
+
+def test_weights_that_are_gathered_once_are_whole_on_each_rank() -> None:
+    model = architecture_of(RELEASED["meta-llama/Llama-3.1-8B"], "Llama-3.1-8B")
+
+    def gathered(gather_weights: GatherWeights, **settings: object) -> float | None:
+        given = {"seq_len": 4096, "dtype": "bfloat16", "procs": 4, "gather_weights": gather_weights} | settings
+        trainer = TrainerConfig(**given)  # type: ignore[arg-type]
+        return trainer_parts(model, trainer, on_gpu=True, batch_tokens=1 << 30).get("gathered")
+
+    assert gathered("once") == pytest.approx(8.03e9 * 2 / 2**30, rel=0.01)
+    assert gathered("once", tensor_parallel=2) == pytest.approx(8.03e9 / 2**30, rel=0.01)
+    assert gathered("once", dtype="float32") == pytest.approx(8.03e9 * 4 / 2**30, rel=0.01)
+    assert gathered("each") == pytest.approx((2 * 218e6 + 128256 * 4096) * 2 / 2**30, rel=0.01)
+    assert gathered("once", procs=1, dtype="float32") is None  # one float32 rank computes with its own
+    of_reference = [
+        reference_parts(model, TrainerConfig(procs=4, gather_weights=one), on_gpu=True, batch_tokens=1 << 30)
+        for one in get_args(GatherWeights)
+    ]
+    assert of_reference[0] == of_reference[1] == of_reference[2]  # it has no updates
 
 
 def test_adapters_alone_have_gradients_and_moments_and_what_is_frozen_takes_two_bytes() -> None:

@@ -155,6 +155,24 @@ def test_gradients_are_reduced_once_where_whole_ones_fit_on_each_of_the_trainers
     assert settle_places(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.reduce_gradients == "last"
 
 
+def test_weights_are_gathered_once_where_whole_ones_fit_and_before_gradients_are_reduced_once() -> None:
+    two = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1})
+    found = {
+        (placed.gather_weights, placed.reduce_gradients)
+        for placed in (place(two, machine(3, gib)) for gib in (80.0, 24.0, 22.0, 21.0, 20.0, 19.0))
+        if placed.fits
+    }
+    assert found == {("once", "last"), ("once", "each"), ("each", "each")}
+    asked = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1, "gather_weights": "once"})
+    refused = place(asked, machine(3, 20.5))
+    assert "gathered" in refused.problems[0] and "--trainer.gather_weights each " in advice(asked, refused)
+    alone = place(wanted("1.7B", trainer={"dtype": "bfloat16"}), machine(2, 80.0))
+    assert (alone.gather_weights, alone.reduce_gradients) == ("once", "last")
+    given = {"model": {"path": "Qwen/Qwen3-1.7B"}, "generator": {"device": "cuda"}}
+    made = finish_recipe(given | {"trainer": {"device": "cuda"}})[0]
+    assert settle_places(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.gather_weights == "once"
+
+
 def test_a_model_that_is_too_large_names_the_gpus_or_the_model_that_would_do() -> None:
     large = wanted("8B", trainer={"procs": 2, "rows_per_microbatch": 1, "float8": "rowwise"}, replicas=2)
     few = machine(4, 44.0)

@@ -1,4 +1,4 @@
-"""One rank of trainers that reduce gradients with each microbatch or once: what the test compares, in a JSON file.
+"""One rank of trainers that reduce and gather with each microbatch or once: what the test compares, in a JSON file.
 
 Arguments: model folder, work folder, rank, number of ranks, tensor parallel size.
 """
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from agentgym.errors import UserError
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.config import LoraConfig, OptimizerConfig, ReduceGradients, TrainerConfig
+from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.lora import full
 from agentgym.trainer.setup import TrainerSetup
@@ -41,13 +41,21 @@ class NotFinite(Loss):
         return TokenLoss(loss=tokens.logprobs * torch.nan)
 
 
-class Reductions(TorchDispatchMode):
-    """Counts what FSDP reduces."""
+WAYS: dict[str, dict[str, Any]] = {
+    "each": {"reduce_gradients": "each", "gather_weights": "each"},
+    "last": {"reduce_gradients": "last", "gather_weights": "each"},
+    "once": {"reduce_gradients": "each", "gather_weights": "once"},
+}
 
-    count = 0
+
+class Collectives(TorchDispatchMode):
+    """Counts what FSDP reduces and gathers."""
+
+    reduced, gathered = 0, 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += function is torch.ops.c10d._reduce_scatter_base_.default
+        self.reduced += function is torch.ops.c10d._reduce_scatter_base_.default
+        self.gathered += function is torch.ops.c10d._allgather_base_.default
         return function(*args, **(kwargs or {}))
 
 
@@ -69,12 +77,19 @@ def broken_backward(engine: TitanEngine, microbatch: int) -> Iterator[None]:
         hook.remove()
 
 
-def count_reductions(engine: TitanEngine, samples: list[Sample]) -> tuple[int, int]:
-    """Of the gradients of these samples: microbatches, and calls that reduce anything of FSDP's."""
+def count_collectives(engine: TitanEngine, samples: list[Sample]) -> tuple[int, int, int]:
+    """Of the gradients of these samples: microbatches, and calls that reduce and gather anything of FSDP's."""
     batch = engine._pack(samples)
-    with Reductions() as reductions:
+    with Collectives() as collectives:
         engine.forward_backward(samples)
-    return len(list(engine._parts(batch))), reductions.count
+    return len(list(engine._parts(batch))), collectives.reduced, collectives.gathered
+
+
+def count_scoring(engine: TitanEngine, samples: list[Sample]) -> int:
+    """Calls that gather, for log-probabilities alone: nothing of an update is left to be used."""
+    with Collectives() as collectives:
+        engine.logprobs(samples)
+    return collectives.gathered
 
 
 def numbers(weights: dict[str, torch.Tensor]) -> dict[str, list[float]]:
@@ -86,12 +101,13 @@ def gradients(engine: TitanEngine) -> dict[str, list[float]]:
     return numbers(found)
 
 
-def train(setup: TrainerSetup, when: ReduceGradients) -> dict[str, Any]:
-    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, reduce_gradients=when)))
+def train(setup: TrainerSetup, way: str) -> dict[str, Any]:
+    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, **WAYS[way])))
     samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
     engine.clear_gradients()  # before the first pass
-    microbatches, reduced = count_reductions(engine, samples)
+    microbatches, reduced, gathered = count_collectives(engine, samples)
     of_first = gradients(engine)
+    scoring = count_scoring(engine, samples)
     steps = [engine.optimizer_step()]
     errors = []
     for broken in (1, 2, microbatches):
@@ -115,6 +131,8 @@ def train(setup: TrainerSetup, when: ReduceGradients) -> dict[str, Any]:
     return {
         "microbatches": microbatches,
         "reduced": reduced,
+        "gathered": gathered,
+        "scoring": scoring,
         "gradients": of_first,
         "weights": weights,
         "errors": errors,
@@ -125,7 +143,7 @@ def train(setup: TrainerSetup, when: ReduceGradients) -> dict[str, Any]:
 
 def unbroken(setup: TrainerSetup) -> dict[str, list[float]]:
     """The weights after the same steps without what broke between them."""
-    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, reduce_gradients="each")))
+    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, **WAYS["each"])))
     samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
     microbatches = len(list(engine._parts(engine._pack(samples))))
     for first in (0, 1, 2, microbatches):
@@ -154,7 +172,7 @@ def main(model_path: str, folder: str, rank: int, procs: int, tensor_parallel: i
             folder=folder,
             critic=True,
         )
-        found[kind] = {when: train(setup, when) for when in ("each", "last")} | {"unbroken": unbroken(setup)}
+        found[kind] = {way: train(setup, way) for way in WAYS} | {"unbroken": unbroken(setup)}
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
