@@ -6,10 +6,9 @@
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and
 plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
-longest are --tokens. All requests of a round are sent at once, ask for log-probabilities in the same form, and have
-prompts that no other round has, so each round prefills; a whole round before the others is not counted. --rounds takes
-one number, or one for each load. The arms:
-`vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line of JSON
+longest are --tokens; --loads picks one. All requests of a round are sent at once, ask for log-probabilities in the same
+form, and have prompts that no other round has, so each round prefills; a whole round before the others is not counted.
+--rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line of JSON
 when a load of an arm ends; --out keeps arms that ended, and they are not repeated. Then a Markdown table of medians of
 --rounds, of the arms that ended where it was stopped or one failed.
 """
@@ -54,8 +53,8 @@ def requests_of(arguments: argparse.Namespace, load: str, number: int) -> list[G
 
 async def rates(arm: str, generate: Generate, arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Tokens a second of each round, by load, after a first one that does not count."""
-    found: dict[str, list[float]] = {load: [] for load in LOADS}
-    for load, rounds in zip(LOADS, arguments.rounds * 2, strict=False):
+    found: dict[str, list[float]] = {load: [] for load in arguments.loads}
+    for load, rounds in zip(arguments.loads, arguments.rounds * 2, strict=False):
         for number in range(rounds + 1):
             requests = requests_of(arguments, load, number)
             begin_s = time.perf_counter()
@@ -161,10 +160,13 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
-    parser.add_argument("--rounds", type=int, nargs="+", default=[3], metavar="N", help="that count: of both, or each")
+    parser.add_argument(
+        "--rounds", type=int, nargs="+", default=[3], metavar="N", help="that count: of all loads, or each"
+    )
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: arms that it has are not repeated")
     arguments = parser.parse_args()
@@ -189,7 +191,7 @@ def main() -> int:
                     if not figures:
                         figures |= asyncio.run(ARMS[arm](config, model, arguments))
         finally:
-            report(arms.found, LOADS)
+            report(arms.found, arguments.loads)
     return int(bool(arms.failed))
 
 
