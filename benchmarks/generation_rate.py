@@ -8,8 +8,8 @@ start of the script (qwen3_folder.py --weights draws them once). Each arm starts
 plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
 longest are --tokens; --loads picks one. All requests of a round are sent at once, ask for log-probabilities in the same
 form, and have prompts that no other round has, so each round prefills; a whole round before the others is not counted.
---rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line of JSON
-when a load of an arm ends; --out keeps arms that ended, and they are not repeated. Then a Markdown table of medians of
+--rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine` ours around
+it, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that ended, and they are not repeated. Then a Markdown table of medians of
 --rounds, of the arms that ended where it was stopped or one failed.
 """
 
