@@ -9,8 +9,9 @@ plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths dr
 longest are --tokens; --loads picks one. All requests of a round are sent at once, ask for log-probabilities in the same
 form, and have prompts that no other round has, so each round prefills; a whole round before the others is not counted.
 --rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine` ours around
-it, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that ended, and they are not repeated. Then a Markdown table of medians of
---rounds, of the arms that ended where it was stopped or one failed.
+it, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that ended, and
+they are not repeated. Then a Markdown table of medians of --rounds, of the arms that ended where it was stopped or one
+failed.
 """
 
 from __future__ import annotations

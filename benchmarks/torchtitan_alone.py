@@ -203,7 +203,7 @@ def main() -> None:
     if run.device == "cpu":
         use_cpu()
     if not run.autotune:
-        titan.tune_flex(False)
+        titan.disable_flex_autotune()
     if not hasattr(dist, "set_timeout"):  # torch 2.13 has it under a private name
         dist.set_timeout = _set_pg_timeout  # type: ignore[attr-defined]
     config = config_of(run)

@@ -72,7 +72,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     on_cpu = ranks.device.type == "cpu"
     flex = uses_flex(trainer, architecture, on_cpu=on_cpu)
     if flex:
-        titan.tune_flex(trainer.tune_attention)
+        titan.disable_flex_autotune()
     config = titan_config(architecture, setup, flex=flex)
     config.update_from_config(config=SimpleNamespace(parallelism=ranks.parallelism))  # all that it reads
     if trainer.lora.rank:

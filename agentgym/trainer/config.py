@@ -99,8 +99,7 @@ class TrainerConfig:
     trainer/float8.py. reduce_gradients: over the ranks, with each microbatch, or once with an update's last, until
     which every rank holds whole gradients; auto is last where these fit into the memory, by the estimate.
     gather_weights: of the ranks, and in dtype, before each pass over a layer, or once for an update, in which every
-    rank holds whole weights in dtype; auto is once where these fit. tune_attention: the first step tries the kernels
-    that flex attention could have, and keeps the quickest in the folder of compiled kernels.
+    rank holds whole weights in dtype; auto is once where these fit.
     """
 
     procs: int = 1
@@ -116,7 +115,6 @@ class TrainerConfig:
     activation_checkpoint: Recompute = "none"
     reduce_gradients: ReduceGradients = "auto"
     gather_weights: GatherWeights = "auto"
-    tune_attention: bool = False
     compile: bool = False
     device: Device = "auto"
     gpus: tuple[int, ...] = ()
