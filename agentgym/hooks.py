@@ -6,6 +6,7 @@ imports nothing; a plugin is imported when something it may provide is asked for
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import inspect
 import logging
@@ -151,14 +152,10 @@ class PluginRegistry:
             self._provided[kind] = {name: [(path, OURS)] for name, path in seam.builtin.items()}
         self.records: list[PluginRecord] = []
         off = set(disabled)
+        named = functools.cache(_name_and_version)  # a distribution of many entry points is read once
         for point in sorted(entry_points, key=lambda p: (p.name, p.value)):
-            dist = point.dist
-            record = PluginRecord(
-                name=point.name,
-                target=point.value,
-                distribution=dist.name if dist else "unknown",
-                version=dist.version if dist else "?",
-            )
+            distribution, version = named(point.dist)
+            record = PluginRecord(name=point.name, target=point.value, distribution=distribution, version=version)
             same = [r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED]
             self.records.append(record)
             if {record.name, record.distribution} & off:
@@ -361,6 +358,13 @@ class PluginRegistry:
             record.status = PluginStatus.DUPLICATE
             record.error = f"{len(records)} distributions give the plugin {name!r}: {origins}; {ONE_TOO_MANY}"
         self._entry_points.pop(name, None)
+
+
+def _name_and_version(distribution: importlib.metadata.Distribution | None) -> tuple[str, str]:
+    if distribution is None:
+        return "unknown", "?"
+    metadata = distribution.metadata  # read from its file at every access
+    return metadata["Name"], metadata["Version"]
 
 
 def _is_reward(thing: object) -> bool:

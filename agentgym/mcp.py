@@ -157,7 +157,7 @@ class McpSession:
     async def end(self) -> None:
         self._broken = self._broken or ": its session was closed"
         self._ending.set()
-        if not self._opened.done():
+        if not self._opened.done() and not self._task.cancelling():  # a second one would end its cleaning up
             self._task.cancel()
         await asyncio.wait([self._task])
         if not self._opened.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 from pathlib import Path
@@ -43,13 +44,19 @@ def parse_yaml(text: str, *, where: str) -> object:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        value: object = _reader().load(text)
+        return copy.deepcopy(_load_once(text))
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
         context = f" {error.context}" if error.context else ""
         raise UserError(f"{where}{line}: this is not valid YAML: {error.problem}{context}") from None
     except (YAMLError, ValueError) as error:
         raise UserError(f"{where}: this is not valid YAML: {error}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _load_once(text: str) -> object:
+    """A command reads a recipe and the files it extends several times, and the parser takes most of that time."""
+    value: object = _reader().load(text)
     return value
 
 
