@@ -23,7 +23,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import importlib.util
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -172,6 +174,8 @@ def prompts_of(run: Path) -> list[list[dict[str, Any]]]:
 
 def run_trl(given: dict[str, Any]) -> None:
     """Inside a process of its own: TRL's trainer, and the seconds of each of its steps in a file."""
+    if importlib.util.find_spec("flashinfer") is None:  # as our generators set it: vLLM would import it all the same
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
 

@@ -7,7 +7,6 @@ import io
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from typing import NoReturn
 
 from packaging.requirements import Requirement
 from pages import ROOT
+from parsing import parsed
 
 from agentgym.cli.catalogue import OWN, load_command
 from agentgym.cli.jobs import JobShell
@@ -48,20 +48,6 @@ PLACEHOLDERS = {
     "A": "runs/NAME",
     "B": "runs/OTHER",
 }
-PARSES_ONLY = """
-import argparse, pathlib, runpy, sys
-parse = argparse.ArgumentParser.parse_args
-def parse_args(self, *words):
-    parse(self, *words)
-    raise SystemExit(0)
-argparse.ArgumentParser.parse_args = parse_args
-kind, name, *sys.argv[1:] = sys.argv[1:]
-if kind == "-m":
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
-else:
-    sys.path.insert(0, str(pathlib.Path(name).parent))
-    runpy.run_path(name, run_name="__main__")
-"""
 
 
 class CommandFailed(Exception):
@@ -216,7 +202,10 @@ def _python(words: Sequence[str], folder: Path) -> str:
     script = folder / target[0]
     if kind == "file" and script.is_file() and "argparse" not in script.read_text() and not target[1:]:
         return ""
-    return _finished([sys.executable, "-c", PARSES_ONLY, kind, *target], folder)
+    found = parsed(words, folder)
+    if found["code"]:
+        raise CommandFailed(found["errors"] or found["printed"])
+    return str(found["printed"])
 
 
 def _pip(words: Sequence[str], folder: Path) -> str:

@@ -30,6 +30,7 @@ from agentgym.yaml import read_yaml
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [c for block in BLOCKS if block.language in ("sh", "console") for c in commands(block)]
 COMMANDS += [command for page in PAGES for command in inline_commands(page)]
+COMMANDS = list({(one.words, one.output): one for one in reversed(COMMANDS)}.values())[::-1]  # each once
 TREATMENTS = {
     "python": "run",
     "output": "compared",
