@@ -201,6 +201,16 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, word: str) -> None:
         yaml.read_yaml(path)
 
 
+def test_what_was_read_is_the_readers_own_and_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("a: {b: [1]}")
+    first: dict = yaml.read_yaml(path)
+    first["a"]["b"].append(2)
+    assert yaml.read_yaml(path) == {"a": {"b": [1]}}
+    path.write_text("a: 3")
+    assert yaml.read_yaml(path) == {"a": 3}
+
+
 def test_an_empty_file_is_an_empty_mapping(tmp_path: Path) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("# nothing\n")

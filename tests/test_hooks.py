@@ -183,6 +183,26 @@ def test_a_plugin_owns_the_thing_of_its_name(install: Install) -> None:
     assert "is provided by 'aa' of other 1.2 too" in registry.records[1].error
 
 
+def test_a_distribution_of_many_entry_points_is_read_once() -> None:
+    reads = []
+
+    class Counted(importlib.metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            reads.append(filename)
+            return "Metadata-Version: 2.1\nName: many\nVersion: 3\n" if filename == "METADATA" else None
+
+        def locate_file(self, path: object) -> Path:
+            return Path(str(path))
+
+    distribution = Counted()
+    points = [importlib.metadata.EntryPoint(f"one{n}", "a_module_that_is_missing", GROUP) for n in range(20)]
+    for point in points:
+        vars(point)["dist"] = distribution
+    registry = PluginRegistry(points)
+    assert {(record.distribution, record.version) for record in registry.records} == {("many", "3")}
+    assert reads == ["METADATA"]
+
+
 def test_an_object_can_be_registered_and_a_second_of_its_name_does_not_harm_it() -> None:
     class Plugin:
         @hookimpl

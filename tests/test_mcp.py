@@ -119,16 +119,23 @@ async def test_a_cancelled_call_ends_its_session_and_a_shared_one_is_opened_agai
     await server.close()
 
 
-async def test_episodes_that_begin_together_share_one_session_and_its_failure():
+async def test_episodes_that_begin_together_share_one_session_and_its_failure(tmp_path):
     server = stdio(shared=True)
     first, *others = await asyncio.gather(*(server.open() for _ in range(3)))
     assert all(other is first for other in others)
     process = await pid(first)
     await server.close()
     assert not process.exists()
-    silent = McpServer.stdio(sys.executable, "-c", "import time; time.sleep(600)", shared=True, start_timeout_s=0.01)
-    failed = await asyncio.gather(*(silent.open() for _ in range(3)), return_exceptions=True)
+    told = tmp_path / "pid"
+    program = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    silent = McpServer.stdio(sys.executable, "-S", "-c", program, shared=True, start_timeout_s=1.0)
+    opening = []
+    for _ in range(3):
+        opening.append(asyncio.create_task(silent.open()))
+        await asyncio.sleep(0.3)  # the later ones give up while it is ended
+    failed = await asyncio.gather(*opening, return_exceptions=True)
     assert all(isinstance(error, InfraError) and "did not start" in str(error) for error in failed)
+    assert not Path("/proc", told.read_text()).exists(), "each of the three gave it up, and none left it"
 
 
 @pytest.mark.parametrize(
