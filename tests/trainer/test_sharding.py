@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +49,12 @@ def run_ranks(trainers: Sequence[tuple[str, str, int, int]], count: int = 2) -> 
                 text=True,
             )
         )
-    printed = []
     try:
-        for process in processes:
-            output, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors[-4000:]
-            printed.append(json.loads(output.splitlines()[-1]))
+        with ThreadPoolExecutor(count) as readers:  # at once: who died first is not the one that others wait for
+            ended = list(readers.map(lambda process: process.communicate(timeout=240), processes))
+        codes = [process.returncode for process in processes]
+        assert not any(codes), f"the ranks ended with {codes}" + "".join(f"\n\n{errors[-4000:]}" for _, errors in ended)
+        printed = [json.loads(output.splitlines()[-1]) for output, _ in ended]
     finally:
         for process in processes:
             process.kill()
