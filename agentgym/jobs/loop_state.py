@@ -27,15 +27,19 @@ class LoopState:
     rows: dict[str, Any] | None
 
 
-def save_loop(checkpoint: Path, state: LoopState) -> None:
-    """Finish a checkpoint. Raises UserError for an item of the buffer that can't be pickled."""
+def pickled(state: LoopState) -> bytes:
+    """As it is now. Raises UserError for an item of the buffer that can't be pickled."""
     try:
-        data = pickle.dumps(state)
+        return pickle.dumps(state)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise UserError(
             f"what the replay buffer or the rows hold can't be saved ({error}); add values that can be pickled"
         ) from error
-    write_whole(checkpoint / FILE, data)
+
+
+def save_loop(checkpoint: Path, state: bytes) -> None:
+    """Finish a checkpoint. state: as `pickled` gave it."""
+    write_whole(checkpoint / FILE, state)
 
 
 def find_saved(

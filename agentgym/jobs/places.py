@@ -71,16 +71,17 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
     standing = stands_still(recipe, model, placement)
     for text in placement.notes + unchecked(placement) + standing:
         note(text)
-    if standing and isinstance(recipe, Recipe):
+    if standing and isinstance(recipe, SftRecipe):
+        recipe = replace(recipe, sft=replace(recipe.sft, checkpoint_in_background=False))
+    elif standing and isinstance(recipe, Recipe):
         recipe = replace(recipe, loop=replace(recipe.loop, checkpoint_in_background=False))
     return on_gpus(recipe, placement)
 
 
 def stands_still(recipe: Recipe | SftRecipe, model: Architecture, placement: Placement) -> tuple[str, ...]:
     """Why checkpoints are not written in the background, although the recipe says so; empty where they are."""
-    if isinstance(recipe, SftRecipe) or not recipe.loop.checkpoint_in_background or not recipe.loop.checkpoint_every:
-        return ()
-    if not recipe.trainer.check_memory:
+    saves = recipe.sft if isinstance(recipe, SftRecipe) else recipe.loop
+    if not saves.checkpoint_in_background or not saves.checkpoint_every or not recipe.trainer.check_memory:
         return ()
     text = no_room(model, recipe.trainer, placement.seats, placement.machine)
     return (text,) if text else ()

@@ -15,12 +15,13 @@ from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.calls import Call
+from agentgym.jobs.checkpoints import Saves
 from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import checkpoint_name
 from agentgym.jobs.engines import EngineRoom, Engines
 from agentgym.jobs.generator_calls import GeneratorCalls, Said
 from agentgym.jobs.gym import Gym, check_sampling
-from agentgym.jobs.loop_state import LoopState, find_saved, save_loop
+from agentgym.jobs.loop_state import LoopState, find_saved, pickled, save_loop
 from agentgym.jobs.measure import measure
 from agentgym.jobs.metrics import StepClock, group_counts, rollout_metrics
 from agentgym.jobs.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
@@ -81,15 +82,20 @@ class TrainerCalls:
     A trainer that dies comes back as long as all steps were made by train_step.
     """
 
-    def __init__(self, learner: TitanLearner, client: TrainerKeeper, recipe: Recipe) -> None:
-        self._learner, self._client, self._recipe = learner, client, recipe
-        self.train_step = Call(learner.step)
+    def __init__(self, learner: TitanLearner, client: TrainerKeeper, saves: Saves) -> None:
+        self._learner, self._client, self._saves = learner, client, saves
+        self.train_step = Call(self._train_step)
         self.push_weights = Call(learner.publish)
         self.forward_backward = Call(self._forward_backward)
         self.optimizer_step = Call(self._optimizer_step)
         self.clear_gradients = Call(self._clear_gradients)
         self.logprobs = Call(self._logprobs)
         self.get_status = Call(self._status)
+
+    async def _train_step(self, groups: list[Group]) -> dict[str, float]:
+        metrics = await self._learner.step(groups)
+        await self._saves.settle()
+        return metrics
 
     async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
         return await self._client.call_unrecorded(TitanTrainer.forward_backward, samples)
@@ -128,6 +134,7 @@ class Services:
     reference: ReferenceCalls | None
     replay_buffer: BufferCalls
     rows: RowCalls | None
+    saves: Saves
     _clock: StepClock = field(init=False)
     _loaded: int = -1  # the step that the loop went on from
 
@@ -142,6 +149,13 @@ class Services:
             return sampler.stream(gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
 
         dataset = DatasetCalls(stream, in_flight=slots)
+        saves = Saves(
+            folder=room.folder,
+            trainer=engines.trainer,
+            activity=gym.activity,
+            note=room.reporter.note,
+            reference=engines.reference,
+        )
         return cls(
             recipe=recipe,
             folder=room.folder,
@@ -153,10 +167,11 @@ class Services:
             environment=EnvironmentCalls(gym, engines.player, recipe, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
-            trainer=TrainerCalls(engines.learner, engines.trainer, recipe),
+            trainer=TrainerCalls(engines.learner, engines.trainer, saves),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
             replay_buffer=pieces.buffer,
             rows=pieces.rows,
+            saves=saves,
         )
 
     def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
@@ -183,7 +198,7 @@ class Services:
         Times are since the last call, the first since the services started; see StepClock.
         """
         played = [episode for group in [*groups, *skipped] for episode in group.episodes]
-        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics()}
+        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics(), **self.saves.metrics()}
         found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
         if self.recipe.logging.save_episodes:
@@ -205,12 +220,16 @@ class Services:
             self.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
-    async def save(self, step: int, *, next_task: int | None = None) -> Path:
+    async def save(self, step: int, *, next_task: int | None = None, wait: bool = True) -> Path:
         """A checkpoint that `load` goes on from and `agentgym eval` reads, named by the loop's own step.
 
         It keeps the trainer, the position in the tasks, the replay buffer and the rows. next_task: the first task that
         no step has taken, for a loop that samples ahead; by default all that were sampled are done. Returns its folder.
+
+        wait: until it is whole. Else it is copied, and written while the loop goes on: it is whole after one of the
+        next train_step, at the next save, or when the services end.
         """
+        await self.saves.wait()
         target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
         state = LoopState(
             optimizer_steps=(await self.trainer.get_status()).step,
@@ -218,14 +237,18 @@ class Services:
             replay_buffer=await self.replay_buffer.state_dict(),
             rows=None if self.rows is None else await self.rows.state_dict(),
         )
-        await trainer.call(TitanTrainer.save, str(target / "trainer"))
-        await trainer.call(TitanTrainer.export_hf, str(target / "hf"))
-        reference = self.engines.reference
-        if isinstance(reference, ReferenceModel) and reference.moves:
-            await reference.call(TitanTrainer.export_hf, str(target / "reference"))
-        save_loop(target, state)
-        trainer.saved(trainer.step, target / "trainer")  # by its count: a loop may leave steps out
-        prune(self.folder, self.recipe.loop.keep_checkpoints)
+        kept, made = pickled(state), trainer.step  # by its count: a loop may leave steps out
+
+        def count() -> None:
+            save_loop(target, kept)
+            trainer.saved(made, target / "trainer")
+            prune(self.folder, self.recipe.loop.keep_checkpoints)
+
+        if wait:
+            await self.saves.write(step)
+            count()
+        else:
+            await self.saves.begin_write(step, count)
         return target
 
     async def load(self, step: int | None = None) -> int:
@@ -291,4 +314,6 @@ async def opened(
         )
         engines = await room.start()
         started = await start_pieces(pieces, buffer, stack)
-        yield Services.of(engines, started, gym, recipe, room)
+        services = Services.of(engines, started, gym, recipe, room)
+        yield services
+        await services.saves.finish()

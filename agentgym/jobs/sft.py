@@ -136,7 +136,7 @@ class SftJob:
         for sink in self.sinks:
             sink.log(step, recorded)
         if due:
-            await services.save(step)
+            await services.save(step, wait=step == self.total or not config.checkpoint_in_background)
 
     def _open_sinks(self, stack: ExitStack) -> None:
         services = self.services

@@ -30,6 +30,7 @@ class SftConfig:
     environment solves itself.
     epochs: over all of it; steps, where it is not 0, takes their place. batch_size: conversations a step.
     held_out_share: of the conversations that are not trained, but whose loss is measured.
+    checkpoint_in_background: the checkpoints between the first and the last are written while the next steps go on.
     max_skipped_share: of rows without a field, of conversations that are too long or that no episode could have; such
     ones are left out and counted, and with more of them the run ends with a report.
     """
@@ -44,6 +45,7 @@ class SftConfig:
     held_out_share: float = 0.05
     max_skipped_share: float = 0.1
     checkpoint_every: int = 100
+    checkpoint_in_background: bool = True
     keep_checkpoints: int = 2
     seed: int = 0
 

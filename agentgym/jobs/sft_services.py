@@ -9,13 +9,14 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.calls import Call
+from agentgym.jobs.checkpoints import Checkpoints
 from agentgym.jobs.collecting import Lessons, collect
 from agentgym.jobs.ending import checkpoint_name
 from agentgym.jobs.evaluate import evaluate
@@ -30,7 +31,6 @@ from agentgym.rl.demonstrations import Written
 from agentgym.rl.loop import Position
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.tokenizer import read_template
-from agentgym.runs.checkpoints import prune, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
@@ -63,21 +63,23 @@ class DemonstrationCalls:
 class SftTrainerCalls:
     """The trainer, of samples. One that dies comes back, and the step is made again."""
 
-    def __init__(self, keeper: TrainerKeeper, activity: Activity) -> None:
-        self._keeper, self._activity = keeper, activity
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints, self._keeper, self._activity = checkpoints, checkpoints.trainer, checkpoints.activity
         self.train_step = Call(self._train_step)
         self.logprobs = Call(self._logprobs)
         self.get_status = Call(self._status)
 
     async def _train_step(self, samples: list[Sample]) -> dict[str, float]:
-        """One optimizer step; returns metrics."""
+        """One optimizer step; returns metrics. A checkpoint that was written meanwhile counts after it."""
         began = time.monotonic()
         with self._activity.doing("train"):
             metrics = await self._keeper.train_step(samples)
         passed_s = time.monotonic() - began
+        await self._checkpoints.settle()
         return {
             **metrics,
             **self._keeper.metrics(),
+            **self._checkpoints.metrics(),
             "sft/loss": metrics["train/loss"],
             "sft/tokens_per_s": metrics["train/tokens"] / passed_s,
             "time/step_s": passed_s,
@@ -107,7 +109,7 @@ class SftServices:
     dataset: DemonstrationCalls
     state: RunState = field(default_factory=RunState)
     activity: Activity = field(default_factory=Activity)
-    _keeper: TrainerKeeper | None = None
+    _checkpoints: Checkpoints | None = None
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[SftTrainerCalls]:
@@ -129,20 +131,28 @@ class SftServices:
                 if position is not None:
                     saved = self.folder.checkpoint_dir(position.step) / "trainer"
                     await keeper.resume(position.step, saved, until=position.step)
-            self._keeper = keeper
+            checkpoints = self._checkpoints = Checkpoints(
+                folder=self.folder,
+                state=self.state,
+                trainer=keeper,
+                activity=self.activity,
+                keep=recipe.sft.keep_checkpoints,
+                note=self.reporter.note,
+            )
             if position is None:
                 await self.save(0)
             done = position.step if position is not None else 0
             self.reporter.phase(f"training {self.dataset.num_steps - done} steps")
             try:
-                yield SftTrainerCalls(keeper, self.activity)
+                yield SftTrainerCalls(checkpoints)
+                await checkpoints.finish()
             finally:
-                self._keeper = None
+                self._checkpoints = None
 
     async def held_out_loss(self) -> float:
         """Nats per token that would be trained, over conversations that are not."""
         held_out, size = self.dataset.lessons.held_out, self.recipe.sft.batch_size
-        trainer, lost, count = SftTrainerCalls(self._started(), self.activity), 0.0, 0
+        trainer, lost, count = SftTrainerCalls(self._started()), 0.0, 0
         for start in range(0, len(held_out), size):
             some = held_out[start : start + size]
             logprobs = await trainer.logprobs([one.sample() for one in some], trained_only=True)
@@ -179,22 +189,21 @@ class SftServices:
         self.reporter.step(step, self.dataset.num_steps, found)
         return found
 
-    async def save(self, step: int) -> Path:
-        """A checkpoint that `agentgym sft --resume` goes on from, once it has its position. Returns its folder."""
-        target, trainer = self.folder.checkpoint_dir(step), self._started()
-        await trainer.call(TitanTrainer.save, str(target / "trainer"))
-        await trainer.call(TitanTrainer.export_hf, str(target / "hf"))
-        self.state.position = Position(step=step, next_group=step * self.recipe.sft.batch_size)
-        save_position(self.folder, step, asdict(self.state.position))
-        self.folder.save_state(self.state.to_mapping())
-        trainer.saved(step, target / "trainer")
-        prune(self.folder, self.recipe.sft.keep_checkpoints)
-        return target
+    async def save(self, step: int, *, wait: bool = True) -> Path:
+        """A checkpoint that `agentgym sft --resume` goes on from, once it has its position. Returns its folder.
 
-    def _started(self) -> TrainerKeeper:
-        if self._keeper is None:
+        wait: until it is whole. Else it is copied, and written while the next steps go on: it is whole after one of
+        them, at the next save or at the end of `training`.
+        """
+        checkpoints = self._started()
+        position = Position(step=step, next_group=step * self.recipe.sft.batch_size)
+        await (checkpoints.save if wait else checkpoints.begin)(position)
+        return self.folder.checkpoint_dir(step)
+
+    def _started(self) -> Checkpoints:
+        if self._checkpoints is None:
             raise UserError("the trainer is not running: call this inside `async with services.training()`")
-        return self._keeper
+        return self._checkpoints
 
     def _setup(self) -> TrainerSetup:
         recipe = self.recipe

@@ -76,9 +76,10 @@ async def train(services: Services, done: int) -> int:
             for _ in groups:
                 slots.release()  # only now: a group that began earlier could get too old
             services.record(step, groups, {**metrics, "loop/staleness_max": staleness}, skipped)
-            if step == loop.steps or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
+            last = step == loop.steps
+            if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
                 next_task = max(group.group_id for group in [*groups, *skipped]) + 1
-                await services.save(step, next_task=next_task)
+                await services.save(step, next_task=next_task, wait=last or not loop.checkpoint_in_background)
             done = step
         sampler.cancel()
         while not playing.empty():

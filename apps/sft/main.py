@@ -18,18 +18,19 @@ async def sft(recipe: SftRecipe) -> None:
     """Supervised fine-tuning: imitate demonstrations, and play before and after. The same as `agentgym sft`."""
     plays = recipe.env.name and recipe.eval.at_end
     async with agentgym.services(recipe) as services:
-        dataset, every = services.dataset, recipe.sft.checkpoint_every
+        dataset, config = services.dataset, recipe.sft
         before = await services.evaluate(0) if plays else None
         async with services.training() as trainer:  # its processes; evaluations have the machine to themselves
             for step in range(1, dataset.num_steps + 1):
                 samples = await dataset.sample(step)
                 metrics = await trainer.train_step(samples)
-                due = step == dataset.num_steps or (every and step % every == 0)
+                last = step == dataset.num_steps
+                due = last or (config.checkpoint_every and step % config.checkpoint_every == 0)
                 if due and dataset.lessons.held_out:
                     metrics["sft/held_out_loss"] = await services.held_out_loss()
                 services.record(step, metrics)
                 if due:
-                    await services.save(step)
+                    await services.save(step, wait=last or not config.checkpoint_in_background)
         if before is not None:
             after = await services.evaluate(dataset.num_steps)
             print(f"held-out success {before.success:.3f} -> {after.success:.3f}")

@@ -12,7 +12,8 @@ import pytest
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.jobs.loop_state import FILE, LoopState, find_saved, save_loop
+from agentgym.jobs.checkpoints import Saves
+from agentgym.jobs.loop_state import FILE, LoopState, find_saved, pickled
 from agentgym.jobs.pieces import BufferCalls
 from agentgym.jobs.playing import DatasetCalls
 from agentgym.jobs.services import Services, TrainerCalls
@@ -21,6 +22,7 @@ from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
 from agentgym.rl.config import LoopConfig
+from agentgym.rollout.activity import Activity
 from agentgym.rollout.learnable import Learnable
 from agentgym.rollout.tasks import Shuffled, TaskSampler
 from agentgym.runs.folder import RunFolder
@@ -63,16 +65,28 @@ class FakeTrainer:
         self.pushed: list[int] = []
         self.saved_at: list[tuple[int, Path]] = []
         self.journal = SimpleNamespace(clear=lambda: None)
+        self.copied: tuple[str, int] | None = None
+        self.written = False  # of what was copied
 
     async def call(self, method: object, *args: str) -> object:
         if method is TitanTrainer.get_status:
             return TrainerStatus(rank=0, pid=1, step=self.steps, version=0)
-        folder = Path(args[0])
-        folder.mkdir(parents=True)
         if method is TitanTrainer.save:
-            architecture = read_architecture(policy_path())
-            write_manifest(folder, step=self.steps, architecture=architecture, lora=LoraConfig())
+            self._write(args[0], self.steps)
+        elif method is TitanTrainer.begin_save:
+            self.copied, self.written = (args[0], self.steps), False
+        elif method is TitanTrainer.finish_save and self.copied is not None:
+            self._write(*self.copied)
+            return {"checkpoint/write_s": 1.0}
         return None
+
+    async def call_all(self, method: object) -> list[bool]:
+        return [self.written]
+
+    def _write(self, name: str, steps: int) -> None:
+        folder = Path(name)
+        folder.mkdir(parents=True)
+        write_manifest(folder, step=steps, architecture=read_architecture(policy_path()), lora=LoraConfig())
 
     async def resume(self, step: int, checkpoint: Path, *, until: int) -> None:
         assert checkpoint.is_dir() and step == until
@@ -109,7 +123,12 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
         loaded.append(version)
 
     generator = SimpleNamespace(update_weights=update_weights, loaded=loaded)
-    learner = SimpleNamespace(step=None, publish=None)
+
+    async def train(groups: list[Group]) -> dict[str, float]:
+        return {}
+
+    learner = SimpleNamespace(step=train, publish=None)
+    saves = Saves(folder=folder, trainer=trainer, activity=Activity(), note=print)  # type: ignore[arg-type]
     made: dict[str, Any] = {
         "recipe": RECIPE,
         "folder": folder,
@@ -118,9 +137,10 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
         "gym": SimpleNamespace(activity=SimpleNamespace(totals_s=dict)),
         "engines": SimpleNamespace(trainer=trainer, generator=generator, reference=None),
         "dataset": dataset(sampler),
-        "trainer": TrainerCalls(learner, trainer, RECIPE),  # type: ignore[arg-type]
+        "trainer": TrainerCalls(learner, trainer, saves),  # type: ignore[arg-type]
         "replay_buffer": BufferCalls.of(RECIPE, Pieces(replay_buffer={"max_policy_age": None})),
         "rows": Rows() if rows else None,
+        "saves": saves,
     }
     return Services(**made, environment=None, rewards=None, generator=None, reference=None)  # type: ignore[arg-type]
 
@@ -140,8 +160,11 @@ async def step(made: Services, number: int) -> tuple[list[str], list[int], int]:
     return tasks, [group.group_id for group in batch], await made.rows.sample()  # type: ignore[return-value]
 
 
+@pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize("sampler", [Shuffled(), Learnable(candidates=3, explore=0.2)])
-async def test_a_loop_that_goes_on_draws_what_the_unstopped_one_draws(tmp_path: Path, sampler: TaskSampler) -> None:
+async def test_a_loop_that_goes_on_draws_what_the_unstopped_one_draws(
+    tmp_path: Path, sampler: TaskSampler, wait: bool
+) -> None:
     with RunFolder.create(tmp_path, "unstopped") as folder:
         unstopped = services(folder, sampler)
         wanted = [await step(unstopped, number) for number in range(1, 7)]
@@ -149,10 +172,15 @@ async def test_a_loop_that_goes_on_draws_what_the_unstopped_one_draws(tmp_path: 
         first = services(folder, sampler)
         assert await first.load() == 0
         assert [await step(first, number) for number in (1, 2, 3)] == wanted[:3]
-        assert await first.save(3) == folder.checkpoint_dir(3)
-        assert first.engines.trainer.saved_at == [(0, folder.checkpoint_dir(3) / "trainer")]  # type: ignore[attr-defined]
+        trainer: Any = first.engines.trainer
+        assert await first.save(3, wait=wait) == folder.checkpoint_dir(3)
         folder.append_metrics(4, {"train/loss": 1.0})
         await step(first, 4)  # which the resumed one makes again
+        await first.trainer.train_step([])
+        assert bool(trainer.saved_at) == wait, "it is not written yet"
+        trainer.written = True
+        await first.trainer.train_step([])
+        assert trainer.saved_at == [(0, folder.checkpoint_dir(3) / "trainer")]
         second = services(folder, sampler)
         assert await second.load() == 3
         assert [await step(second, number) for number in (4, 5, 6)] == wanted[3:]
@@ -234,4 +262,4 @@ def test_what_cannot_be_pickled_is_said(tmp_path: Path) -> None:
     items: Sequence[object] = [lambda: None]
     state = LoopState(optimizer_steps=0, dataset={}, replay_buffer={"entries": items}, rows=None)
     with pytest.raises(UserError, match="can't be saved"):
-        save_loop(tmp_path, state)
+        pickled(state)

@@ -12,15 +12,18 @@ import pytest
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.checkpoints import Checkpoints
 from agentgym.jobs.collecting import FILE, collect, load_lessons
 from agentgym.jobs.demonstrations import Collection, read_file
 from agentgym.jobs.layers import finish_sft
 from agentgym.jobs.sft import sft
 from agentgym.jobs.sft_config import SftRecipe
+from agentgym.jobs.sft_services import open_sft
 from agentgym.models.tiny import policy_path
 from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder
+from agentgym.trainer.checkpoint import check
 
 pytestmark = pytest.mark.slow
 ENV = f"{Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
@@ -57,7 +60,22 @@ def talks(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(make_lab, tmp_path, talks):
+@pytest.fixture
+def begun(monkeypatch) -> list[int]:
+    """The steps whose checkpoints were written while the next ones went on."""
+    steps, begin = [], Checkpoints.begin
+
+    async def counted(self, position):
+        steps.append(position.step)
+        await begin(self, position)
+
+    monkeypatch.setattr(Checkpoints, "begin", counted)
+    return steps
+
+
+def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+    make_lab, tmp_path, talks, begun
+):
     settings, reporter = recipe(data=[talks], env=ENV), make_lab.reporter()
     folder = new_run(tmp_path, settings)
     result = asyncio.run(sft(settings, folder, reporter))
@@ -67,7 +85,7 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
     assert result.steps == 6 and len(rows) == 6 and losses[-1] < losses[0] / 2
     assert [row.step for row in rows if "sft/held_out_loss" in row.metrics] == [3, 6]
     assert rows[-1].metrics["sft/held_out_loss"] < rows[2].metrics["sft/held_out_loss"]
-    assert folder.checkpoint_steps() == [0, 3, 6]
+    assert folder.checkpoint_steps() == [0, 3, 6] and begun == [3]
     assert any(f"{talks}: 40 conversations, 1 rows that can't be used" in note for note in reporter.notes)
     assert any("row 41: messages is missing" in note for note in reporter.notes)
     assert any("36 conversations of" in note and "4 more held out" in note for note in reporter.notes)
@@ -78,14 +96,28 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
 
     Path(talks).unlink()  # the folder has them
     settings = replace(settings, eval=replace(settings.eval, at_end=False))
+    settings = replace(settings, sft=replace(settings.sft, checkpoint_in_background=False, checkpoint_every=1))
     shutil.copytree(folder.path, tmp_path / "again")
     again = RunFolder.open(tmp_path / "again", for_writing=True)
     asyncio.run(sft(settings, again, make_lab.reporter(), resume=True, from_step=3))
     again.close()
     repeated = [row.metrics["sft/loss"] for row in again.read_metrics()]
-    assert repeated == losses and again.checkpoint_steps() == [0, 3, 6]
+    assert repeated == losses and again.checkpoint_steps() == [0, 3, 4, 5, 6] and begun == [3]
     with pytest.raises(UserError, match=r"is done: it is at step 6 of 6"):
         asyncio.run(sft(settings, again, make_lab.reporter(), resume=True))
+
+
+@pytest.mark.hostile
+async def test_a_loop_that_does_not_wait_for_its_checkpoint_has_it_when_its_training_ends(make_lab, tmp_path, talks):
+    settings, registry = recipe(data=[talks]), PluginRegistry.discover()
+    with RunFolder.create(tmp_path, "run") as folder:
+        services = await open_sft(settings, folder, make_lab.reporter(), registry)
+        async with services.training() as trainer:
+            await trainer.train_step(await services.dataset.sample(1))
+            saved = await services.save(1, wait=False)
+            assert services.state.position.step == 0
+        assert services.state.position.step == 1 and folder.checkpoint_steps() == [0, 1]
+        check(str(saved / "trainer"), str(services.model_path), step=1)
 
 
 def test_an_oracles_conversations_are_kept_with_the_tools_that_it_was_shown(make_lab, tmp_path):
