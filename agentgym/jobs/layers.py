@@ -61,7 +61,7 @@ def _given(
         sources = ", ".join(dict.fromkeys(origin(blamed, name) for name in found))
         noun, verb = ("section", "is") if len(found) == 1 else ("sections", "are")
         raise UserError(f"{sources}: the {noun} {', '.join(map(repr, found))} {verb} for {advice}")
-    ours = with_our_names(given, blamed, note=log.warning, replace=True)
+    ours = with_our_names(given, blamed, note=log.warning, replace=bool(base))
     return ours, with_overrides(where, ours, base)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from agentgym.config import origin
+from agentgym.config import COMMAND_LINE, origin
 from agentgym.errors import UserError, nearest
 from agentgym.generators.select import DECIDED, VllmEngineConfig
 from agentgym.jobs.sft_config import SftRecipe
@@ -93,8 +93,8 @@ def with_our_names(
 ) -> dict[str, object]:
     """The recipe with torchforge's places of processes, and `generator.vllm`, under our names; `note` gets each.
 
-    where: names the recipe in errors. replace: they win over fields under our names. Raises UserError for a service or
-    field that torchforge does not have either, for its other settings, with ours, and, without `replace`, for a field
+    where: names the recipe in errors. replace: they win over fields that a file sets under our names. Raises UserError
+    for a service or field that torchforge does not have either, for its other settings, with ours, and for a field
     that is set otherwise under our name.
     """
     _refuse_settings(mapping, where)
@@ -178,7 +178,7 @@ def _take_vllm(result: dict[str, object], where: str, note: Callable[[str], None
     _set(result, "generator.engine.name", "vllm", alias, "")
     for argument, value in arguments.items():
         target = _vllm_field(str(argument))
-        _set(result, target, value, f"{alias}.{argument}", "" if replace else where)
+        _set(result, target, value, f"{alias}.{argument}", _guard(where, target, replace))
         note(f"{alias}.{argument} is read as {target}: {value}")
 
 
@@ -209,7 +209,7 @@ def _take(
         if target is not None:
             device = "cuda" if value is True else "cpu"
             ours = device if name == "with_gpus" and isinstance(value, bool) else value
-            _set(result, target, ours, f"{path}.{name}", "" if replace else where)
+            _set(result, target, ours, f"{path}.{name}", _guard(where, target, replace))
             note(f"{path}.{name} is read as {target}: {ours}")
         elif name in IGNORED:
             note(f"{path}.{name} decides nothing here; leave it out")
@@ -217,6 +217,12 @@ def _take(
             known = PLACES.get(service, dict.fromkeys(IGNORED, ""))
             source = origin(where, f"{path}.{name}")
             raise UserError(f"{source}: there is no '{path}.{name}'.{nearest(str(name), known)}")
+
+
+def _guard(where: str, target: str, replace: bool) -> str:
+    """What set a field that no alias may contradict; nothing where one may."""
+    source = origin(where, target)
+    return "" if replace and source != COMMAND_LINE else source
 
 
 def _set(result: dict[str, object], key: str, value: object, alias: str, where: str) -> None:

@@ -97,6 +97,12 @@ def test_torchforges_names_are_read_as_ours_and_said(tmp_path: Path, caplog: pyt
     base, where = read_recipe_files([tmp_path / "forge.yaml"])
     given = apply_overrides(base, ["services.generator.num_replicas=5"])  # the command line wins
     assert finish_recipe(given, base=base, where=where)[0].generator.replicas == 5
+    twice = ["services.generator.num_replicas=5", "generator.replicas=7"]
+    for before, name in ((base, where), ({}, COMMAND_LINE)):
+        with pytest.raises(
+            UserError, match=r"^command line: .*num_replicas is 5 and generator\.replicas is 7.*keep one"
+        ):
+            finish_recipe(apply_overrides(before, twice), base=before, where=name)
 
 
 @pytest.mark.parametrize(
