@@ -30,7 +30,6 @@ class HostInfo:
 
     name: str
     address: str
-    cpus: int
     gpus: tuple[str, ...]
     versions: dict[str, str]
     clock_s: float
@@ -40,7 +39,6 @@ class HostInfo:
         return cls(
             name=socket.gethostname(),
             address=own_address(controller),
-            cpus=len(os.sched_getaffinity(0)),
             gpus=gpus_of_machine(),
             versions={package: _version(package) for package in PACKAGES},
             clock_s=time.time(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.jobs.checkpoints import Saves
-from agentgym.jobs.loop_state import FILE, LoopState, find_saved, pickled
+from agentgym.jobs.loop_state import FILE, find_saved
 from agentgym.jobs.pieces import BufferCalls
 from agentgym.jobs.playing import DatasetCalls
 from agentgym.jobs.services import Services, TrainerCalls
@@ -258,8 +258,10 @@ async def test_a_checkpoint_that_is_not_whole_is_skipped_with_a_line(
             await services(folder, Shuffled(), rows=False).load()
 
 
-def test_what_cannot_be_pickled_is_said(tmp_path: Path) -> None:
-    items: Sequence[object] = [lambda: None]
-    state = LoopState(optimizer_steps=0, dataset={}, replay_buffer={"entries": items}, rows=None)
-    with pytest.raises(UserError, match="can't be saved"):
-        pickled(state)
+@pytest.mark.parametrize("wait", [True, False])
+async def test_what_cannot_be_pickled_is_said_when_it_is_to_be_saved(tmp_path: Path, wait: bool) -> None:
+    with RunFolder.create(tmp_path, "run") as folder:
+        made = services(folder, Shuffled())
+        await made.replay_buffer.add(lambda: None, 0)
+        with pytest.raises(UserError, match="can't be saved"):
+            await made.save(1, wait=wait)
