@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from agentgym.errors import UserError
@@ -18,7 +17,7 @@ ORDER = Order(name="one", recipe="recipe.yaml", runs_dir="runs", folder="/work",
 RUN = """#!/bin/bash
 echo "run $*" >> calls
 trap 'echo notice >> calls; exit 75' TERM
-if [ -e slow ]; then touch started; while :; do sleep 0.01; done; fi
+if [ -e slow ]; then echo $$ > pid; touch started; while :; do sleep 0.01; done; fi
 exit "$(cat code)"
 """
 
@@ -66,8 +65,7 @@ def test_an_end_that_every_process_is_told_is_not_told_twice_and_not_followed_by
     """As by scancel, and by a requeue of SLURM's own: SIGTERM goes to the script and to the run."""
     job = running(tmp_path)
     job.terminate()
-    [run] = psutil.Process(job.pid).children()
-    run.terminate()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
     assert job.wait() == 75
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["notice"]
 
