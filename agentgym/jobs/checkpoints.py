@@ -20,8 +20,8 @@ from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 
 
 @dataclass(slots=True, kw_only=True)
-class Saves:
-    """What the trainer saves under a step's name: one at a time, which counts once it is whole on the disk.
+class CheckpointWriter:
+    """Writes the trainer's checkpoints: one at a time, which counts once it is whole on the disk.
 
     Calls come between two steps, one at a time. note: gets a line where one was lost.
     """
@@ -35,8 +35,7 @@ class Saves:
     _metrics: dict[str, float] = field(default_factory=dict)
 
     async def write(self, step: int) -> None:
-        """Returns when it is on the disk."""
-        await self.finish()
+        """Returns when it is on the disk. None may be under way."""
         target = self.folder.checkpoint_dir(step)
         with self.activity.doing("save"):
             await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
@@ -44,7 +43,9 @@ class Saves:
             await self._save_reference(step)
 
     async def begin_write(self, step: int, count: Callable[[], None]) -> None:
-        """Returns when all of it is copied. count: called by `settle` or `finish`, when it is on the disk."""
+        """Returns when all of it is copied. None may be under way. count: what `settle` or `finish` calls once it is on
+        the disk.
+        """
         target = self.folder.checkpoint_dir(step)
         with self.activity.doing("save"):
             await self.trainer.call(TitanTrainer.begin_save, str(target / "trainer"), str(target / "hf"))
@@ -95,7 +96,7 @@ class Saves:
 
 
 @dataclass(slots=True, kw_only=True)
-class Checkpoints(Saves):
+class Checkpoints(CheckpointWriter):
     """Those of a run with a position. When one counts it gets its position, the state names it, the journal drops its
     steps and older ones are removed.
 

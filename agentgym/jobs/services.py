@@ -15,7 +15,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.calls import Call
-from agentgym.jobs.checkpoints import Saves
+from agentgym.jobs.checkpoints import CheckpointWriter
 from agentgym.jobs.credit import find_teacher
 from agentgym.jobs.ending import checkpoint_name
 from agentgym.jobs.engines import EngineRoom, Engines
@@ -82,8 +82,8 @@ class TrainerCalls:
     A trainer that dies comes back as long as all steps were made by train_step.
     """
 
-    def __init__(self, learner: TitanLearner, client: TrainerKeeper, saves: Saves) -> None:
-        self._learner, self._client, self._saves = learner, client, saves
+    def __init__(self, learner: TitanLearner, client: TrainerKeeper, checkpoints: CheckpointWriter) -> None:
+        self._learner, self._client, self._checkpoints = learner, client, checkpoints
         self.train_step = Call(self._train_step)
         self.push_weights = Call(learner.publish)
         self.forward_backward = Call(self._forward_backward)
@@ -94,7 +94,7 @@ class TrainerCalls:
 
     async def _train_step(self, groups: list[Group]) -> dict[str, float]:
         metrics = await self._learner.step(groups)
-        await self._saves.settle()
+        await self._checkpoints.settle()
         return metrics
 
     async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -134,7 +134,7 @@ class Services:
     reference: ReferenceCalls | None
     replay_buffer: BufferCalls
     rows: RowCalls | None
-    saves: Saves
+    checkpoints: CheckpointWriter
     _clock: StepClock = field(init=False)
     _loaded: int = -1  # the step that the loop went on from
 
@@ -149,7 +149,7 @@ class Services:
             return sampler.stream(gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
 
         dataset = DatasetCalls(stream, in_flight=slots)
-        saves = Saves(
+        checkpoints = CheckpointWriter(
             folder=room.folder,
             trainer=engines.trainer,
             activity=gym.activity,
@@ -167,11 +167,11 @@ class Services:
             environment=EnvironmentCalls(gym, engines.player, recipe, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
-            trainer=TrainerCalls(engines.learner, engines.trainer, saves),
+            trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
             replay_buffer=pieces.buffer,
             rows=pieces.rows,
-            saves=saves,
+            checkpoints=checkpoints,
         )
 
     def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
@@ -198,7 +198,7 @@ class Services:
         Times are since the last call, the first since the services started; see StepClock.
         """
         played = [episode for group in [*groups, *skipped] for episode in group.episodes]
-        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics(), **self.saves.metrics()}
+        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics(), **self.checkpoints.metrics()}
         found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
         if self.recipe.logging.save_episodes:
@@ -229,7 +229,7 @@ class Services:
         wait: until it is whole. Else it is copied, and written while the loop goes on: it is whole after one of the
         next train_step, at the next save, or when the services end.
         """
-        await self.saves.wait()
+        await self.checkpoints.wait()
         target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
         state = LoopState(
             optimizer_steps=(await self.trainer.get_status()).step,
@@ -245,10 +245,10 @@ class Services:
             prune(self.folder, self.recipe.loop.keep_checkpoints)
 
         if wait:
-            await self.saves.write(step)
+            await self.checkpoints.write(step)
             count()
         else:
-            await self.saves.begin_write(step, count)
+            await self.checkpoints.begin_write(step, count)
         return target
 
     async def load(self, step: int | None = None) -> int:
@@ -316,4 +316,4 @@ async def opened(
         started = await start_pieces(pieces, buffer, stack)
         services = Services.of(engines, started, gym, recipe, room)
         yield services
-        await services.saves.finish()
+        await services.checkpoints.finish()

@@ -12,7 +12,7 @@ import pytest
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.jobs.checkpoints import Saves
+from agentgym.jobs.checkpoints import CheckpointWriter
 from agentgym.jobs.loop_state import FILE, find_saved
 from agentgym.jobs.pieces import BufferCalls
 from agentgym.jobs.playing import DatasetCalls
@@ -128,7 +128,7 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
         return {}
 
     learner = SimpleNamespace(step=train, publish=None)
-    saves = Saves(folder=folder, trainer=trainer, activity=Activity(), note=print)  # type: ignore[arg-type]
+    checkpoints = CheckpointWriter(folder=folder, trainer=trainer, activity=Activity(), note=print)  # type: ignore[arg-type]
     made: dict[str, Any] = {
         "recipe": RECIPE,
         "folder": folder,
@@ -137,10 +137,10 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
         "gym": SimpleNamespace(activity=SimpleNamespace(totals_s=dict)),
         "engines": SimpleNamespace(trainer=trainer, generator=generator, reference=None),
         "dataset": dataset(sampler),
-        "trainer": TrainerCalls(learner, trainer, saves),  # type: ignore[arg-type]
+        "trainer": TrainerCalls(learner, trainer, checkpoints),  # type: ignore[arg-type]
         "replay_buffer": BufferCalls.of(RECIPE, Pieces(replay_buffer={"max_policy_age": None})),
         "rows": Rows() if rows else None,
-        "saves": saves,
+        "checkpoints": checkpoints,
     }
     return Services(**made, environment=None, rewards=None, generator=None, reference=None)  # type: ignore[arg-type]
 
