@@ -40,6 +40,9 @@ class FinishedArms:
             if row.pop("settings") == self.settings:
                 self._kept[row.pop("arm")] = row
 
+    def is_kept(self, name: str) -> bool:
+        return name in self._kept
+
     @contextlib.contextmanager
     def arm(self, name: str) -> Iterator[Figures]:
         """An empty dict, to be filled with the figures unless it is full: then they were kept.

@@ -10,8 +10,15 @@ coin toss, one whose tools answer nothing of use. Every arm starts from the same
 of the held-out tasks, as few demonstrations leave them. `train --until S` stops what runs longer, and measures what it
 has reached. --set gives more fields to every run (`--set model.path=FOLDER`). The runs are folders as any others.
 
-With --engine native all arms run side by side, and share GPUs. With --engine vllm one at a time has --per-run GPUs: the
-trainer and its generator are on one, or on one each, and --until is divided between the arms that follow one another.
+The control `synchronous` is seed 0 without staleness.
+
+With --engine native all arms run side by side, and share GPUs. With --engine vllm --at-once arms share --per-run GPUs:
+their trainers and generators are on one, or on one each, and --until is divided between the arms that follow one
+another. Those that share a GPU need smaller parts of it, and vLLM must not measure what is free while others start:
+
+    --set trainer.check_memory=false generator.engine.gpu_memory_utilization=0.15
+    "generator.engine.options={kv_cache_memory_bytes: 8000000000}"
+
 The table is printed where it is stopped, too; what was not measured by then is missing.
 """
 
@@ -137,6 +144,8 @@ def arms_of(arguments: argparse.Namespace, policy: Path) -> list[Arm]:
         arms["coin"] = ([lr], ["--seed", "0", "--reward", f"{coin}:coin"])
     if "withheld" in arguments.controls:
         arms["replies withheld"] = ([lr, "env.options.withhold_replies=true"], ["--seed", "0"])
+    if "synchronous" in arguments.controls:
+        arms["synchronous"] = ([lr, "loop.max_staleness=0"], ["--seed", "0"])
     arms |= {f"rate {rate:g}": ([f"optimizer.lr={rate}"], ["--seed", "0"]) for rate in arguments.other_rates}
     steps = ["loop.eval_every=10", "loop.eval_tasks=64", f"loop.steps={arguments.steps}", "loop.checkpoint_every=20"]
     found = []
@@ -152,7 +161,8 @@ def train(arguments: argparse.Namespace) -> None:
     slots = [
         tuple(arguments.gpus[at : at + arguments.per_run]) for at in range(0, len(arguments.gpus), arguments.per_run)
     ]
-    turns = 1 if arguments.engine == "native" else math.ceil(len(arms) / len(slots))
+    at_once = len(arms) if arguments.engine == "native" else arguments.at_once
+    turns = math.ceil(len(arms) / len(slots) / at_once)
 
     def begin(arm: Arm, gpus: Gpus) -> subprocess.Popen[bytes]:
         return start([*arm.words, "--name", arm.folder, "--runs-dir", str(runs)], runs / f"{arm.folder}.log", gpus)
@@ -239,13 +249,16 @@ def main() -> None:
     parser.add_argument("--near", type=float, default=0.4, help="success of the warm start that is taken")
     parser.add_argument("--engine", choices=("native", "vllm"), default="native", help="of `train`")
     parser.add_argument("--per-run", type=int, choices=(1, 2), default=1, help="GPUs of each arm; 2 with vllm alone")
-    parser.add_argument("--controls", nargs="*", choices=("coin", "withheld"), default=["coin", "withheld"])
+    parser.add_argument("--at-once", type=int, default=1, help="arms on the same GPUs, with vllm")
+    parser.add_argument(
+        "--controls", nargs="*", choices=("coin", "withheld", "synchronous"), default=["coin", "withheld"]
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=3e-5)
     parser.add_argument("--other-rates", type=float, nargs="*", default=[], help="one more arm each, seed 0")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds after which training is stopped")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     if len(arguments.gpus) % arguments.per_run or (arguments.per_run == 2 and arguments.engine == "native"):
         parser.error(f"--per-run {arguments.per_run}: give --engine vllm, and as many --gpus or a multiple")

@@ -5,14 +5,14 @@
     python benchmarks/trl_rate.py --device cpu --random DIR --tokens 16 --groups 2 --group-size 4 --micro-batch 8 \\
         --out OUT
 
-The arms run one after the other, each in processes of its own: our loop with staleness 1, our loop synchronous, with
-vLLM asleep while it trains; TRL with its defaults, with its sleep mode, and `TRL, lean`: its defaults recompute
-activations and correct for vLLM's log-probabilities, which cost it time, and here both are off. --arms picks some. TRL
-gets the model folder and the conversations of our first run, so prompts are the same; every completion has --tokens
-tokens, which is checked, and is paid by a hash of its text, so that every group is trained. Rates are completion tokens
-over the median of the steps after the first --skip, which compile and capture graphs, and over their sum. Both train
-float32 weights with bfloat16 matrix products, without KL, one update a step; ours fills rows of --row tokens.
---random: a folder as of benchmarks/qwen3_folder.py; with its --weights they are drawn once, not by every run.
+The arms: our loop, synchronous and then with staleness 1 in one run (loop_phases.py), and with vLLM asleep while it
+trains; TRL with its defaults, with its sleep mode, and `TRL, lean`: its defaults recompute activations and correct for
+vLLM's log-probabilities, which cost it time, and here both are off. They run one after the other, and --arms picks
+some. TRL gets the same model folder and the conversations of our first run; every completion has --tokens tokens, which
+is checked, and is paid by a hash of its text, so that every group is trained. Rates are completion tokens over the
+median of the steps after the first --skip, which compile and capture graphs, and over their sum. Both train float32
+weights with bfloat16 matrix products, without KL, one update a step; ours fills rows of --row tokens.
+--random: a folder as of benchmarks/qwen3_folder.py; its weights are drawn there, unless it has some.
 --device cpu has neither vLLM: it shows that the script works. Needs `pip install trl==1.16.0 accelerate` and an idle
 machine. Prints a line of JSON when an arm ends and keeps it in OUT/arms.jsonl, whose arms are not repeated; then a
 Markdown table, of the arms that ended where it was stopped or one failed.
@@ -30,25 +30,28 @@ import shutil
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from finished_arms import ArmFailed, Figures, FinishedArms, run_or_fail, seconds_of, stoppable
-from qwen3_folder import model_field
+from finished_arms import HERE, ArmFailed, Figures, FinishedArms, run_or_fail, seconds_of, stoppable
+from qwen3_folder import draw_weights, has_weights, model_field
 
 from agentgym import reward
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
+from agentgym.models.resolve import resolve_model
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Completion, Episode, GenerateRequest
 
-OURS = {
-    "ours": ["loop.max_staleness=1"],
-    "ours, synchronous": ["loop.max_staleness=0"],
-    "ours, sleeping": ["loop.max_staleness=0", "generator.engine.sleep=true"],
+OURS: dict[str, tuple[int, list[str]]] = {
+    "ours, synchronous": (0, []),
+    "ours": (1, []),
+    "ours, sleeping": (0, ["generator.engine.sleep=true"]),
 }
+"""The staleness, at most, and fields. Those with the same fields are phases of one run."""
 TRL: dict[str, dict[str, Any]] = {
     "TRL": {},
     "TRL, sleeping": {"vllm_enable_sleep_mode": True},
@@ -99,8 +102,8 @@ class FullNative(NativeEngineConfig):
         return _Full(NativeEngineConfig.build(self, generator, model_path))
 
 
-def our_fields(arguments: argparse.Namespace, name: str) -> list[str]:
-    """Of the recipe of one of our arms."""
+def our_fields(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Of the recipe of some of our arms, which share a run."""
     cpu = arguments.device == "cpu"
     length = arguments.tokens + PROMPT_ROOM
     return [
@@ -110,31 +113,47 @@ def our_fields(arguments: argparse.Namespace, name: str) -> list[str]:
         *(f"rollout.max_turn_tokens={arguments.tokens}", f"rollout.max_episode_tokens={length}"),
         *(f"trainer.seq_len={max(arguments.row, length)}", f"generator.max_model_len={length}"),
         *(f"loop.groups_per_step={arguments.groups}", f"loop.group_size={arguments.group_size}"),
-        *(f"loop.steps={arguments.steps}", "loop.checkpoint_every=0", "loop.check_sync_every=0", "loop.eval_every=0"),
+        *("loop.checkpoint_every=0", "loop.check_sync_every=0", "loop.eval_every=0", "eval.at_end=false"),
+        *(f"loop.max_staleness={max(OURS[name][0] for name in names)}", "logging.sinks=[]"),
         *(f"optimizer.lr={arguments.lr}", f"generator.max_batch={arguments.groups * arguments.group_size}"),
         *(f"generator.engine.name=trl_rate:{'FullNative' if cpu else 'FullVllm'}", "generator.replicas=1"),
-        *("eval.at_end=false", "logging.sinks=[]"),
-        *OURS[name],
+        *OURS[names[0]][1],
         *arguments.set,
     ]
 
 
-def our_arm(arguments: argparse.Namespace, name: str, folder: Path) -> Figures:
-    """Times of every step, in seconds."""
-    words = ["train", *arguments.recipes, "--plain", "--runs-dir", str(folder.parent), "--name", folder.name]
-    words += [word for field in our_fields(arguments, name) for word in ("--set", field)]
-    run_or_fail([sys.executable, "-m", "agentgym.cli.main", *words], folder.with_suffix(".log"))
-    drop_checkpoints(folder)
-    rows = seconds_of(folder / "metrics.jsonl")
+def runs_of(names: Sequence[str]) -> list[list[str]]:
+    """Our arms that share a run, in the order of their phases."""
+    found: dict[str, list[str]] = {}
+    for name in sorted((name for name in names if name in OURS), key=[*OURS].index):
+        found.setdefault(str(OURS[name][1]), []).append(name)
+    return [*found.values()]
+
+
+def run_ours(arguments: argparse.Namespace, arms: FinishedArms, names: Sequence[str], folder: Path) -> None:
+    """A phase for each; those that ended before the run failed or was stopped count."""
+    try:
+        if not all(map(arms.is_kept, names)):
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
+            phases = [f"{OURS[name][0]}:{arguments.steps}" for name in names]
+            words = [*arguments.recipes, "--runs-dir", str(folder.parent), "--name", folder.name, "--phases", *phases]
+            words += [word for field in our_fields(arguments, names) for word in ("--set", field)]
+            program = [sys.executable, str(HERE / "loop_phases.py"), *words]
+            run_or_fail(program, folder.with_suffix(".log"))
+    finally:
+        for number, name in enumerate(names):
+            with arms.arm(name) as figures:
+                if not figures:
+                    figures |= our_figures(folder / "metrics.jsonl", number * arguments.steps, arguments)
+
+
+def our_figures(metrics: Path, begin: int, arguments: argparse.Namespace) -> Figures:
+    """Seconds of every step of a phase."""
+    rows = seconds_of(metrics)[begin : begin + arguments.steps] if metrics.is_file() else []
+    if len(rows) < arguments.steps:
+        raise ArmFailed(f"{len(rows)} of its {arguments.steps} steps ended")
     check_lengths([row["rollout/completion_tokens_mean"] for row in rows], arguments.tokens)
-    found = {f"{part}s_s": [row[f"time/{part}_s"] for row in rows] for part in ("step", "generate", "train")}
-    return found
-
-
-def drop_checkpoints(run: Path) -> None:
-    """All but the weights that the run began with: those of a few runs of 1.7B fill a disk."""
-    for saved in (run / "checkpoints").glob("step-*"):
-        shutil.rmtree(saved / "trainer" if saved == model_of(run).parent else saved, ignore_errors=True)
+    return {f"{part}s_s": [row[f"time/{part}_s"] for row in rows] for part in ("step", "generate", "train")}
 
 
 def check_lengths(means: list[float], tokens: int) -> None:
@@ -144,21 +163,17 @@ def check_lengths(means: list[float], tokens: int) -> None:
 
 
 def trl_arm(arguments: argparse.Namespace, name: str, source: Path, out: Path) -> Figures:
-    """Seconds of every step. source: our first run, whose model and prompts are taken."""
-    if not model_of(source).is_dir() or not (prompts := prompts_of(source)):
-        raise ArmFailed(f"{source} has no model and prompts for TRL: our first arm must have ended")
-    given = {"model": str(model_of(source)), "prompts": prompts, "arm": name, "out": str(out)}
+    """Seconds of every step. source: our first run, whose prompts are taken."""
+    if not (source / "metrics.jsonl").is_file() or not (prompts := prompts_of(source)):
+        raise ArmFailed(f"{source} has no prompts for TRL: our first run must have begun")
+    model = arguments.random or resolve_model(arguments.model, arguments.out)
+    given = {"model": str(model), "prompts": prompts, "arm": name, "out": str(out)}
     wanted = ("device", "tokens", "groups", "group_size", "steps", "micro_batch", "gpu_share", "lr")
     out.with_suffix(".in").write_text(json.dumps({**given, **{key: getattr(arguments, key) for key in wanted}}))
     run_or_fail([sys.executable, __file__, "--trl-arm", str(out.with_suffix(".in"))], out.with_suffix(".log"))
     found: Figures = json.loads(out.read_text())
     check_lengths(found["lengths"], arguments.tokens)
     return {"steps_s": found["steps_s"]}
-
-
-def model_of(run: Path) -> Path:
-    """The weights that it began with."""
-    return run / "checkpoints" / "step-000000" / "hf"
 
 
 def prompts_of(run: Path) -> list[list[dict[str, Any]]]:
@@ -321,22 +336,28 @@ def main() -> int:
     arms = FinishedArms(
         arguments.out / KEPT, {name: value for name, value in vars(arguments).items() if name not in ANY}
     )
-    source = next((name for name in OURS if name in arguments.arms), "ours")  # TRL takes its model and prompts
+    if arguments.random:
+        arguments.random = arguments.random.resolve()
+        if not has_weights(arguments.random):
+            draw_weights(arguments.random)
+    ours = runs_of(arguments.arms) or [["ours, synchronous"]]  # TRL takes its prompts
     with stoppable():
         try:
-            for name in dict.fromkeys((source, *arguments.arms)):
+            for names in ours:
+                run_ours(arguments, arms, names, folder_of(arguments, names[0]))
+            for name in (name for name in arguments.arms if name in TRL):
                 with arms.arm(name) as figures:
                     if not figures:
-                        figures |= measured(arguments, name, source)
+                        place = folder_of(arguments, name)
+                        figures |= trl_arm(arguments, name, folder_of(arguments, ours[0][0]), place)
         finally:
             table(arguments, arms.found)
     return int(bool(arms.failed))
 
 
-def measured(arguments: argparse.Namespace, name: str, source: str) -> Figures:
-    place, of_source = (arguments.out / one.replace(", ", "-") for one in (name, source))
-    shutil.rmtree(place, ignore_errors=True)  # of an arm that was stopped
-    return our_arm(arguments, name, place) if name in OURS else trl_arm(arguments, name, of_source, place)
+def folder_of(arguments: argparse.Namespace, name: str) -> Path:
+    found: Path = arguments.out / name.replace(", ", "-")
+    return found
 
 
 if __name__ == "__main__":

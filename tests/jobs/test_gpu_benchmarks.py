@@ -48,7 +48,7 @@ def test_one_step_that_compiles_again_does_not_move_the_limit_of_the_loop(tmp_pa
         again = 10.0 if number == 3 else 0.0
         rows.append(step(rows[-1]["time"] + 4 + again, 4.0 + again, train_s=1.0 + again,
                          busy_s=1.0 + 6.0 * number, tokens=1000.0 + 300 * number))  # fmt: skip
-    synchronous = figures_of(write_run(tmp_path / "run", rows, replicas=2), skip=1)
+    synchronous = figures_of(write_run(tmp_path / "run", rows, replicas=2), slice(1, 6))
     assert (synchronous["time/step_s"], synchronous["time/generate_s"], synchronous["time/train_s"]) == (4.0, 3.0, 1.0)
     assert synchronous["mean_s"] == 6.0 and synchronous["steps_s"] == [9.0, 4.0, 4.0, 14.0, 4.0, 4.0]
     assert synchronous["generators_busy"] == pytest.approx(0.5)  # 30 s of two replicas in 30 s
@@ -58,7 +58,7 @@ def test_one_step_that_compiles_again_does_not_move_the_limit_of_the_loop(tmp_pa
     found = {"staleness 0": synchronous, "staleness 1": asynchronous, "always in flight": {"tokens_per_s": 150.0}}
     said = summary(found)
     assert said["alone_s"] == {"generate": 3.0, "train": 1.0} and said["in_flight_s"] == 2.0
-    table(found)
+    table(found, {"staleness 1": 3.0})
 
 
 def test_the_table_of_a_stopped_run_shows_both_limits_and_what_is_there(
@@ -67,13 +67,14 @@ def test_the_table_of_a_stopped_run_shows_both_limits_and_what_is_there(
     from loop_limit import figures_of, table
 
     rows = [step(100.0 + 4 * number, 4.0, train_s=1.0, busy_s=3.0 * number, tokens=300.0 * number) for number in (1, 2)]
-    one = figures_of(write_run(tmp_path / "run", rows), skip=1)
-    table({"staleness 0": one, "staleness 1": one | {"time/step_s": 3.3}, "always in flight": {"tokens_per_s": 150.0}})
+    one = figures_of(write_run(tmp_path / "run", rows), slice(1, 2))
+    table({"staleness 0": one, "staleness 1": one | {"time/step_s": 3.3}, "always in flight": {"tokens_per_s": 150.0}},
+          {"staleness 1": 3.0})  # fmt: skip
     last = capsys.readouterr().out.splitlines()[-1].split(" | ")
-    assert last[1] == "3.30" and last[3:6] == ["1.10", "1.65", "1.21"]
-    table({"staleness 1": one})
-    assert " - | - | - | 75% " in capsys.readouterr().out
-    table({})
+    assert last[1] == "3.30" and last[3:8] == ["3.00", "-9%", "1.10", "1.65", "1.21"]
+    table({"staleness 1": one}, {})
+    assert " - | - | - | - | - | 75% " in capsys.readouterr().out
+    table({}, {})
 
 
 def test_real_weights_are_measured_at_the_end_and_random_ones_can_not(
@@ -120,10 +121,11 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_each_of_our_arms_against_trl_is_a_recipe_whose_rows_hold_many_samples(arguments: Any) -> None:
-    from trl_rate import OURS, our_fields
+    from trl_rate import OURS, our_fields, runs_of
 
+    assert runs_of(OURS) == [["ours, synchronous", "ours"], ["ours, sleeping"]]
     for name in OURS:
-        recipe = finished([*map(Path, arguments.recipes)], our_fields(arguments, name))
+        recipe = finished([*map(Path, arguments.recipes)], our_fields(arguments, [name]))
         assert recipe.trainer.seq_len >= 8 * recipe.rollout.max_episode_tokens - 512
         assert recipe.generator.max_model_len == recipe.rollout.max_episode_tokens
         assert recipe.generator.engine.sleeps == (name == "ours, sleeping")
@@ -137,16 +139,6 @@ def test_completions_of_another_length_are_no_arm() -> None:
     for means in ([16.0, 15.5], []):
         with pytest.raises(ArmFailed, match="not 16"):
             check_lengths(means, 16)
-
-
-def test_a_run_keeps_the_weights_that_it_began_with_alone(tmp_path: Path) -> None:
-    from trl_rate import drop_checkpoints, model_of
-
-    for step in ("step-000000", "step-000014"):
-        for part in ("hf", "trainer"):
-            (tmp_path / "checkpoints" / step / part).mkdir(parents=True)
-    drop_checkpoints(tmp_path)
-    assert [path for path in tmp_path.rglob("*") if not any(path.iterdir())] == [model_of(tmp_path)]
 
 
 def test_a_rate_is_of_the_median_and_shares_are_by_the_fastest_of_trl(
@@ -268,15 +260,17 @@ def test_the_arms_of_a_pretrained_model_on_two_gpus_are_recipes(
     seen: list[Any] = []
     monkeypatch.setattr(pretrained, "train", seen.append)
     words = ["train", "--gpus", "0", "1", "--engine", "vllm", "--per-run", "2", "--seeds", "0", "4"]
-    monkeypatch.setattr(sys, "argv", ["pretrained.py", *words, "--controls", "coin", "--runs-dir", str(tmp_path)])
+    words += ["--controls", "coin", "synchronous"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *words, "--runs-dir", str(tmp_path)])
     pretrained.main()
     arms = pretrained.arms_of(seen[0], Path("builtin:tiny"))
-    assert [arm.name for arm in arms] == ["seed 0", "seed 4", "coin"]
+    assert [arm.name for arm in arms] == ["seed 0", "seed 4", "coin", "synchronous"]
     for arm in arms:
         fields = [word for flag, word in pairwise(arm.words) if flag == "--set"]
         recipe = finished([Path(word) for word in arm.words[1:] if word.endswith(".yaml")], fields)
+        assert recipe.loop.max_staleness == (arm.name != "synchronous")
         assert recipe.generator.engine.gpu_memory_utilization == 0.85, "that of a GPU that a generator has alone"
-    assert f"{tmp_path}/coin.py:coin" in arms[-1].words
+    assert f"{tmp_path}/coin.py:coin" in arms[-2].words
 
 
 def test_an_arm_that_has_had_its_time_is_measured_and_the_next_one_begins(tmp_path: Path) -> None:

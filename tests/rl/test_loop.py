@@ -333,9 +333,22 @@ def test_a_deterministic_loop_goes_on_with_the_weights_that_its_groups_began_wit
 
 def test_an_untrained_loop_has_all_slots_filled_from_the_first_step_to_the_last(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    from untrained import stop_training
+    from loop_phases import stop_training
 
     config = LoopConfig(steps=6, groups_per_step=2, max_staleness=1)
     learner, records = run(config, change_loop=stop_training)
     assert [max(record.staleness) for record in records] == [0, 1, 2, 3, 4, 5]
     assert not learner.trained and not learner.published
+
+
+def test_a_loop_in_phases_is_synchronous_then_asynchronous_then_untrained_and_ends(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from loop_phases import in_phases, read_phase
+
+    config = LoopConfig(steps=100, groups_per_step=2, max_staleness=3)
+    phases = [*map(read_phase, ("0:3", "1:4", "3:5", "idle:3"))]
+    learner, records = run(config, change_loop=lambda loop: in_phases(loop, phases))
+    assert [max(record.staleness) for record in records] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 3]
+    assert learner.published[-1] == 12
+    with pytest.raises(ValueError, match="more staleness"):
+        run(config, change_loop=lambda loop: in_phases(loop, [*map(read_phase, ("1:3", "0:4"))]))
