@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -34,7 +35,7 @@ from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams
 
-NEW_TOKENS = 64  # of each request whose rate is measured
+FEW, MANY = 64, 192  # tokens of the requests whose times are compared; what a request takes besides is in both
 SHORTEST = 8  # tokens of a prompt
 LONG = 256  # tokens of each request that only keeps the replica busy
 REPLAYED = 32  # episodes
@@ -133,6 +134,7 @@ class _Measurement:
         self.reporter.phase("playing groups")
         groups, host_s, env_s = await self._play()
         turns = lengths or tuple(_turns(episode) for group in groups for episode in group.episodes if episode.turns)
+        few, many = sampled_lengths(recipe.generator.max_model_len)
         begin = begin_of(decode_context(turns), recipe.generator.max_model_len)
         self.reporter.phase("measuring the generator")
         prefill, decode = await self._generate(begin)
@@ -155,7 +157,7 @@ class _Measurement:
             turns=turns,
             cores=cores,
             cores_scaling=cores_scaling,
-            context=begin + NEW_TOKENS // 2,
+            context=begin + (few + many) // 2,
             policy=policy_of(recipe.model.path, recipe.trainer.lora.rank),
         )
 
@@ -194,18 +196,19 @@ class _Measurement:
 
     async def _generate(self, context: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         """Tokens of prompts a second, and sampled tokens a second by the number of sequences at a time."""
-        config, decode, prefill = self.recipe.generator, [], 0.0
+        config, decode, prefill, salts = self.recipe.generator, [], 0.0, itertools.count()
+        few, many = sampled_lengths(config.max_model_len)
         sizes = [size for size in (1, 4, 16, 64, 256) if size < config.max_batch] + [config.max_batch]
-        for number, size in enumerate(sizes):
-            prompt_s = await self._quickest(size, context, 1, 2 * number)
-            whole_s = await self._quickest(size, context, NEW_TOKENS, 2 * number + 1)
-            decode.append((size, size * (NEW_TOKENS - 1) / max(LEAST_S, whole_s - prompt_s)))
+        for size in sizes:
+            await self._requests(size, context, few, next(salts))  # what an engine compiles or allocates for it
+            prompt_s, few_s, many_s = [await self._quickest(size, context, n, salts) for n in (1, few, many)]
+            decode.append((size, size * (many - few) / max(LEAST_S, many_s - few_s)))
             prefill = max(prefill, size * context / prompt_s)
         return prefill, tuple(decode)
 
-    async def _quickest(self, count: int, context: int, tokens: int, salt: int) -> float:
+    async def _quickest(self, count: int, context: int, tokens: int, salts: Iterator[int]) -> float:
         """Of two tries: what else the machine does only slows them down."""
-        return min([await self._requests(count, context, tokens, 2 * salt + repeat) for repeat in range(2)])
+        return min([await self._requests(count, context, tokens, next(salts)) for _ in range(2)])
 
     async def _requests(self, count: int, context: int, tokens: int, salt: int) -> float:
         """Seconds that so many take together; no two have a common prefix, nor do those of another salt."""
@@ -259,9 +262,16 @@ def _num_tokens(samples: Sequence[Sample]) -> int:
     return sum(len(sample.token_ids) for sample in samples)
 
 
+def sampled_lengths(max_model_len: int) -> tuple[int, int]:
+    """Of the shorter and the longer requests, half of the model's length at most."""
+    many = min(MANY, max(2, max_model_len // 2))
+    return max(1, many * FEW // MANY), many
+
+
 def begin_of(context: int, max_model_len: int) -> int:
     """Tokens of the prompts with which new ones are sampled at this context in the mean, as far as it is possible."""
-    return min(max(SHORTEST, context - NEW_TOKENS // 2), max_model_len - NEW_TOKENS)
+    few, many = sampled_lengths(max_model_len)
+    return min(max(SHORTEST, context - (few + many) // 2), max_model_len - many)
 
 
 def line_of(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:

@@ -334,12 +334,14 @@ class TitanEngine:
         self._ranks.leave()
 
     def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
-        whole = self._built.flex or self._trainer.context_parallel > 1
+        trainer = self._trainer
+        whole = self._built.flex or trainer.context_parallel > 1 or trainer.compile  # compiled once for one length
         return pack(
             samples,
-            seq_len=self._trainer.seq_len,
+            seq_len=trainer.seq_len,
             rows_divisible_by=self._ranks.data_size,
             attention_break_even=None if whole else self._architecture.attention_break_even,
+            no_single_row_of=trainer.rows_per_microbatch if trainer.compile else 1,  # one row is compiled for itself
         )
 
     def _parts(self, batch: TrainBatch) -> Iterator[slice]:

@@ -153,12 +153,12 @@ class ChunkedLogProb(torch.autograd.Function):
         for first in range(0, hidden_ND.shape[0], chunk):
             part = slice(first, first + chunk)
             logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()) if kept_NV is None else kept_NV
-            given = (logits_NV, normalizer_N[part], grad_N[part], temperature, hidden_ND.dtype)
-            factor_N = grad_N[part]
+            factor_N = grad_N[part].clone()  # not views: a compiled pass would be compiled for each place in the whole
+            given = (logits_NV, normalizer_N[part].clone(), factor_N, temperature, hidden_ND.dtype)
             if entropy_N is None:
                 grad_NV = passes.gradient(*given)
             else:
-                grad_NV = passes.gradient_with_entropy(*given, entropy_N[part], entropy_grad_N[part])
+                grad_NV = passes.gradient_with_entropy(*given, entropy_N[part].clone(), entropy_grad_N[part].clone())
                 factor_N = torch.addcmul(factor_N, logprobs_N[part] + entropy_N[part], entropy_grad_N[part])
             column_N1, here_N = shard.locate(labels_N[part])
             at_label_N = (grad_N[part] - logprobs_N[part].exp() * factor_N) / temperature

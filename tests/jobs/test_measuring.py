@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentgym.config import apply_overrides
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.measuring import NEW_TOKENS, begin_of, line_of, measure_rates
+from agentgym.jobs.measuring import _Measurement, begin_of, line_of, measure_rates, sampled_lengths
 from agentgym.jobs.places import wanted_of
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
@@ -37,11 +38,33 @@ def test_a_step_is_so_many_seconds_and_so_many_for_each_token(small, large, rate
 
 @pytest.mark.parametrize(
     ("context", "limit", "measured_at"),
-    [(700, 2048, 700), (20, 2048, 8 + 32), (2040, 2048, 2048 - 32)],  # what is measured is 64 tokens long
+    [(700, 2048, 700), (20, 2048, 8 + 128), (2040, 2048, 2048 - 64), (100, 96, 96 - 48 + 32)],
 )
 def test_the_generator_is_measured_around_the_context_that_is_asked_for(context, limit, measured_at) -> None:
-    assert NEW_TOKENS == 64
-    assert begin_of(context, limit) + 32 == measured_at
+    few, many = sampled_lengths(limit)
+    assert (few, many) == ((64, 192) if limit == 2048 else (16, 48))
+    assert begin_of(context, limit) + (few + many) // 2 == measured_at
+    assert begin_of(context, limit) + many <= limit
+
+
+def test_what_a_request_takes_besides_its_tokens_is_not_counted_as_sampling() -> None:
+    """A request of one token takes as long as thirty of them, and the first batch of each size a minute more."""
+    seen: set[int] = set()
+    sizes: set[int] = set()
+
+    class Known(_Measurement):
+        async def _requests(self, count: int, context: int, tokens: int, salt: int) -> float:
+            assert salt not in seen, "a prompt that an earlier request had is not computed"
+            seen.add(salt)
+            first = count not in sizes
+            sizes.add(count)
+            return (60.0 if first else 0.0) + context / 10_000 + (tokens / 100 if tokens > 1 else 0.3)
+
+    recipe, _ = finish_recipe({"generator": {"max_batch": 4, "max_model_len": 2048}})
+    nothing: Any = None
+    prefill, decode = asyncio.run(Known(recipe, nothing, nothing, nothing, nothing)._generate(500))
+    assert decode == ((1, pytest.approx(100)), (4, pytest.approx(400)))
+    assert prefill == pytest.approx(4 * 500 / 0.35)
 
 
 @pytest.mark.slow
