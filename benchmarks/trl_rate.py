@@ -8,7 +8,8 @@
 The arms: our loop, synchronous and then with staleness 1 in one run (loop_phases.py), and with vLLM asleep while it
 trains; TRL with its defaults, with its sleep mode, and `TRL, lean`: its defaults recompute activations and correct for
 vLLM's log-probabilities, which cost it time, and here both are off. They run one after the other, and --arms picks
-some. TRL gets the same model folder and the conversations of our first run; every completion has --tokens tokens, which
+some. TRL gets the same model folder and the conversations of our first run, or of --source, so that its arms can run on
+another GPU at the same time; every completion has --tokens tokens, which
 is checked, and is paid by a hash of its text, so that every group is trained. Rates are completion tokens over the
 median of the steps after the first --skip, which compile and capture graphs, and over their sum. Both train float32
 weights with bfloat16 matrix products, without KL, one update a step; ours fills rows of --row tokens.
@@ -61,7 +62,7 @@ ON_GPU = ("ours, sleeping", "TRL, sleeping")
 TRL_NEEDS = ("trl", "accelerate", "datasets", "pandas", "pyarrow", "jinja2", "transformers")
 PROMPT_ROOM = 512  # tokens
 KEPT = "arms.jsonl"
-ANY = ("arms", "out", "check", "trl_arm")  # options that do not change an arm's figures
+ANY = ("arms", "out", "source", "check", "trl_arm")  # options that do not change an arm's figures
 
 
 def worth(text: str) -> float:
@@ -163,9 +164,9 @@ def check_lengths(means: list[float], tokens: int) -> None:
 
 
 def trl_arm(arguments: argparse.Namespace, name: str, source: Path, out: Path) -> Figures:
-    """Seconds of every step. source: our first run, whose prompts are taken."""
-    if not (source / "metrics.jsonl").is_file() or not (prompts := prompts_of(source)):
-        raise ArmFailed(f"{source} has no prompts for TRL: our first run must have begun")
+    """Seconds of every step. source: a run whose prompts are taken."""
+    if not (source / "episodes").is_dir() or not (prompts := prompts_of(source)):
+        raise ArmFailed(f"{source} has no prompts for TRL: a step of that run must have ended")
     model = arguments.random or resolve_model(arguments.model, arguments.out)
     given = {"model": str(model), "prompts": prompts, "arm": name, "out": str(out)}
     wanted = ("device", "tokens", "groups", "group_size", "steps", "micro_batch", "gpu_share", "lr")
@@ -302,6 +303,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help="a folder for runs, logs and figures: a new one, or of a run that ended"
     )
+    parser.add_argument("--source", type=Path, metavar="RUN", help="a run of `math` whose prompts TRL takes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a field of our recipes")
     parser.add_argument("--check", action="store_true", help="say whether TRL can be imported, and end")
     parser.add_argument("--trl-arm", type=Path, help=argparse.SUPPRESS)
@@ -340,7 +342,8 @@ def main() -> int:
         arguments.random = arguments.random.resolve()
         if not has_weights(arguments.random):
             draw_weights(arguments.random)
-    ours = runs_of(arguments.arms) or [["ours, synchronous"]]  # TRL takes its prompts
+    ours = runs_of(arguments.arms) or ([] if arguments.source else [["ours, synchronous"]])  # TRL takes its prompts
+    source = arguments.source or folder_of(arguments, ours[0][0])
     with stoppable():
         try:
             for names in ours:
@@ -349,7 +352,7 @@ def main() -> int:
                 with arms.arm(name) as figures:
                     if not figures:
                         place = folder_of(arguments, name)
-                        figures |= trl_arm(arguments, name, folder_of(arguments, ours[0][0]), place)
+                        figures |= trl_arm(arguments, name, source, place)
         finally:
             table(arguments, arms.found)
     return int(bool(arms.failed))
