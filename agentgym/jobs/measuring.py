@@ -35,7 +35,7 @@ from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams
 
-FEW, MANY = 64, 192  # tokens of the requests whose times are compared; what a request takes besides is in both
+MANY, FEWEST = 192, 48  # tokens of the longer of two requests whose times are compared; what both take is not counted
 SHORTEST = 8  # tokens of a prompt
 LONG = 256  # tokens of each request that only keeps the replica busy
 REPLAYED = 32  # episodes
@@ -134,10 +134,9 @@ class _Measurement:
         self.reporter.phase("playing groups")
         groups, host_s, env_s = await self._play()
         turns = lengths or tuple(_turns(episode) for group in groups for episode in group.episodes if episode.turns)
-        few, many = sampled_lengths(recipe.generator.max_model_len)
-        begin = begin_of(decode_context(turns), recipe.generator.max_model_len)
+        begin, few, many = measured_lengths(decode_context(turns), recipe.generator.max_model_len)
         self.reporter.phase("measuring the generator")
-        prefill, decode = await self._generate(begin)
+        prefill, decode = await self._generate(begin, few, many)
         self.reporter.phase("measuring the trainer")
         samples = group_samples(groups)[: recipe.loop.groups_per_step * recipe.loop.group_size]
         train, fixed_s = await self._train(samples)
@@ -194,11 +193,10 @@ class _Measurement:
         waited = time.perf_counter() - began - (time.process_time() - began_cpu)
         return groups, host_s, max(0.0, waited) / max(1, sum(len(episode.turns) for episode in episodes))
 
-    async def _generate(self, context: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    async def _generate(self, context: int, few: int, many: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         """Tokens of prompts a second, and sampled tokens a second by the number of sequences at a time."""
-        config, decode, prefill, salts = self.recipe.generator, [], 0.0, itertools.count()
-        few, many = sampled_lengths(config.max_model_len)
-        sizes = [size for size in (1, 4, 16, 64, 256) if size < config.max_batch] + [config.max_batch]
+        most, decode, prefill, salts = self.recipe.generator.max_batch, [], 0.0, itertools.count()
+        sizes = [size for size in (1, 4, 16, 64, 256) if size < most] + [most]
         for size in sizes:
             await self._requests(size, context, few, next(salts))  # what an engine compiles or allocates for it
             prompt_s, few_s, many_s = [await self._quickest(size, context, n, salts) for n in (1, few, many)]
@@ -226,15 +224,15 @@ class _Measurement:
 
     async def _train(self, samples: Sequence[Sample]) -> tuple[float, float]:
         """Tokens a second, and seconds of a step besides: the line through a step's batch and a single sample."""
-        batches = {"one": samples[:1], "full": samples}
+        batches = {"full": samples, "one": samples[:1]}  # in the order of a run, which then finds it compiled
         times: dict[str, list[float]] = {name: [] for name in batches}
         for repeat in range(TRAINED):
             for name, batch in batches.items():
                 took = await self._step_s(batch)
                 if repeat:  # what the first one compiles and allocates is left out
                     times[name].append(took)
-        less, more = map(_num_tokens, batches.values())
-        return line_of((less, statistics.median(times["one"])), (more, statistics.median(times["full"])))
+        one, full = ((_num_tokens(batches[name]), statistics.median(times[name])) for name in ("one", "full"))
+        return line_of(one, full)
 
     async def _beside_sampling(self, samples: Sequence[Sample], train: float, fixed_s: float) -> float:
         """What is left of the trainer's speed while the replica samples, although each has a core."""
@@ -262,16 +260,14 @@ def _num_tokens(samples: Sequence[Sample]) -> int:
     return sum(len(sample.token_ids) for sample in samples)
 
 
-def sampled_lengths(max_model_len: int) -> tuple[int, int]:
-    """Of the shorter and the longer requests, half of the model's length at most."""
-    many = min(MANY, max(2, max_model_len // 2))
-    return max(1, many * FEW // MANY), many
+def measured_lengths(context: int, max_model_len: int) -> tuple[int, int, int]:
+    """Tokens of the prompts, and sampled ones of the shorter and of the longer requests.
 
-
-def begin_of(context: int, max_model_len: int) -> int:
-    """Tokens of the prompts with which new ones are sampled at this context in the mean, as far as it is possible."""
-    few, many = sampled_lengths(max_model_len)
-    return min(max(SHORTEST, context - (few + many) // 2), max_model_len - many)
+    What is sampled between the two has this context in the mean, as far as it is possible.
+    """
+    many = min(MANY, max(FEWEST, 3 * (context - SHORTEST) // 2), max(2, max_model_len // 2))
+    few = max(1, many // 3)
+    return min(max(SHORTEST, context - (few + many) // 2), max_model_len - many), few, many
 
 
 def line_of(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:

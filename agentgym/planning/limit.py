@@ -18,21 +18,27 @@ class Limit:
     """part: empty where none alone is the limit. twice_as_fast_s: seconds of a step by the part that is so fast.
 
     twice_as_many_s: with twice as many replicas, each on GPUs of its own; None without GPUs, or where another part
-    is the limit.
+    is the limit. staler_s: with more staleness, by loop.max_staleness; what does not save LEAST of a step is left out.
     """
 
     part: str
     step_s: float
     twice_as_fast_s: dict[str, float]
     twice_as_many_s: float | None
+    staler_s: dict[int, float]
 
     def __str__(self) -> str:
         """Sentences for a person."""
+        staler = "".join(
+            f". With loop.max_staleness {bound} a step takes {step_s:.2f} s, and tokens may be {bound} versions old"
+            for bound, step_s in [*self.staler_s.items()][-1:]
+        )
         if not self.part:
             looked_at = ", ".join(self.twice_as_fast_s)
-            return f"the limit: no part alone; twice as fast, none of these saves {LEAST:.0%} of a step: {looked_at}"
+            said = f"the limit: no part alone; twice as fast, none of these saves {LEAST:.0%} of a step: {looked_at}"
+            return said + staler
         said = f"the limit: {self.part}; twice as fast, a step takes {self.twice_as_fast_s[self.part]:.2f} s instead "
-        return f"{said}of {self.step_s:.2f}. {self._advice()}"
+        return f"{said}of {self.step_s:.2f}. {self._advice()}{staler}"
 
     def _advice(self) -> str:
         if self.part == TRAINER:
@@ -53,10 +59,15 @@ class Limit:
         )
 
 
-def limit_of(rates: Rates, loop: LoopConfig, layout: Layout, forecast: Forecast, *, steps: int) -> Limit:
-    """Of a layout whose steps were simulated. Parts that can't save LEAST of a step are not simulated."""
+def limit_of(
+    rates: Rates, loop: LoopConfig, layout: Layout, forecast: Forecast, *, steps: int, may_be_staler: bool = True
+) -> Limit:
+    """Of a layout whose steps were simulated. Parts that can't save LEAST of a step are not simulated.
 
-    def step_s(rates: Rates, layout: Layout = layout) -> float:
+    may_be_staler: False where generators and trainer take turns, which allows no staleness.
+    """
+
+    def step_s(rates: Rates, layout: Layout = layout, loop: LoopConfig = loop) -> float:
         return simulate(rates, loop, layout, steps=steps).step_s
 
     found = {
@@ -66,7 +77,14 @@ def limit_of(rates: Rates, loop: LoopConfig, layout: Layout, forecast: Forecast,
     if part and found[part] > forecast.step_s * (1 - LEAST):
         part = ""
     more = step_s(rates, _doubled(layout)) if part == GENERATORS and layout.replicas[0] else None
-    return Limit(part=part, step_s=forecast.step_s, twice_as_fast_s=found, twice_as_many_s=more)
+    staler, least_s = dict[int, float](), forecast.step_s
+    for bound in (loop.max_staleness + 1, loop.max_staleness + 3) if may_be_staler and part != CONTROLLER else ():
+        staler[bound] = step_s(rates, loop=replace(loop, max_staleness=bound))
+        if staler[bound] > least_s * (1 - LEAST):
+            del staler[bound]
+            break
+        least_s = staler[bound]
+    return Limit(part=part, step_s=forecast.step_s, twice_as_fast_s=found, twice_as_many_s=more, staler_s=staler)
 
 
 def _twice_as_fast(rates: Rates, forecast: Forecast) -> dict[str, tuple[float, Rates]]:

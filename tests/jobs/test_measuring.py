@@ -12,7 +12,7 @@ import pytest
 from agentgym.config import apply_overrides
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.measuring import _Measurement, begin_of, line_of, measure_rates, sampled_lengths
+from agentgym.jobs.measuring import _Measurement, line_of, measure_rates, measured_lengths
 from agentgym.jobs.places import wanted_of
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
@@ -38,13 +38,12 @@ def test_a_step_is_so_many_seconds_and_so_many_for_each_token(small, large, rate
 
 @pytest.mark.parametrize(
     ("context", "limit", "measured_at"),
-    [(700, 2048, 700), (20, 2048, 8 + 128), (2040, 2048, 2048 - 64), (100, 96, 96 - 48 + 32)],
+    [(700, 2048, 700), (100, 2048, 100), (20, 2048, 8 + 32), (2040, 2048, 2048 - 64), (100, 96, 96 - 48 + 32)],
 )
 def test_the_generator_is_measured_around_the_context_that_is_asked_for(context, limit, measured_at) -> None:
-    few, many = sampled_lengths(limit)
-    assert (few, many) == ((64, 192) if limit == 2048 else (16, 48))
-    assert begin_of(context, limit) + (few + many) // 2 == measured_at
-    assert begin_of(context, limit) + many <= limit
+    begin, few, many = measured_lengths(context, limit)
+    assert begin + (few + many) // 2 == measured_at
+    assert begin + many <= limit and 3 * few == pytest.approx(many, abs=2) and few < many <= 192
 
 
 def test_what_a_request_takes_besides_its_tokens_is_not_counted_as_sampling() -> None:
@@ -62,7 +61,7 @@ def test_what_a_request_takes_besides_its_tokens_is_not_counted_as_sampling() ->
 
     recipe, _ = finish_recipe({"generator": {"max_batch": 4, "max_model_len": 2048}})
     nothing: Any = None
-    prefill, decode = asyncio.run(Known(recipe, nothing, nothing, nothing, nothing)._generate(500))
+    prefill, decode = asyncio.run(Known(recipe, nothing, nothing, nothing, nothing)._generate(500, 64, 192))
     assert decode == ((1, pytest.approx(100)), (4, pytest.approx(400)))
     assert prefill == pytest.approx(4 * 500 / 0.35)
 

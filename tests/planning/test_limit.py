@@ -17,9 +17,12 @@ QUICK = replace(RATES, train=1e12)
 TWO = Layout(trainer=(0,), trainer_procs=1, replicas=((1,),), gpus=2, cores=8, max_batch=8)
 
 
-def limit(rates: Rates, *, staleness: int = 0, layout: Layout = TWO, steps: int = 10) -> Limit:
+def limit(
+    rates: Rates, *, staleness: int = 0, layout: Layout = TWO, steps: int = 10, may_be_staler: bool = True
+) -> Limit:
     loop = LoopConfig(groups_per_step=2, group_size=4, max_staleness=staleness)
-    return limit_of(rates, loop, layout, simulate(rates, loop, layout, steps=steps), steps=steps)
+    forecast = simulate(rates, loop, layout, steps=steps)
+    return limit_of(rates, loop, layout, forecast, steps=steps, may_be_staler=may_be_staler)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,16 @@ def test_where_two_are_in_balance_no_part_alone_is_the_limit() -> None:
     found = limit(replace(RATES, train=800.0), staleness=1)
     assert found.part == "" and set(found.twice_as_fast_s) == {GENERATORS, TRAINER}
     assert str(found).startswith("the limit: no part alone")
+
+
+def test_more_staleness_is_advised_where_it_hides_the_wait_for_the_longest_episodes() -> None:
+    tailed = replace(QUICK, turns=(*[((10, 10),)] * 15, ((10, 400),)))
+    stale = limit(tailed, staleness=1)
+    assert stale.staler_s and min(stale.staler_s) == 2
+    best = max(stale.staler_s)
+    assert stale.staler_s[best] < 0.95 * stale.step_s
+    assert f"With loop.max_staleness {best} a step takes {stale.staler_s[best]:.2f} s" in str(stale)
+    assert str(stale).count("loop.max_staleness") == 1
+    even = limit(replace(RATES, train=400.0), staleness=1)  # the trainer is always busy
+    assert even.staler_s == {} and "loop.max_staleness" not in str(even)
+    assert limit(tailed, staleness=0, may_be_staler=False).staler_s == {}

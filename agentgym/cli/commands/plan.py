@@ -100,7 +100,14 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         note=lambda text: None if arguments.json else shell.say(text),
     )
     best = splits[0]
-    limit = limit_of(rates, recipe.loop, best.layout, best.forecast, steps=best.steps)
+    limit = limit_of(
+        rates,
+        recipe.loop,
+        best.layout,
+        best.forecast,
+        steps=best.steps,
+        may_be_staler=not recipe.generator.engine.sleeps,
+    )
     if arguments.json:
         shell.say_json({"splits": [_as_json(split) for split in splits], "limit": asdict(limit)})
         return 0
