@@ -70,15 +70,19 @@ class Order:
         return f"{shlex.quote(self.python)} -m agentgym.cli.main"
 
 
-def waiting(notice: str) -> str:
-    """Shell: wait for the controller, and hand it the scheduler's notice, a signal. A signal ends a wait, not the run.
+def run_and_wait(command: str, notice: str) -> str:
+    """Shell: run it, and hand it the scheduler's notice, a signal, at whatever time that comes. A signal ends a wait,
+    not the run.
 
     A scheduler sends SIGTERM to every process itself, and the controller would take a second one as an order to stop.
     """
     return f"""
-controller=$!; noticed=
-trap 'noticed=1; kill -TERM "$controller"' {notice}
+controller=; noticed=; told=
+trap 'noticed=1; if [ -n "$controller" ]; then told=1; kill -TERM "$controller"; fi' {notice}
 {"trap : TERM" if notice != "TERM" else ""}
+{command} &
+controller=$!
+if [ -n "$noticed" ] && [ -z "$told" ]; then kill -TERM "$controller"; fi
 while kill -0 "$controller" 2>/dev/null; do wait "$controller"; done
 wait "$controller"; code=$?
 """.strip().replace("\n\n", "\n")
@@ -103,8 +107,7 @@ def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in given),
         order.choose,
-        f"{order.train} &",
-        waiting("USR1"),
+        run_and_wait(order.train, "USR1"),
         f'if [ "$code" -eq {SAVED} ] && [ -n "$noticed" ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
         'exit "$code"',
     ]
@@ -207,8 +210,7 @@ def skypilot_task(
             f'if [ "$SKYPILOT_NODE_RANK" -ne 0 ]; then exec {order.agentgym} host --once; fi',
             f"{order.agentgym} host & host=$!",
             order.choose,
-            f"{order.train} &",
-            waiting("TERM"),
+            run_and_wait(order.train, "TERM"),
             'kill "$host"; exit "$code"',
         ]
     )

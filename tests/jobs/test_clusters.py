@@ -27,10 +27,11 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def batch(folder: Path) -> subprocess.Popen[bytes]:
+def batch(folder: Path, before_it_is_known: str = "") -> subprocess.Popen[bytes]:
+    """before_it_is_known: what the script does between the run's start and the assignment of its number."""
     program(folder / "run", RUN)
     program(folder / "scontrol", '#!/bin/bash\necho "scontrol $*" >> calls\n')
-    script = slurm_script(ORDER, log="log")
+    script = slurm_script(ORDER, log="log").replace("controller=$!", f"{before_it_is_known}controller=$!")
     path = f"{folder}:{os.environ['PATH']}"
     return subprocess.Popen(["bash", "-c", script], cwd=folder, env={"PATH": path, "SLURM_JOB_ID": "7"})
 
@@ -57,6 +58,13 @@ def running(folder: Path) -> subprocess.Popen[bytes]:
 def test_the_schedulers_notice_reaches_the_run_whose_save_is_waited_for(tmp_path: Path) -> None:
     job = running(tmp_path)
     job.send_signal(signal.SIGUSR1)
+    assert job.wait() == 75
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["notice", "scontrol requeue 7"]
+
+
+def test_a_notice_that_comes_while_the_run_starts_is_handed_over_once(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    job = batch(tmp_path, "while ! [ -e started ]; do sleep 0.01; done; kill -USR1 $$; ")
     assert job.wait() == 75
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["notice", "scontrol requeue 7"]
 
