@@ -16,7 +16,8 @@ from agentgym.jobs.clusters import Order, Pods, kubernetes_objects, skypilot_tas
 ORDER = Order(name="one", recipe="recipe.yaml", runs_dir="runs", folder="/work", python="./run", num_nodes=3)
 RUN = """#!/bin/bash
 echo "run $*" >> calls
-trap 'echo notice >> calls; exit 75' TERM
+trap 'echo notice >> calls; sleep 0.3; exit 75' TERM  # as long as a save: bash 5.2 may lose the code of what ends in the
+# very moment of a signal
 if [ -e slow ]; then echo $$ > pid; touch started; while :; do sleep 0.01; done; fi
 exit "$(cat code)"
 """
