@@ -14,10 +14,10 @@ from agentgym.errors import UserError
 from agentgym.jobs.clusters import Order, Pods, kubernetes_objects, skypilot_task, slurm_script
 
 ORDER = Order(name="one", recipe="recipe.yaml", runs_dir="runs", folder="/work", python="./run", num_nodes=3)
+# it saves for a moment: bash 5.2 may lose the exit code of what ends just when a signal comes
 RUN = """#!/bin/bash
 echo "run $*" >> calls
-trap 'echo notice >> calls; sleep 0.3; exit 75' TERM  # as long as a save: bash 5.2 may lose the code of what ends in the
-# very moment of a signal
+trap 'echo notice >> calls; sleep 0.3; exit 75' TERM
 if [ -e slow ]; then echo $$ > pid; touch started; while :; do sleep 0.01; done; fi
 exit "$(cat code)"
 """
