@@ -9,10 +9,10 @@ The arms: our loop, synchronous and then with staleness 1 in one run (loop_phase
 trains; TRL with its defaults, with its sleep mode, and `TRL, lean`: its defaults recompute activations and correct for
 vLLM's log-probabilities, which cost it time, and here both are off. They run one after the other, and --arms picks
 some. TRL gets the same model folder and the conversations of our first run, or of --source, so that its arms can run on
-another GPU at the same time; every completion has --tokens tokens, which
-is checked, and is paid by a hash of its text, so that every group is trained. Rates are completion tokens over the
-median of the steps after the first --skip, which compile and capture graphs, and over their sum. Both train float32
-weights with bfloat16 matrix products, without KL, one update a step; ours fills rows of --row tokens.
+another GPU at the same time; every completion has --tokens tokens, which is checked, and is paid by a hash of its text,
+so that every group is trained. Rates are completion tokens over the median of the steps after the first --skip, which
+compile and capture graphs, and over their sum. Both train float32 weights with bfloat16 matrix products, without KL,
+one update a step; ours fills rows of --row tokens.
 --random: a folder as of benchmarks/qwen3_folder.py; its weights are drawn there, unless it has some.
 --device cpu has neither vLLM: it shows that the script works. Needs `pip install trl==1.16.0 accelerate` and an idle
 machine. Prints a line of JSON when an arm ends and keeps it in OUT/arms.jsonl, whose arms are not repeated; then a

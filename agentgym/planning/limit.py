@@ -9,6 +9,7 @@ from agentgym.planning.simulation import Forecast, Layout, simulate
 from agentgym.rl.config import LoopConfig
 
 LEAST = 0.05  # of a step's time: a part that saves less does not limit it
+MORE_STALE = (1, 3)  # versions, that are tried
 GENERATORS, TRAINER, CONTROLLER = "the generators", "the trainer", "the controller"
 SYNC, ENVIRONMENT = "weight updates", "the environment"
 
@@ -29,16 +30,17 @@ class Limit:
 
     def __str__(self) -> str:
         """Sentences for a person."""
-        staler = "".join(
-            f". With loop.max_staleness {bound} a step takes {step_s:.2f} s, and tokens may be {bound} versions old"
-            for bound, step_s in [*self.staler_s.items()][-1:]
-        )
         if not self.part:
             looked_at = ", ".join(self.twice_as_fast_s)
             said = f"the limit: no part alone; twice as fast, none of these saves {LEAST:.0%} of a step: {looked_at}"
-            return said + staler
-        said = f"the limit: {self.part}; twice as fast, a step takes {self.twice_as_fast_s[self.part]:.2f} s instead "
-        return f"{said}of {self.step_s:.2f}. {self._advice()}{staler}"
+        else:
+            least_s = self.twice_as_fast_s[self.part]
+            said = f"the limit: {self.part}; twice as fast, a step takes {least_s:.2f} s instead of {self.step_s:.2f}. "
+            said += self._advice()
+        if self.staler_s:
+            bound, step_s = max(self.staler_s.items())
+            said += f". With loop.max_staleness {bound} a step takes {step_s:.2f} s, of tokens up to {bound} versions old"
+        return said
 
     def _advice(self) -> str:
         if self.part == TRAINER:
@@ -78,12 +80,12 @@ def limit_of(
         part = ""
     more = step_s(rates, _doubled(layout)) if part == GENERATORS and layout.replicas[0] else None
     staler, least_s = dict[int, float](), forecast.step_s
-    for bound in (loop.max_staleness + 1, loop.max_staleness + 3) if may_be_staler and part != CONTROLLER else ():
-        staler[bound] = step_s(rates, loop=replace(loop, max_staleness=bound))
-        if staler[bound] > least_s * (1 - LEAST):
-            del staler[bound]
+    for more_stale in MORE_STALE if may_be_staler and part != CONTROLLER else ():
+        bound = loop.max_staleness + more_stale
+        staler_s = step_s(rates, loop=replace(loop, max_staleness=bound))
+        if staler_s > least_s * (1 - LEAST):
             break
-        least_s = staler[bound]
+        staler[bound] = least_s = staler_s
     return Limit(part=part, step_s=forecast.step_s, twice_as_fast_s=found, twice_as_many_s=more, staler_s=staler)
 
 

@@ -82,14 +82,14 @@ def pack(
     seq_len: int,
     rows_divisible_by: int = 1,
     attention_break_even: float | None = None,
-    no_single_row_of: int = 1,
+    part_rows: int = 1,
 ) -> TrainBatch:
     """Pack samples into as few rows as first-fit-decreasing finds. Deterministic.
 
     seq_len: the longest row allowed. attention_break_even: the row length at which attention costs as much as
     the rest of a layer; rows are then as short as makes the whole cheapest. None: rows are seq_len long.
-    rows_divisible_by: empty rows are added, so that ranks get equally many. no_single_row_of: and that a rank whose
-    parts have so many rows has none of a single row, except where it is 1.
+    rows_divisible_by: empty rows are added, so that ranks get equally many. part_rows: of the parts that a rank reads;
+    above 1 an empty row is added to a part that would have a single one.
     Raises ValueError for a sample that does not fit and for an empty batch.
     """
     if not samples:
@@ -106,7 +106,7 @@ def pack(
         row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
     starts, num_rows = place(lengths, row_length)
     num_rows += -num_rows % rows_divisible_by
-    if num_rows // rows_divisible_by % no_single_row_of == 1:
+    if num_rows // rows_divisible_by % part_rows == 1:
         num_rows += rows_divisible_by
     return _fill(samples, lengths, starts, num_rows, row_length)
 

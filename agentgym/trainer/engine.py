@@ -341,7 +341,7 @@ class TitanEngine:
             seq_len=trainer.seq_len,
             rows_divisible_by=self._ranks.data_size,
             attention_break_even=None if whole else self._architecture.attention_break_even,
-            no_single_row_of=trainer.rows_per_microbatch if trainer.compile else 1,  # one row is compiled for itself
+            part_rows=trainer.rows_per_microbatch if trainer.compile else 1,  # one row is compiled for itself
         )
 
     def _parts(self, batch: TrainBatch) -> Iterator[slice]:

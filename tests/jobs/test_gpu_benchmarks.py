@@ -299,6 +299,32 @@ def test_an_arm_that_has_had_its_time_is_measured_and_the_next_one_begins(tmp_pa
 
 
 @pytest.mark.hostile
+def test_the_limit_of_the_loop_is_measured_in_one_run_beside_what_is_planned(tmp_path: Path) -> None:
+    from qwen3_folder import write_folder
+
+    write_folder("Qwen/Qwen3-0.6B", tmp_path / "model", tiny=True, weights=True)
+    given = "decode: [[1, 100], [8, 800]]\nprefill: 1000\ntrain: 1000\nturns: [[[10, 10]]]\n"
+    (tmp_path / "rates.yaml").write_text(given)
+    fields = ["trainer.device=cpu", "generator.device=cpu", "trainer.check_memory=false", "generator.max_batch=8"]
+    fields += ["loop.groups_per_step=2", "loop.group_size=4", "weights.store={name: shared_memory}"]
+    words = [str(BENCHMARKS.parent / "apps" / "grpo" / "qwen3_1.7b.yaml"), "--random", str(tmp_path / "model")]
+    words += ["--engine", "FullNative", "--tokens", "10", "--prompt-tokens", "80", "--rates", str(tmp_path / "rates.yaml")]
+    words += ["--steps", "3", "--skip", "1", "--settle", "1", "--staleness", "1", "--out", str(tmp_path / "out.jsonl")]
+    words += [word for field in fields for word in ("--set", field)]
+    command = [sys.executable, str(BENCHMARKS / "loop_limit.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = {row["arm"]: row for row in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
+    assert {name: len(row["steps_s"]) for name, row in rows.items()} == {
+        "staleness 0": 3, "staleness 1": 6, "always in flight": 9}  # fmt: skip
+    stale = [rows[name]["loop/staleness_mean"] for name in ("staleness 0", "staleness 1")]
+    assert stale == [0.0, 1.0] and rows["always in flight"]["time/train_s"] == 0.0
+    assert all(row["rollout/completion_tokens_mean"] == 10 for row in rows.values())
+    # 8 episodes of 80 and 10 tokens: 0.08 s of prompts and 0.1 s of sampling at least, then 0.72 s of training
+    planned = [float(line.split(" | ")[3]) for line in done.stdout.splitlines() if line[:3] in ("| 0", "| 1")]
+    assert planned[0] == pytest.approx(0.72 + 0.1 + 0.16, abs=0.09) and planned[1] == pytest.approx(0.72, abs=0.03)
+
+
+@pytest.mark.hostile
 def test_adapters_publish_fewer_bytes_than_all_weights(tmp_path: Path) -> None:
     from qwen3_folder import write_folder
 

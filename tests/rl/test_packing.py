@@ -118,7 +118,7 @@ def test_no_rank_has_a_part_of_a_single_row() -> None:
     samples = draw_samples(9)
     for ranks in (1, 2):
         for rows in (1, 2, 4):
-            batch = pack(samples, seq_len=64, rows_divisible_by=ranks, no_single_row_of=rows)
+            batch = pack(samples, seq_len=64, rows_divisible_by=ranks, part_rows=rows)
             parts = [[*range(batch.num_rows)[part]] for part in row_slices(batch.num_rows, rows, 0, ranks)]
             assert all(len(part) > 1 for part in parts) or rows == 1
             assert batch.num_rows - pack(samples, seq_len=64).num_rows <= 2 * ranks
