@@ -2,14 +2,15 @@
 
     python benchmarks/weight_sync.py FOLDER --gpus 1 --replicas 1 --rounds 5
     python benchmarks/weight_sync.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
-    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B on two GPUs
+    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B's adapters on two GPUs
+    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.25     all weights
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
 the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where vLLM
-takes half of the memory. Before each push every trained weight is
-changed by an optimizer step. Samples of each replica are compared with the trainer's new weights before and after the
-update: stale and fresh. Its exit code is 1 where the two can't be told apart.
+takes half of the memory. --vllm-share: another part of it. Before each push every trained weight is changed by an
+optimizer step. Samples of each replica are compared with the trainer's new weights before and after the update: stale
+and fresh. Its exit code is 1 where the two can't be told apart.
 
 gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. paused_s:
 requests stood still, of the slowest replica. link_share: the weights' bytes over load_s, of what a plain copy between
@@ -163,7 +164,8 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
     dtype = "bfloat16" if gpu else "float32"
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
     first = 0 if arguments.shared else arguments.gpus
-    vllm = VllmEngineConfig(gpu_memory_utilization=0.5 if arguments.shared else 0.7, enforce_eager=arguments.eager)
+    share = arguments.vllm_share or (0.5 if arguments.shared else 0.7)
+    vllm = VllmEngineConfig(gpu_memory_utilization=share, enforce_eager=arguments.eager)
     config = GeneratorConfig(
         engine=vllm if gpu else AutoEngine(),
         replicas=arguments.replicas,
@@ -192,7 +194,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
         folder=str(folder / "trainer"),
         publish_dtype=config.dtype,
     )
-    link = link_bytes_per_s(first) if gpu else 0.0
+    link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
     async with Runtime(log_dir=folder / "logs") as runtime:
         weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
@@ -213,8 +215,8 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
                 row = await sync.round(version)
                 entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
                 size = sum(tensor.nbytes for _, tensor in entries)
-                share = {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
-                rows.append({"gb": size / 1e9} | row | share)
+                of_link = {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
+                rows.append({"gb": size / 1e9} | row | of_link)
                 print(json.dumps(rows[-1]), flush=True)
             running.cancel()
             await asyncio.wait([running])
@@ -231,6 +233,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1, help="of the trainer")
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--shared", action="store_true", help="replicas sit on the trainer's GPUs")
+    parser.add_argument("--vllm-share", type=float, metavar="SHARE", help="of the GPU's memory, for each replica")
     parser.add_argument("--store", choices=sorted(STORES), default="shared_memory")
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
     parser.add_argument("--lora-rank", type=int, default=0, help="of the trainer's adapters; 0 trains all weights")

@@ -30,17 +30,21 @@ class Limit:
 
     def __str__(self) -> str:
         """Sentences for a person."""
-        if not self.part:
-            looked_at = ", ".join(self.twice_as_fast_s)
-            said = f"the limit: no part alone; twice as fast, none of these saves {LEAST:.0%} of a step: {looked_at}"
-        else:
-            least_s = self.twice_as_fast_s[self.part]
-            said = f"the limit: {self.part}; twice as fast, a step takes {least_s:.2f} s instead of {self.step_s:.2f}. "
-            said += self._advice()
+        said = self._limit() if self.part else self._none_found()
         if self.staler_s:
             bound, step_s = max(self.staler_s.items())
-            said += f". With loop.max_staleness {bound} a step takes {step_s:.2f} s, of tokens up to {bound} versions old"
+            said += f". With loop.max_staleness {bound} a step takes {step_s:.2f} s"
+            said += f"; tokens are up to {bound} versions old"
         return said
+
+    def _limit(self) -> str:
+        least_s = self.twice_as_fast_s[self.part]
+        saved = f"twice as fast, a step takes {least_s:.2f} s instead of {self.step_s:.2f}"
+        return f"the limit: {self.part}; {saved}. {self._advice()}"
+
+    def _none_found(self) -> str:
+        looked_at = ", ".join(self.twice_as_fast_s)
+        return f"the limit: no part alone; twice as fast, none of these saves {LEAST:.0%} of a step: {looked_at}"
 
     def _advice(self) -> str:
         if self.part == TRAINER:

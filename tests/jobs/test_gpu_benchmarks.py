@@ -308,8 +308,9 @@ def test_the_limit_of_the_loop_is_measured_in_one_run_beside_what_is_planned(tmp
     fields = ["trainer.device=cpu", "generator.device=cpu", "trainer.check_memory=false", "generator.max_batch=8"]
     fields += ["loop.groups_per_step=2", "loop.group_size=4", "weights.store={name: shared_memory}"]
     words = [str(BENCHMARKS.parent / "apps" / "grpo" / "qwen3_1.7b.yaml"), "--random", str(tmp_path / "model")]
-    words += ["--engine", "FullNative", "--tokens", "10", "--prompt-tokens", "80", "--rates", str(tmp_path / "rates.yaml")]
-    words += ["--steps", "3", "--skip", "1", "--settle", "1", "--staleness", "1", "--out", str(tmp_path / "out.jsonl")]
+    words += ["--engine", "FullNative", "--tokens", "10", "--prompt-tokens", "80"]
+    words += ["--steps", "3", "--skip", "1", "--settle", "1", "--staleness", "1"]
+    words += ["--rates", str(tmp_path / "rates.yaml"), "--out", str(tmp_path / "out.jsonl")]
     words += [word for field in fields for word in ("--set", field)]
     command = [sys.executable, str(BENCHMARKS / "loop_limit.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
