@@ -106,7 +106,7 @@ def pack(
         row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
     starts, num_rows = place(lengths, row_length)
     num_rows += -num_rows % rows_divisible_by
-    if num_rows // rows_divisible_by % part_rows == 1:
+    if part_rows > 1 and any(p.stop - p.start == 1 for p in even_slices(num_rows // rows_divisible_by, part_rows)):
         num_rows += rows_divisible_by
     return _fill(samples, lengths, starts, num_rows, row_length)
 
@@ -148,9 +148,19 @@ def unpack(batch: TrainBatch, values: Tensor) -> list[tuple[float, ...]]:
 
 
 def row_slices(num_rows: int, size: int, rank: int = 0, num_ranks: int = 1) -> Iterator[slice]:
-    """The rows of one rank, every num_ranks-th, in parts of at most `size` rows."""
-    for first in range(rank, num_rows, size * num_ranks):
-        yield slice(first, first + size * num_ranks, num_ranks)
+    """The rows of one rank, every num_ranks-th, in parts as of `even_slices`."""
+    for part in even_slices(len(range(rank, num_rows, num_ranks)), size):
+        yield slice(rank + part.start * num_ranks, rank + part.stop * num_ranks, num_ranks)
+
+
+def even_slices(count: int, most: int) -> Iterator[slice]:
+    """As few parts as have at most `most` each. No two differ by more than one, so that few sizes are compiled for."""
+    num_parts = -(-count // most)
+    first = 0
+    for part in range(num_parts):
+        size = count // num_parts + (part < count % num_parts)
+        yield slice(first, first + size)
+        first += size
 
 
 def _fill(

@@ -27,7 +27,9 @@ class Forward:
 
     def __call__(self, batch: TrainBatch, wanted_RL: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, [N] each, of the labels at the wanted entries, in row order."""
-        token_ids_RL, positions_RL = batch.token_ids.to(self._device), batch.positions.to(self._device)
+        # not views: the model would be compiled for their places in the batch
+        token_ids_RL = batch.token_ids.to(self._device, copy=True)
+        positions_RL = batch.positions.to(self._device, copy=True)
         mask = self._mask(positions_RL)
         entries_N = wanted_RL.flatten().nonzero()[:, 0]
         labels_N, entries_N = batch.labels.flatten()[entries_N].to(self._device), entries_N.to(self._device)

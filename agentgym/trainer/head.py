@@ -16,6 +16,7 @@ from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor, Replicate
 
 from agentgym.models.matmul import matmul_float32
+from agentgym.rl.packing import even_slices
 from agentgym.trainer.titan import Linear
 
 
@@ -84,7 +85,7 @@ EAGER = _Passes(_statistics, _gradient, _gradient_with_entropy)
 
 @cache
 def compiled_passes() -> _Passes:
-    """One for the process: chunks are of one size, but for the last of a microbatch."""
+    """One for the process: chunks of any size but one token share what is compiled after the first."""
     return _Passes(*(torch.compile(one) for one in (_statistics, _gradient, _gradient_with_entropy)))
 
 
@@ -116,8 +117,7 @@ class ChunkedLogProb(torch.autograd.Function):
         logprobs_N = hidden_ND.new_empty(count, dtype=torch.float32)
         entropy_N, normalizer_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
         kept_NV = None
-        for first in range(0, count, chunk):
-            part = slice(first, first + chunk)
+        for part in even_slices(count, chunk):
             logits_NV = matmul_float32(hidden_ND[part], weight_VD.t())
             column_N1, here_N = shard.locate(labels_N[part])
             own_N, exps_N, products_N, target_N = passes.statistics(logits_NV, column_N1, temperature)
@@ -150,8 +150,7 @@ class ChunkedLogProb(torch.autograd.Function):
         grad_hidden_ND = torch.zeros_like(hidden_ND)
         trained = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if trained else None
-        for first in range(0, hidden_ND.shape[0], chunk):
-            part = slice(first, first + chunk)
+        for part in even_slices(hidden_ND.shape[0], chunk):
             logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()) if kept_NV is None else kept_NV
             factor_N = grad_N[part].clone()  # not views: a compiled pass would be compiled for each place in the whole
             given = (logits_NV, normalizer_N[part].clone(), factor_N, temperature, hidden_ND.dtype)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_model import draw_samples
 
-from agentgym.rl.packing import cheapest_row_length, pack, place, row_slices, unpack
+from agentgym.rl.packing import cheapest_row_length, even_slices, pack, place, row_slices, unpack
 
 
 def test_every_token_of_every_sample_appears_exactly_once() -> None:
@@ -122,3 +122,13 @@ def test_no_rank_has_a_part_of_a_single_row() -> None:
             parts = [[*range(batch.num_rows)[part]] for part in row_slices(batch.num_rows, rows, 0, ranks)]
             assert all(len(part) > 1 for part in parts) or rows == 1
             assert batch.num_rows - pack(samples, seq_len=64).num_rows <= 2 * ranks
+
+
+def test_parts_are_as_few_as_possible_and_differ_by_a_row_at_most() -> None:
+    for count in range(1, 40):
+        for most in range(1, 8):
+            sizes = [part.stop - part.start for part in even_slices(count, most)]
+            assert len(sizes) == -(-count // most) and sum(sizes) == count
+            assert max(sizes) <= most and max(sizes) - min(sizes) <= 1 and sizes[0] == max(sizes)
+    rows = [[*range(58)[part]] for part in row_slices(58, 5, 1, 2)]
+    assert [len(part) for part in rows] == [5, 5, 5, 5, 5, 4] and sum(rows, []) == [*range(1, 58, 2)]
