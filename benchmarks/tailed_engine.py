@@ -1,8 +1,9 @@
 """Generator engines whose completions have lengths with a heavy tail, whatever the weights: for random ones.
 
 A recipe takes one by `generator.engine.name: tailed_engine:TailedVllm`, with this folder on PYTHONPATH. The length of a
-completion follows from its seed: log-normal, its median a share of what was asked for, its longest all of it. The
-reward `tailed_engine:short` pays for being short, so that every group has something to learn from.
+completion follows from its seed: log-normal, its median a share of what was asked for, its longest all of it. One
+without a seed, as `agentgym plan --measure` times them, has what was asked for. The reward `tailed_engine:short` pays
+for being short, so that every group has something to learn from.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ Generate = Callable[[GenerateRequest], Awaitable[Completion]]
 
 
 def shortened(request: GenerateRequest) -> GenerateRequest:
+    if request.sampling.seed is None:
+        return request
     share = min(1.0, random.Random(request.sampling.seed).lognormvariate(math.log(MEDIAN), SIGMA))
     most = max(1, round(share * request.sampling.max_tokens))
     return replace(request, sampling=replace(request.sampling, max_tokens=most))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from agentgym.errors import UserError
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
@@ -23,6 +25,7 @@ from agentgym.models.resolve import resolve_model
 from agentgym.planning.lengths import Turns, decode_context
 from agentgym.planning.machine import host_cores
 from agentgym.planning.rates import Rates, policy_of
+from agentgym.planning.simulation import join_s_of
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.losses.grpo import Grpo
@@ -38,11 +41,13 @@ from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, 
 MANY, FEWEST = 192, 48  # tokens of the longer of two requests whose times are compared; what both take is not counted
 SHORTEST = 8  # tokens of a prompt
 LONG = 256  # tokens of each request that only keeps the replica busy
+PROMPT_IDS = range(5, 95)  # tokens that every vocabulary has
 REPLAYED = 32  # episodes
 LEAST_S = 1e-4  # of a difference of two times
 TRAINED = 4  # steps of each batch; the first is not counted
 LEAST_SHARE = 0.05  # of a step's time: a smaller difference is chance
 PLAYED_STEPS = 2  # as many groups as so many steps train
+ROUNDS_IN_FLIGHT = 4  # times the places of a replica: requests that are in flight together
 
 
 async def measure_rates(
@@ -137,13 +142,14 @@ class _Measurement:
         begin, few, many = measured_lengths(decode_context(turns), recipe.generator.max_model_len)
         self.reporter.phase("measuring the generator")
         prefill, decode = await self._generate(begin, few, many)
+        requests, in_flight_s = await self._in_flight(begin, few)
         self.reporter.phase("measuring the trainer")
         samples = group_samples(groups)[: recipe.loop.groups_per_step * recipe.loop.group_size]
         train, fixed_s = await self._train(samples)
         cores, cores_scaling = host_cores(), 1.0
         if cores > 1 and not (recipe.trainer.gpus or recipe.generator.gpus):
             cores_scaling = await self._beside_sampling(samples, train, fixed_s)
-        return Rates(
+        rates = Rates(
             decode=decode,
             prefill=prefill,
             train=train,
@@ -159,6 +165,8 @@ class _Measurement:
             context=begin + (few + many) // 2,
             policy=policy_of(recipe.model.path, recipe.trainer.lora.rank),
         )
+        join_s = await asyncio.to_thread(join_s_of, rates, requests, recipe.generator.max_batch, in_flight_s)
+        return replace(rates, join_s=join_s)
 
     async def _sync(self) -> tuple[float, float]:
         """Seconds of the trainer's and of the generators' part; the first update is left out."""
@@ -204,23 +212,39 @@ class _Measurement:
             prefill = max(prefill, size * context / prompt_s)
         return prefill, tuple(decode)
 
+    async def _in_flight(self, context: int, mean: int) -> tuple[list[tuple[int, int]], float]:
+        """Requests, as of `in_flight_s`, of various lengths, so that they join a full batch one by one; seconds."""
+        count = ROUNDS_IN_FLIGHT * self.recipe.generator.max_batch
+        lengths = random.Random(0).choices(range(1, 2 * mean), k=count)
+        requests = [self._request(number, context, tokens, -1) for number, tokens in enumerate(lengths)]
+        return [(context, tokens) for tokens in lengths], await self._seconds(requests)
+
     async def _quickest(self, count: int, context: int, tokens: int, salts: Iterator[int]) -> float:
         """Of two tries: what else the machine does only slows them down."""
         return min([await self._requests(count, context, tokens, next(salts)) for _ in range(2)])
 
     async def _requests(self, count: int, context: int, tokens: int, salt: int) -> float:
-        """Seconds that so many take together; no two have a common prefix, nor do those of another salt."""
-        sampling = SamplingParams(max_tokens=tokens, temperature=1.0)
-        requests = [
-            GenerateRequest(
-                prompt_ids=tuple(5 + (salt * 31 + number * 7 + place * (number + 1)) % 90 for place in range(context)),
-                sampling=sampling,
-            )
-            for number in range(count)
-        ]
+        """Seconds that so many take together."""
+        return await self._seconds([self._request(number, context, tokens, salt) for number in range(count)])
+
+    def _request(self, number: int, context: int, tokens: int, salt: int) -> GenerateRequest:
+        """No two have a common prefix, nor do those of another salt."""
+        drawn = random.Random(f"{salt} {number}").choices(PROMPT_IDS, k=context)
+        return GenerateRequest(prompt_ids=tuple(drawn), sampling=SamplingParams(max_tokens=tokens, temperature=1.0))
+
+    async def _seconds(self, requests: Sequence[GenerateRequest]) -> float:
+        """Raises UserError for an engine that ends a request before it has all its tokens."""
         began = time.perf_counter()
-        await asyncio.gather(*map(self.generator.generate, requests))
-        return time.perf_counter() - began
+        completions = await asyncio.gather(*map(self.generator.generate, requests))
+        took_s = time.perf_counter() - began
+        for request, completion in zip(requests, completions, strict=True):
+            if (got := len(completion.completion_ids)) != request.sampling.max_tokens:
+                raise UserError(
+                    f"{type(self.recipe.generator.engine).__name__} sampled {got} of the {request.sampling.max_tokens} "
+                    "tokens that were asked for, so its rate can't be measured; measure with another engine "
+                    "(--save-rates), and give what it found by --rates"
+                )
+        return took_s
 
     async def _train(self, samples: Sequence[Sample]) -> tuple[float, float]:
         """Tokens a second, and seconds of a step besides: the line through a step's batch and a single sample."""

@@ -104,6 +104,7 @@ def _twice_as_fast(rates: Rates, forecast: Forecast) -> dict[str, tuple[float, R
                 rates,
                 decode=tuple((sequences, 2 * rate) for sequences, rate in rates.decode),
                 prefill=2 * rates.prefill,
+                join_s=rates.join_s / 2,
             ),
         ),
         TRAINER: (forecast.train_busy, replace(rates, train=2 * rates.train, train_fixed_s=rates.train_fixed_s / 2)),

@@ -18,20 +18,21 @@ class Rates:
     """Seconds and tokens a second of one replica and one trainer process, each alone on its device.
 
     decode: [sequences at a time, tokens a second of all of them together], in ascending order. context: tokens that
-    each of these sequences had in the mean; 0 is not known. prefill: tokens of prompts a second. train: tokens a
-    second; train_fixed_s: of each step besides. train_scaling: what is left of a process's rate for each doubling of
-    the processes. publish_s: the trainer's part of a weight update, update_s: the generators'. host_s: of the
-    controller's core, for each turn; env_s: for which a turn waits on the environment. turns: of episodes, each a list
-    of turns, [tokens of new context, sampled tokens]. signal: the share of groups that are trained on. cores: of the
-    host, which processes without a GPU share; 0 is this machine's. cores_scaling: what is left of a core's speed while
-    others compute beside it. policy: with which it was measured, as `policy_of`
-    says it; empty is not known.
+    each of these sequences had in the mean; 0 is not known. prefill: tokens of prompts a second. join_s: for which
+    requests that join others in their batch hold them up, besides their prompts' tokens. train: tokens a second;
+    train_fixed_s: of each step besides. train_scaling: what is left of a process's rate for each doubling of the
+    processes. publish_s: the trainer's part of a weight update, update_s: the generators'. host_s: of the controller's
+    core, for each turn; env_s: for which a turn waits on the environment. turns: of episodes, each a list of turns,
+    [tokens of new context, sampled tokens]. signal: the share of groups that are trained on. cores: of the host, which
+    processes without a GPU share; 0 is this machine's. cores_scaling: what is left of a core's speed while others
+    compute beside it. policy: with which it was measured, as `policy_of` says it; empty is not known.
     """
 
     decode: tuple[tuple[int, float], ...]
     prefill: float
     train: float
     turns: tuple[tuple[tuple[int, int], ...], ...]
+    join_s: float = 0.0
     train_fixed_s: float = 0.0
     train_scaling: float = 0.96
     publish_s: float = 0.0
@@ -55,7 +56,7 @@ class Rates:
         rates = [self.prefill, self.train, self.train_scaling, self.cores_scaling, *(rate for _, rate in self.decode)]
         if min(rates) <= 0 or not 0 < self.signal <= 1 or min(self.decode)[0] < 1:
             raise ValueError("rates: decode, prefill, train and both scalings are above 0, signal a share above 0")
-        times = (self.train_fixed_s, self.publish_s, self.update_s, self.host_s, self.env_s)
+        times = (self.join_s, self.train_fixed_s, self.publish_s, self.update_s, self.host_s, self.env_s)
         if min(*times, self.cores, self.context) < 0 or any(
             min(turn) < 0 for episode in self.turns for turn in episode
         ):

@@ -20,6 +20,7 @@ from agentgym.types import Episode, GenerateRequest, Group, Task
 
 FIRST_STEPS = 2  # left out: in them there is nothing to overlap with yet
 GROUPS_REMEMBERED = 256  # whose prompt a replica still has
+HALVINGS = 16  # of what was measured, until a time is found: one in 65,536 of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,16 @@ class _Replica:
     requests: int = 0
     known: deque[int] = field(default_factory=lambda: deque(maxlen=GROUPS_REMEMBERED))  # groups, by their prompts
     contexts: int = 0  # tokens of the running sequences, as they began
+    joined: float = -math.inf  # position of its work when the last one joined
+
+    def join_s(self, rates: Rates) -> float:
+        """Requests that join before the others have sampled one more token do so in the same step of the engine."""
+        self.work.advance()
+        alone = not self.work.pieces
+        if not alone and self.work.position - self.joined < 1.0:
+            return 0.0
+        self.joined = self.work.position
+        return 0.0 if alone else rates.join_s
 
 
 class _Generators:
@@ -86,7 +97,8 @@ class _Generators:
                 if context == new and not copied:
                     replica.known.append(group)
                 replica.contexts += context
-                await replica.work.do(tokens, owed_s=0.0 if copied else new / self.rates.prefill)
+                owed_s = replica.join_s(self.rates) + (0.0 if copied else new / self.rates.prefill)
+                await replica.work.do(tokens, owed_s)
                 replica.contexts -= context
         finally:
             replica.requests -= 1
@@ -219,3 +231,34 @@ def simulate(rates: Rates, loop: LoopConfig, layout: Layout, *, steps: int = 10,
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(run())
+
+
+def in_flight_s(rates: Rates, requests: Sequence[tuple[int, int]], max_batch: int) -> float:
+    """Seconds of one replica for requests, [prompt tokens, sampled tokens], that are sent at once. No two prompts are
+    alike.
+    """
+
+    async def run() -> float:
+        work = Work([Device("replica")], lambda pieces: rates.decode_rate(pieces) / pieces)
+        generators = _Generators(rates, [_Replica(work=work, places=asyncio.Semaphore(max_batch))])
+        sent = (generators.sample(n, prompt, prompt, tokens) for n, (prompt, tokens) in enumerate(requests))
+        await asyncio.gather(*sent)
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(run())
+
+
+def join_s_of(rates: Rates, requests: Sequence[tuple[int, int]], max_batch: int, measured_s: float) -> float:
+    """`Rates.join_s` with which `in_flight_s` is what was measured; 0.0 where it is longer without."""
+
+    def too_long(join_s: float) -> bool:
+        return in_flight_s(replace(rates, join_s=join_s), requests, max_batch) >= measured_s
+
+    low, high = 0.0, measured_s
+    if too_long(low):
+        return 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if too_long(middle) else (middle, high)
+    return low

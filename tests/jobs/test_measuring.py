@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentgym.config import apply_overrides
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.measuring import _Measurement, line_of, measure_rates, measured_lengths
@@ -19,6 +20,7 @@ from agentgym.models.tiny import policy_path
 from agentgym.planning.lengths import decode_context
 from agentgym.planning.machine import Machine
 from agentgym.planning.splits import best_splits
+from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,44 @@ def test_what_a_request_takes_besides_its_tokens_is_not_counted_as_sampling() ->
     prefill, decode = asyncio.run(Known(recipe, nothing, nothing, nothing, nothing)._generate(500, 64, 192))
     assert decode == ((1, pytest.approx(100)), (4, pytest.approx(400)))
     assert prefill == pytest.approx(4 * 500 / 0.35)
+
+
+class Recorded:
+    """A generator that keeps what it was asked for. left_out: of a completion's tokens."""
+
+    def __init__(self, left_out: int = 0) -> None:
+        self.requests: list[GenerateRequest] = []
+        self.left_out = left_out
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.requests.append(request)
+        count = request.sampling.max_tokens - self.left_out
+        spans = (VersionSpan(version=0, start=0, end=count),)
+        return Completion(
+            completion_ids=(7,) * count, logprobs=(0.0,) * count, versions=spans, finish_reason=FinishReason.LENGTH
+        )
+
+
+def measurement(generator: Recorded) -> _Measurement:
+    recipe, _ = finish_recipe({"generator": {"max_batch": 128, "max_model_len": 2048}})
+    nothing: Any = None
+    given: Any = generator
+    return _Measurement(recipe, nothing, given, nothing, nothing)
+
+
+def test_no_request_finds_a_part_of_its_prompt_in_the_cache() -> None:
+    generator = Recorded()
+    asyncio.run(measurement(generator)._generate(100, 8, 24))
+    requests, _ = asyncio.run(measurement(generator)._in_flight(100, 8))
+    begins = [tuple(request.prompt_ids[:16]) for request in generator.requests]
+    assert len({*begins}) == len(begins) and len(requests) == 4 * 128
+    assert requests == [(100, request.sampling.max_tokens) for request in generator.requests[-4 * 128 :]]
+    assert {tokens for _, tokens in requests} == {*range(1, 16)}
+
+
+def test_an_engine_that_ends_requests_early_is_not_measured() -> None:
+    with pytest.raises(UserError, match=r"sampled 23 of the 24 tokens .* measure with another engine"):
+        asyncio.run(measurement(Recorded(left_out=1))._requests(1, 10, 24, 0))
 
 
 @pytest.mark.slow

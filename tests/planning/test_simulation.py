@@ -16,7 +16,7 @@ from agentgym.models.released import RELEASED
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Wanted
 from agentgym.planning.rates import Rates, constant_lengths
-from agentgym.planning.simulation import Forecast, Layout, simulate
+from agentgym.planning.simulation import Forecast, Layout, in_flight_s, join_s_of, simulate
 from agentgym.planning.splits import best_splits
 from agentgym.rl.config import LoopConfig
 from agentgym.trainer.config import TrainerConfig
@@ -101,6 +101,27 @@ def test_a_groups_prompt_is_computed_once_and_holds_up_all() -> None:
     assert forecast(prompts).step_s == pytest.approx(2 * 0.5 + 1.0, rel=1e-6)
     each = replace(TWO, replicas=tuple((gpu,) for gpu in range(1, 9)), gpus=9)  # every episode on a replica of its own
     assert forecast(prompts, each).step_s == pytest.approx(0.5 + 1.0, rel=1e-6)
+
+
+def test_those_that_join_a_batch_hold_it_up_once_for_each_token_that_it_samples() -> None:
+    rates = replace(RATES, decode=((1, 100.0), (2, 200.0)), join_s=0.25)
+    assert in_flight_s(rates, [(0, 100), (0, 100)], 2) == pytest.approx(1.0)  # both begin, and join nobody
+    assert in_flight_s(rates, [(0, 50), (0, 100), (0, 50)], 2) == pytest.approx(1.0 + 0.25)  # the third joins one
+    assert in_flight_s(rates, [(0, 50), (0, 50), (0, 50), (0, 50)], 2) == pytest.approx(1.0)  # two after two
+    five = replace(RATES, decode=((1, 100.0), (4, 400.0)), join_s=0.25)
+    together = [(0, 50), (0, 50), (0, 100), (0, 100), (0, 50), (0, 50)]
+    assert in_flight_s(five, together, 4) == pytest.approx(1.0 + 0.25)  # the last two join at the same time
+    apart = [(0, 50), (0, 60), (0, 100), (0, 100), (0, 50), (0, 40)]
+    assert in_flight_s(five, apart, 4) == pytest.approx(1.0 + 2 * 0.25)
+
+
+def test_what_joining_takes_is_found_from_the_time_of_requests_in_flight() -> None:
+    requests = [(10 + number % 7, 20 + number * 13 % 50) for number in range(60)]
+    rates = replace(RATES, prefill=1e4)
+    for join_s in (0.0, 0.004, 0.3):
+        took_s = in_flight_s(replace(rates, join_s=join_s), requests, 8)
+        assert join_s_of(rates, requests, 8, took_s) == pytest.approx(join_s, rel=0.03, abs=1e-4)  # they cluster
+    assert join_s_of(rates, requests, 8, 0.1) == 0.0  # quicker than the tokens alone
 
 
 def test_turns_wait_for_the_environment_and_for_the_controllers_one_core() -> None:
