@@ -2,16 +2,20 @@
 
     python benchmarks/generation_rate.py FOLDER --requests 512 --prompt 128 --tokens 1024
     python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
+    python benchmarks/generation_rate.py FOLDER --requests 2048 --places 128 --loads tailed
+    python benchmarks/generation_rate.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "FULL"}}'
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and
 plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
-longest are --tokens; --loads picks one. All requests of a round are sent at once, ask for log-probabilities in the same
-form, and have prompts that no other round has, so each round prefills; a whole round before the others is not counted.
---rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine` ours around
-it, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that ended, and
-they are not repeated. Then a Markdown table of medians of --rounds, of the arms that ended where it was stopped or one
-failed.
+longest are --tokens; --loads picks one. --places: sequences at a time, all requests where it is left out; with many
+more requests than places the tailed load has new ones join a full batch all the time, as they do in a run. --options:
+more of vLLM's engine arguments, for all arms. All requests of a round are sent at once, ask for log-probabilities in
+the same form, and have prompts that no other round has, so each round prefills; a whole round before the others is not
+counted. --rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine`
+ours around it, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that
+ended, and they are not repeated. Then a Markdown table of medians of --rounds, of the arms that ended where it was
+stopped or one failed.
 """
 
 from __future__ import annotations
@@ -90,7 +94,7 @@ async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace
     from agentgym.generators.vllm.settings import engine_arguments, set_environment, wants_gpu
 
     set_environment(config)
-    options = {"gpu_memory_utilization": arguments.gpu_memory_utilization}
+    options = {"gpu_memory_utilization": arguments.gpu_memory_utilization} | arguments.options
     llm = AsyncLLM.from_engine_args(engine_arguments(config, Path(model), gpu=wants_gpu(config), **options))
 
     async def generate(request: GenerateRequest) -> int:
@@ -168,6 +172,8 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, nargs="+", default=[3], metavar="N", help="that count: of all loads, or each"
     )
+    parser.add_argument("--places", type=int, help="sequences at a time; all requests where it is left out")
+    parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="of vLLM's engine")
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: arms that it has are not repeated")
     arguments = parser.parse_args()
@@ -177,9 +183,9 @@ def main() -> int:
     with stoppable(), tempfile.TemporaryDirectory() as folder:
         model = str(resolve_model(str(arguments.folder), Path(folder), random_weights=random_weights))
         config = GeneratorConfig(
-            engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization),
+            engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization, options=arguments.options),
             replicas=1,
-            max_batch=arguments.requests,
+            max_batch=arguments.places or arguments.requests,
             max_model_len=arguments.prompt + arguments.tokens,
             dtype="bfloat16" if arguments.device == "cuda" else "float32",
             device=arguments.device,

@@ -1,6 +1,7 @@
 """A pretrained model learns by reinforcement on one GPU: SmolLM2 135M in tool_use, three seeds and two controls.
 
     python benchmarks/pretrained.py warm --gpus 0                 fine-tunes briefly: several lengths, one is chosen
+    python benchmarks/pretrained.py warm --gpus 0 --warm-steps 22 one length, which is taken and not measured
     python benchmarks/pretrained.py train --gpus 0 1 --steps 100  the arms, side by side; each on one GPU
     python benchmarks/pretrained.py table                         what they reached, as Markdown
     python benchmarks/pretrained.py train --gpus 0 1 --engine vllm --per-run 2 --seeds 0 1 --controls coin --until 900
@@ -102,6 +103,7 @@ def last_success(folder: Path) -> float | None:
 def warm(arguments: argparse.Namespace) -> None:
     recipe = ROOT / "apps" / "sft" / "smollm2_135m.yaml"
     more = ["sft.oracle_tasks=4000", "sft.batch_size=64", "eval.tasks=128", "eval.samples_per_task=1"]
+    more += [f"eval.at_end={'true' if len(arguments.warm_steps) > 1 else 'false'}"]  # one need not be chosen
     runs = []
     for index, steps in enumerate(arguments.warm_steps):
         name, gpu = f"warm-{steps}", arguments.gpus[index % len(arguments.gpus)]
@@ -124,11 +126,13 @@ def report_warm(arguments: argparse.Namespace, runs: Sequence[subprocess.Popen[b
 def chosen_policy(arguments: argparse.Namespace) -> Path:
     found = {folder: last_success(folder) for folder in arguments.runs_dir.glob("warm-*") if folder.is_dir()}
     measured = {folder: success for folder, success in found.items() if success is not None}
-    if not measured:
+    saved = {folder: sorted((folder / "checkpoints").glob("step-*")) for folder in measured or found}
+    if not any(saved.values()) or (len(saved) > 1 and not measured):
         raise SystemExit(f"{arguments.runs_dir} has no measured warm start: run `pretrained.py warm` first")
-    folder = min(measured, key=lambda folder: abs(measured[folder] - arguments.near))
-    print(f"every arm starts from {folder.name}, which solves {measured[folder]:.3f}")
-    newest: Path = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    folder = min(saved, key=lambda folder: abs(measured.get(folder, math.inf) - arguments.near))
+    solves = f"solves {measured[folder]:.3f}" if measured else "was not measured"
+    print(f"every arm starts from {folder.name}, which {solves}")
+    newest: Path = saved[folder][-1]
     return newest
 
 

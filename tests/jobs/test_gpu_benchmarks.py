@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,6 +272,27 @@ def test_the_arms_of_a_pretrained_model_on_two_gpus_are_recipes(
         assert recipe.loop.max_staleness == (arm.name != "synchronous")
         assert recipe.generator.engine.gpu_memory_utilization == 0.85, "that of a GPU that a generator has alone"
     assert f"{tmp_path}/coin.py:coin" in arms[-2].words
+
+
+def test_arms_start_from_the_warm_start_that_solves_about_as_much_as_is_asked_for_or_from_the_only_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pretrained import chosen_policy
+
+    arguments: Any = SimpleNamespace(runs_dir=tmp_path, near=0.4)
+    with pytest.raises(SystemExit, match="has no measured warm start: run"):
+        chosen_policy(arguments)
+    for steps in (12, 22):
+        for step in (steps - 1, steps):
+            (tmp_path / f"warm-{steps}" / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        if steps == 12:
+            assert chosen_policy(arguments).name == "step-000012"
+            assert "warm-12, which was not measured" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no measured warm start"):
+        chosen_policy(arguments)
+    for steps, success in ((12, 0.1), (22, 0.5)):
+        (tmp_path / f"warm-{steps}" / "comparison.json").write_text(json.dumps({"last": {"success": success}}))
+    assert chosen_policy(arguments) == tmp_path / "warm-22" / "checkpoints" / "step-000022"
 
 
 def test_an_arm_that_has_had_its_time_is_measured_and_the_next_one_begins(tmp_path: Path) -> None:
