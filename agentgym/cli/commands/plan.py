@@ -182,11 +182,11 @@ def _measured(
         Path(arguments.save_rates).write_text(dump_yaml(to_mapping(rates)))
     if not arguments.json:
         decode = ", ".join(f"{rate:,.0f} with {size}" for size, rate in rates.decode)
+        shared = f"; {rates.cores_scaling:.0%} of that where both share the host" if rates.cores_scaling < 1 else ""
         shell.say(
             f"measured: sampling {decode} sequences a replica, at a context of {rates.context:,} tokens, prompts "
-            f"{rates.prefill:,.0f}, training {rates.train:,.0f} tokens/s; {rates.publish_s + rates.update_s:.2f} s an "
-            "update"
-            + (f"; {rates.cores_scaling:.0%} of it where both share the host" if rates.cores_scaling < 1 else "")
+            f"{rates.prefill:,.0f}, training {rates.train:,.0f} tokens/s{shared}; {1000 * rates.join_s:.0f} ms for "
+            f"requests that join a batch, {rates.publish_s + rates.update_s:.2f} s an update"
         )
     return rates
 
