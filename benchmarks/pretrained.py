@@ -124,16 +124,20 @@ def report_warm(arguments: argparse.Namespace, runs: Sequence[subprocess.Popen[b
 
 
 def chosen_policy(arguments: argparse.Namespace) -> Path:
-    found = {folder: last_success(folder) for folder in arguments.runs_dir.glob("warm-*") if folder.is_dir()}
-    measured = {folder: success for folder, success in found.items() if success is not None}
-    saved = {folder: sorted((folder / "checkpoints").glob("step-*")) for folder in measured or found}
-    if not any(saved.values()) or (len(saved) > 1 and not measured):
+    """Of the warm starts that ended: the measured one that is nearest, or the only one."""
+    last: dict[str, Path] = {}
+    for folder in arguments.runs_dir.glob("warm-*"):
+        checkpoint = folder / "checkpoints" / f"step-{folder.name.removeprefix('warm-'):0>6}"
+        if checkpoint.is_dir():
+            last[folder.name] = checkpoint
+    found = {name: last_success(arguments.runs_dir / name) for name in last}
+    measured = {name: success for name, success in found.items() if success is not None}
+    if not measured and len(last) != 1:
         raise SystemExit(f"{arguments.runs_dir} has no measured warm start: run `pretrained.py warm` first")
-    folder = min(saved, key=lambda folder: abs(measured.get(folder, math.inf) - arguments.near))
-    solves = f"solves {measured[folder]:.3f}" if measured else "was not measured"
-    print(f"every arm starts from {folder.name}, which {solves}")
-    newest: Path = saved[folder][-1]
-    return newest
+    name = min(measured or last, key=lambda name: abs(measured.get(name, 0.0) - arguments.near))
+    solves = f"solves {measured[name]:.3f}" if measured else "was not measured"
+    print(f"every arm starts from {name}, which {solves}")
+    return last[name]
 
 
 def arms_of(arguments: argparse.Namespace, policy: Path) -> list[Arm]:

@@ -9,7 +9,7 @@ from agentgym.planning.simulation import Forecast, Layout, simulate
 from agentgym.rl.config import LoopConfig
 
 LEAST = 0.05  # of a step's time: a part that saves less does not limit it
-MORE_STALE = (1, 3)  # versions, that are tried
+MORE_STALE = (1, 3)  # versions more than the recipe allows, which are tried
 GENERATORS, TRAINER, CONTROLLER = "the generators", "the trainer", "the controller"
 SYNC, ENVIRONMENT = "weight updates", "the environment"
 

@@ -121,6 +121,20 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return parsed()
 
 
+def test_a_tailed_length_follows_from_the_seed_and_without_one_it_is_what_was_asked_for() -> None:
+    from tailed_engine import shortened  # type: ignore[import-not-found]
+
+    from agentgym.types import GenerateRequest, SamplingParams
+
+    def length(seed: int | None) -> int:
+        sampling = SamplingParams(max_tokens=1000, seed=seed)
+        return int(shortened(GenerateRequest(prompt_ids=(1,), sampling=sampling)).sampling.max_tokens)
+
+    lengths = [length(seed) for seed in range(500)]
+    assert lengths == [length(seed) for seed in range(500)] and min(lengths) < 50 and max(lengths) == 1000
+    assert 100 < sorted(lengths)[250] < 160 and {length(None) for _ in range(20)} == {1000}
+
+
 def test_each_of_our_arms_against_trl_is_a_recipe_whose_rows_hold_many_samples(arguments: Any) -> None:
     from trl_rate import OURS, our_fields, runs_of
 
@@ -283,8 +297,11 @@ def test_arms_start_from_the_warm_start_that_solves_about_as_much_as_is_asked_fo
     with pytest.raises(SystemExit, match="has no measured warm start: run"):
         chosen_policy(arguments)
     for steps in (12, 22):
-        for step in (steps - 1, steps):
-            (tmp_path / f"warm-{steps}" / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        (tmp_path / f"warm-{steps}" / "checkpoints" / "step-000000").mkdir(parents=True)
+        if steps == 12:
+            with pytest.raises(SystemExit, match="no measured warm start"):  # it was stopped
+                chosen_policy(arguments)
+        (tmp_path / f"warm-{steps}" / "checkpoints" / f"step-{steps:06d}").mkdir()
         if steps == 12:
             assert chosen_policy(arguments).name == "step-000012"
             assert "warm-12, which was not measured" in capsys.readouterr().out

@@ -108,11 +108,11 @@ def test_those_that_join_a_batch_hold_it_up_once_for_each_token_that_it_samples(
     assert in_flight_s(rates, [(0, 100), (0, 100)], 2) == pytest.approx(1.0)  # both begin, and join nobody
     assert in_flight_s(rates, [(0, 50), (0, 100), (0, 50)], 2) == pytest.approx(1.0 + 0.25)  # the third joins one
     assert in_flight_s(rates, [(0, 50), (0, 50), (0, 50), (0, 50)], 2) == pytest.approx(1.0)  # two after two
-    five = replace(RATES, decode=((1, 100.0), (4, 400.0)), join_s=0.25)
+    four = replace(RATES, decode=((1, 100.0), (4, 400.0)), join_s=0.25)
     together = [(0, 50), (0, 50), (0, 100), (0, 100), (0, 50), (0, 50)]
-    assert in_flight_s(five, together, 4) == pytest.approx(1.0 + 0.25)  # the last two join at the same time
+    assert in_flight_s(four, together, 4) == pytest.approx(1.0 + 0.25)  # the last two join at the same time
     apart = [(0, 50), (0, 60), (0, 100), (0, 100), (0, 50), (0, 40)]
-    assert in_flight_s(five, apart, 4) == pytest.approx(1.0 + 2 * 0.25)
+    assert in_flight_s(four, apart, 4) == pytest.approx(1.0 + 2 * 0.25)
 
 
 def test_what_joining_takes_is_found_from_the_time_of_requests_in_flight() -> None:

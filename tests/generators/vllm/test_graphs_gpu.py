@@ -31,7 +31,6 @@ async def test_requests_that_join_others_are_sampled_from_the_weights(generator_
     built = engine.build(config, str(old.folder))
     await built.start()
     try:
-        assert built.vllm_config.compilation_config.cudagraph_mode.name == mode
         for version, model in ((0, old), (1, new)):
             if version:
                 await built.update_weights(version, model.weights())
