@@ -3,13 +3,15 @@
     python benchmarks/weight_sync.py FOLDER --gpus 1 --replicas 1 --rounds 5
     python benchmarks/weight_sync.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
     python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B's adapters on two GPUs
-    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.25     all weights
+    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.17     all weights
+    python benchmarks/weight_sync.py FOLDER --store cuda_ipc --gpus 2 --shared --trainer tensor_parallel=2
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
 the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where vLLM
-takes half of the memory. --vllm-share: another part of it. Before each push every trained weight is changed by an
-optimizer step. Samples of each replica are compared with the trainer's new weights before and after the update: stale
+takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's `trainer`. --options: more
+of vLLM's engine arguments. --turns: several of these commands can start at the same time, and those with the same file
+are measured one after the other. Before each push every trained weight is changed by an optimizer step. Samples of each replica are compared with the trainer's new weights before and after the update: stale
 and fresh. Its exit code is 1 where the two can't be told apart.
 
 gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. paused_s:
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import json
 import shutil
 import statistics
@@ -29,11 +32,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from finished_arms import stoppable
 
 from agentgym.actors.runtime import Runtime
+from agentgym.config import apply_overrides, build, to_mapping
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
@@ -87,6 +92,15 @@ def link_bytes_per_s(gpu: int) -> float:
     return float(
         subprocess.run([sys.executable, "-c", COPY, str(gpu)], capture_output=True, text=True, check=True).stdout
     )
+
+
+def turn(file: Path | None) -> AbstractContextManager[object]:
+    """Waits until no other holds the file; it is given back where the block ends, or its process."""
+    if file is None:
+        return nullcontext()
+    held = file.open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return held
 
 
 class Sync:
@@ -165,7 +179,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
     first = 0 if arguments.shared else arguments.gpus
     share = arguments.vllm_share or (0.5 if arguments.shared else 0.7)
-    vllm = VllmEngineConfig(gpu_memory_utilization=share, enforce_eager=arguments.eager)
+    vllm = VllmEngineConfig(gpu_memory_utilization=share, enforce_eager=arguments.eager, options=arguments.options)
     config = GeneratorConfig(
         engine=vllm if gpu else AutoEngine(),
         replicas=arguments.replicas,
@@ -176,17 +190,18 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
         gpus=tuple(range(first, first + arguments.replicas)) if gpu else (),
         start_timeout_s=550.0,
     )
+    settings = TrainerConfig(
+        procs=arguments.gpus,
+        seq_len=512,
+        dtype=dtype,
+        device=arguments.device,
+        gpus=tuple(range(arguments.gpus)) if gpu else (),
+        activation_checkpoint="selective" if gpu else "none",
+        lora=LoraConfig(rank=arguments.lora_rank),
+    )
     setup = TrainerSetup(
         model_path=model_path,
-        trainer=TrainerConfig(
-            procs=arguments.gpus,
-            seq_len=512,
-            dtype=dtype,
-            device=arguments.device,
-            gpus=tuple(range(arguments.gpus)) if gpu else (),
-            activation_checkpoint="selective" if gpu else "none",
-            lora=LoraConfig(rank=arguments.lora_rank),
-        ),
+        trainer=build(TrainerConfig, apply_overrides(to_mapping(settings), arguments.trainer), where="--trainer"),
         # stale weights are to be told from new ones, and adapters move the merged weights less
         optimizer=OptimizerConfig(lr=1e-2 if arguments.lora_rank else 1e-3, warmup_steps=0),
         loss=Grpo(),
@@ -194,7 +209,6 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
         folder=str(folder / "trainer"),
         publish_dtype=config.dtype,
     )
-    link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
     async with Runtime(log_dir=folder / "logs") as runtime:
         weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
@@ -210,16 +224,18 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             else:
                 await asyncio.gather(trainer.start(), generator.start())
             sync = Sync(trainer, generator, arguments)
-            running = asyncio.create_task(sync.requests())
-            for version in range(1, arguments.rounds + 1):
-                row = await sync.round(version)
-                entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
-                size = sum(tensor.nbytes for _, tensor in entries)
-                of_link = {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
-                rows.append({"gb": size / 1e9} | row | of_link)
-                print(json.dumps(rows[-1]), flush=True)
-            running.cancel()
-            await asyncio.wait([running])
+            with await asyncio.to_thread(turn, arguments.turns):
+                link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
+                running = asyncio.create_task(sync.requests())
+                for version in range(1, arguments.rounds + 1):
+                    row = await sync.round(version)
+                    entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
+                    size = sum(tensor.nbytes for _, tensor in entries)
+                    of_link = {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
+                    rows.append({"gb": size / 1e9} | row | of_link)
+                    print(json.dumps(rows[-1]), flush=True)
+                running.cancel()
+                await asyncio.wait([running])
         finally:
             await generator.close()
             await trainer.close()
@@ -237,6 +253,9 @@ def main() -> None:
     parser.add_argument("--store", choices=sorted(STORES), default="shared_memory")
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
     parser.add_argument("--lora-rank", type=int, default=0, help="of the trainer's adapters; 0 trains all weights")
+    parser.add_argument("--trainer", nargs="+", default=[], metavar="KEY=VALUE", help="fields of the trainer")
+    parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="vLLM's engine arguments")
+    parser.add_argument("--turns", type=Path, metavar="FILE", help="measure when no other command with it does")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")
