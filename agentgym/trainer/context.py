@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import all_gather_single_autograd
+from torch.distributed._functional_collectives import all_gather_single_autograd, wait_tensor
 
 from agentgym.trainer import titan
 from agentgym.trainer.attention import additive_mask
@@ -110,5 +110,7 @@ def _attend(
     v_BQNH: Tensor,
     **given: Any,
 ) -> Tensor:
-    k_BKNH, v_BKNH = (all_gather_single_autograd(one.contiguous(), 1, group) for one in (k_BQNH, v_BQNH))
+    gathered = [all_gather_single_autograd(one.contiguous(), 1, group) for one in (k_BQNH, v_BQNH)]
+    # flex attention can't be compiled for tensors that are still waited for, which those of a single row are
+    k_BKNH, v_BKNH = map(wait_tensor, gathered)
     return forward(q_BQNH, k_BKNH, v_BKNH, **given)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_mask
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
@@ -13,7 +17,7 @@ from agentgym.planning.memory import sharding, trainer_parts
 from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.config import TrainerConfig
-from agentgym.trainer.context import Context
+from agentgym.trainer.context import Context, gather_context
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 1, 9, 0, 4), (24,)
@@ -56,6 +60,35 @@ def test_together_they_attend_to_what_one_alone_does(size: int, flex: bool, monk
         found = mask if flex else mask == 0
         own, order = place.own(24, CPU), place.order(24, CPU)
         assert torch.equal(found, (whole == 0)[:, :, own][:, :, :, order])
+
+
+@pytest.fixture
+def alone() -> Iterator[dist.ProcessGroup]:
+    """A group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_flex_attention_is_compiled_for_what_was_gathered(alone: dist.ProcessGroup, rows: int) -> None:
+    """What is gathered of a single row is a view, and a tensor that is still waited for."""
+
+    class Attention:
+        forward = staticmethod(torch.compile(flex_attention, backend="eager"))
+
+    class Mesh:
+        @staticmethod
+        def get_group() -> dist.ProcessGroup:
+            return alone
+
+    attention = Attention()
+    gather_context([attention], Mesh)
+    query, key, value = (torch.randn(rows, 128, 2, 16) for _ in range(3))
+    with torch.no_grad():  # on a CPU
+        found = attention.forward(query, key, value)
+    assert torch.allclose(found, F.scaled_dot_product_attention(query, key, value), atol=1e-6)
 
 
 def test_entries_are_found_on_the_rank_that_has_them() -> None:
