@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from finished_arms import Figures, FinishedArms, run_or_fail, stoppable
+from finished_arms import Figures, FinishedArms, run_job, run_or_fail, stoppable
 
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
@@ -150,7 +150,7 @@ def arm(arguments: argparse.Namespace, name: str) -> Figures:
         batch_invariant=name == "on",
         start_timeout_s=550.0,
     )
-    figures, samples = asyncio.run(sample(arguments, config))
+    figures, samples = run_job(sample(arguments, config))
     with tempfile.TemporaryDirectory() as folder:
         return figures | score(arguments, dtype, samples, Path(folder))
 

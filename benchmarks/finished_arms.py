@@ -10,16 +10,20 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
+from agentgym.commands.stopping import Stopped, run_until_stopped
+
 HERE = Path(__file__).parent
 Figures = dict[str, Any]
+T = TypeVar("T")
 
 
 class ArmFailed(Exception):
@@ -83,6 +87,14 @@ def stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def run_job(job: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run; a signal cancels the job alone, and not what its services need to end in order."""
+    try:
+        return run_until_stopped(job, lambda line: print(line, file=sys.stderr))
+    except Stopped as stopped:
+        raise SystemExit(stopped.exit_code) from stopped
 
 
 def with_paths() -> dict[str, str]:

@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from finished_arms import FinishedArms, stoppable
+from finished_arms import FinishedArms, run_job, stoppable
 
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
@@ -196,7 +196,7 @@ def main() -> int:
             for arm in arguments.arms:
                 with arms.arm(arm) as figures:
                     if not figures:
-                        figures |= asyncio.run(ARMS[arm](config, model, arguments))
+                        figures |= run_job(ARMS[arm](config, model, arguments))
         finally:
             report(arms.found, arguments.loads)
     return int(bool(arms.failed))

@@ -12,14 +12,13 @@ No checkpoint is saved.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from finished_arms import stoppable
+from finished_arms import run_job, stoppable
 
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.jobs import train as train_job
@@ -155,7 +154,7 @@ def main() -> None:
     with stoppable(), RunFolder.create(arguments.runs_dir, arguments.name) as folder:
         folder.save_config(to_mapping(recipe), sources)
         changed = train(recipe, folder, PlainReporter(sys.stderr), change_loop=lambda loop: in_phases(loop, phases))
-        asyncio.run(changed)
+        run_job(changed)
         folder.set_status(RunStatus.DONE)
 
 

@@ -21,7 +21,6 @@ a GPU's memory is more than 15% away.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import shutil
 import statistics
@@ -32,7 +31,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from finished_arms import HERE, Figures, FinishedArms, stoppable, with_paths
+from finished_arms import HERE, Figures, FinishedArms, run_job, stoppable, with_paths
 from gpu_sampler import GpuSampler
 from qwen3_folder import write_folder
 
@@ -123,13 +122,13 @@ def compare(name: str, recipe: Recipe, scratch: Path, *, gpus: bool, skip: int) 
         raise DoesNotFit(placement.problems[0])
     measuring = scratch / f"measure-{name.replace(' ', '-')}"
     measuring.mkdir()
-    rates = asyncio.run(measure_rates(recipe, measuring, reporter, registry))
+    rates = run_job(measure_rates(recipe, measuring, reporter, registry))
     forecast = simulate(rates, recipe.loop, layout_of(wanted, placement), steps=24)
     used = sorted({seat.gpu for seat in placement.seats if seat.gpu is not None})
     sampler = GpuSampler(used) if gpus else None
     try:
         with folder_of(recipe, scratch) as folder:
-            asyncio.run(train(recipe, folder, reporter))
+            run_job(train(recipe, folder, reporter))
             rows = [row.metrics for row in folder.read_metrics()]
     finally:
         if sampler is not None:

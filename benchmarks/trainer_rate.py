@@ -29,7 +29,6 @@ compute of ours is measured until the optimizer's kernels are queued, TorchTitan
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
@@ -38,7 +37,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from finished_arms import HERE, Figures, FinishedArms, run_or_fail, stoppable
+from finished_arms import HERE, Figures, FinishedArms, run_job, run_or_fail, stoppable
 from trainer_arms import (
     NEAREST,
     OURS,
@@ -140,7 +139,7 @@ def measure_ours(arguments: argparse.Namespace, recipe: Recipe) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model_path = resolve_model(recipe.model.path, Path(folder), random_weights=random_weights)
         try:
-            asyncio.run(measure(arguments, recipe, model_path, Path(folder), rows))
+            run_job(measure(arguments, recipe, model_path, Path(folder), rows))
         finally:
             if medians := medians_of(rows, arguments.skip):
                 print(f"\n| {' | '.join(medians)} |\n|{' --: |' * len(medians)}")

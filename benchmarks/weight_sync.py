@@ -8,11 +8,12 @@
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
-the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where vLLM
-takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's `trainer`. --options: more
-of vLLM's engine arguments. --turns: several of these commands can start at the same time, and those with the same file
-are measured one after the other. Before each push every trained weight is changed by an optimizer step. Samples of each replica are compared with the trainer's new weights before and after the update: stale
-and fresh. Its exit code is 1 where the two can't be told apart.
+the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where
+vLLM takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's `trainer`.
+--options: more of vLLM's engine arguments. --turns: several of these commands can start at the same time, and those
+with the same file are measured one after the other. Before each push every trained weight is changed by an optimizer
+step. Samples of each replica are compared with the trainer's new weights before and after the update: stale and fresh.
+Its exit code is 1 where the two can't be told apart.
 
 gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. paused_s:
 requests stood still, of the slowest replica. link_share: the weights' bytes over load_s, of what a plain copy between
@@ -35,7 +36,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from finished_arms import stoppable
+from finished_arms import run_job, stoppable
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import apply_overrides, build, to_mapping
@@ -94,13 +95,18 @@ def link_bytes_per_s(gpu: int) -> float:
     )
 
 
-def turn(file: Path | None) -> AbstractContextManager[object]:
+async def turn(file: Path | None) -> AbstractContextManager[object]:
     """Waits until no other holds the file; it is given back where the block ends, or its process."""
     if file is None:
         return nullcontext()
     held = file.open("w")
-    fcntl.flock(held, fcntl.LOCK_EX)
-    return held
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(0.2)  # and a signal can end it
+        else:
+            return held
 
 
 class Sync:
@@ -224,18 +230,22 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             else:
                 await asyncio.gather(trainer.start(), generator.start())
             sync = Sync(trainer, generator, arguments)
-            with await asyncio.to_thread(turn, arguments.turns):
+            with await turn(arguments.turns):
                 link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
                 running = asyncio.create_task(sync.requests())
-                for version in range(1, arguments.rounds + 1):
-                    row = await sync.round(version)
-                    entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
-                    size = sum(tensor.nbytes for _, tensor in entries)
-                    of_link = {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
-                    rows.append({"gb": size / 1e9} | row | of_link)
-                    print(json.dumps(rows[-1]), flush=True)
-                running.cancel()
-                await asyncio.wait([running])
+                try:
+                    for version in range(1, arguments.rounds + 1):
+                        row = await sync.round(version)
+                        entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
+                        size = sum(tensor.nbytes for _, tensor in entries)
+                        of_link = (
+                            {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
+                        )
+                        rows.append({"gb": size / 1e9} | row | of_link)
+                        print(json.dumps(rows[-1]), flush=True)
+                finally:
+                    running.cancel()
+                    await asyncio.wait([running])
         finally:
             await generator.close()
             await trainer.close()
@@ -266,7 +276,7 @@ def main() -> None:
     rows: list[dict[str, float]] = []
     with stoppable(), tempfile.TemporaryDirectory() as folder:
         try:
-            asyncio.run(measure(arguments, Path(folder), rows))
+            run_job(measure(arguments, Path(folder), rows))
         finally:
             table(rows)
     if any(row["stale"] < 3 * row["fresh"] for row in rows):

@@ -127,3 +127,37 @@ def test_weights_are_drawn_once_for_a_shape(tmp_path: Path) -> None:
     assert weights.stat().st_mtime_ns == drawn.st_mtime_ns
     write_folder("Qwen/Qwen3-0.6B", tmp_path)
     assert not weights.exists(), "weights of another shape"
+
+
+JOB = """
+import asyncio, sys
+sys.path.insert(0, {benchmarks!r})
+from finished_arms import run_job, stoppable
+
+async def serve(questions):
+    while True:
+        (await questions.get()).set_result("the service still answered")
+
+async def job():
+    questions, answer = asyncio.Queue(), asyncio.get_running_loop().create_future()
+    service = asyncio.create_task(serve(questions))
+    try:
+        print("runs", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        questions.put_nowait(answer)
+        print(await answer, flush=True)
+
+with stoppable():
+    run_job(job())
+"""
+
+
+def test_a_signal_ends_a_job_and_leaves_it_its_services(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(JOB.format(benchmarks=str(BENCHMARKS)))
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "runs\n"
+    process.terminate()
+    said, _ = process.communicate(timeout=30)
+    assert (process.returncode, said) == (143, "the service still answered\n")
