@@ -10,7 +10,8 @@ nothing else runs beside either: `time/generate_s` and `time/train_s`. They drai
 requests in flight, so a second limit is harder: the tokens of a step over the rate at which requests that are always in
 flight are sampled while nothing is trained, which is the last phase. Between them the loop is asynchronous, with at
 most one, then three versions of staleness. The first --skip steps of the run are left out, since they compile, and the
-first --settle of each later phase; figures are medians of the others, beside them the mean of a step.
+first --settle of each later phase; figures are medians of the others, beside them the mean of a step, which is what a
+plan is compared with, and how far sampler and trainer are apart: of the worst step, on the tokens that are not stale.
 
 --random: a model folder as benchmarks/qwen3_folder.py writes it (with --weights they are drawn once, not by every run).
 Lengths have a heavy tail and being short is paid for (tailed_engine.py); with an engine `Full...` each completion has
@@ -63,6 +64,7 @@ from agentgym_envs.math.environment import INSTRUCTION
 HERE = Path(__file__).parent
 MEDIANS = ["time/step_s", "time/generate_s", "time/train_s", "time/publish_s"]
 MEDIANS += ["rollout/success_mean", "rollout/completion_tokens_mean", "loop/staleness_mean"]
+MISMATCH = "mismatch/engine_kl"
 QUESTIONS = 4096
 SYNCHRONOUS, IN_FLIGHT = "staleness 0", "always in flight"
 PLAIN = ["env={name: math}", "rollout.cut_turns=score", "rollout.max_turns=1"]
@@ -232,6 +234,8 @@ def figures_of(run: Path, steps: slice, sampler: GpuSampler | None = None) -> Fi
     }
     for name in MEDIANS:
         found[name] = statistics.median(row.get(name, 0.0) for row in rows)
+    if fresh := [row[MISMATCH] for row in rows if MISMATCH in row]:
+        found[MISMATCH] = max(fresh)
     if sampler is not None:
         found["gpus_busy"] = sampler.load(before["time"], rows[-1]["time"])
     compared = run / "comparison.json"
@@ -279,6 +283,7 @@ def table(found: dict[str, Figures], planned: dict[str, float]) -> None:
         "GPUs busy",
         "success",
         "mean staleness",
+        "sampler to trainer, mean KL",
         "held out",
     ]
     print(f"\n| {' | '.join(heads)} |\n|{'--:|' * len(heads)}")
@@ -290,10 +295,11 @@ def table(found: dict[str, Figures], planned: dict[str, float]) -> None:
         final = one.get("final")
         plan_s = planned.get(f"staleness {name}")
         cells = [name, f"{step:.2f}", f"{one['mean_s']:.2f}"]
-        cells += [f"{plan_s:.2f}", f"{plan_s / step - 1:+.0%}"] if plan_s else ["-", "-"]
+        cells += [f"{plan_s:.2f}", f"{plan_s / one['mean_s'] - 1:+.0%}"] if plan_s else ["-", "-"]
         cells += [*("-" if x is None else f"{x:.2f}" for x in ratios)]
         cells += [f"{one['generators_busy']:.0%}", f"{one['trainer_busy']:.0%}", gpus or "-"]
         cells += [f"{one['rollout/success_mean']:.3f}", f"{one['loop/staleness_mean']:.2f}"]
+        cells += [f"{one[MISMATCH]:.5f}" if MISMATCH in one else "-"]
         cells += [f"{final['success']:.3f} [{final['low']:.3f}, {final['high']:.3f}]" if final else "-"]
         print(f"| {' | '.join(cells)} |")
 

@@ -68,13 +68,18 @@ def test_the_table_of_a_stopped_run_shows_both_limits_and_what_is_there(
     from loop_limit import figures_of, table
 
     rows = [step(100.0 + 4 * number, 4.0, train_s=1.0, busy_s=3.0 * number, tokens=300.0 * number) for number in (1, 2)]
+    rows[1]["mismatch/engine_kl"] = 0.00012
     one = figures_of(write_run(tmp_path / "run", rows), slice(1, 2))
-    table({"staleness 0": one, "staleness 1": one | {"time/step_s": 3.3}, "always in flight": {"tokens_per_s": 150.0}},
-          {"staleness 1": 3.0})  # fmt: skip
+    later = one | {"time/step_s": 3.3, "mean_s": 3.2}
+    found = {"staleness 0": one, "staleness 1": later, "always in flight": {"tokens_per_s": 150.0}}
+    table(found, {"staleness 1": 3.0})
     last = capsys.readouterr().out.splitlines()[-1].split(" | ")
-    assert last[1] == "3.30" and last[3:8] == ["3.00", "-9%", "1.10", "1.65", "1.21"]
-    table({"staleness 1": one}, {})
-    assert " - | - | - | - | - | 75% " in capsys.readouterr().out
+    assert last[1] == "3.30" and last[3:8] == ["3.00", "-6%", "1.10", "1.65", "1.21"]
+    assert last[-2:] == ["0.00012", "- |"]
+    table({"staleness 1": {name: value for name, value in one.items() if name != "mismatch/engine_kl"}}, {})
+    assert (said := capsys.readouterr().out.splitlines()[-1]).endswith(
+        "| - | - |"
+    ) and " - | - | - | - | - | 75% " in said
     table({}, {})
 
 
