@@ -60,7 +60,7 @@ class RewardIsNan(Sums):
 
 class Blocks(Sums):
     async def reply(self, context: EpisodeContext) -> Reply:
-        time.sleep(0.3)
+        time.sleep(0.5)
         return await super().reply(context)
 
 
