@@ -238,10 +238,9 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
                         row = await sync.round(version)
                         entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
                         size = sum(tensor.nbytes for _, tensor in entries)
-                        of_link = (
-                            {"link_share": size / row["load_s"] / link} if link and not arguments.lora_rank else {}
-                        )
-                        rows.append({"gb": size / 1e9} | row | of_link)
+                        if link and not arguments.lora_rank:
+                            row["link_share"] = size / row["load_s"] / link
+                        rows.append({"gb": size / 1e9} | row)
                         print(json.dumps(rows[-1]), flush=True)
                 finally:
                     running.cancel()

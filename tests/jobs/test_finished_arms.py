@@ -156,8 +156,11 @@ with stoppable():
 def test_a_signal_ends_a_job_and_leaves_it_its_services(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(JOB.format(benchmarks=str(BENCHMARKS)))
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "runs\n"
-    process.terminate()
-    said, _ = process.communicate(timeout=30)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "runs\n"
+            process.terminate()
+            said, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert (process.returncode, said) == (143, "the service still answered\n")
