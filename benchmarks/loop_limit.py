@@ -350,6 +350,7 @@ def main() -> int:
         "set",
     )
     arms = FinishedArms(arguments.out, {name: getattr(arguments, name) for name in same})
+    planned: dict[str, float] = {}
     with stoppable():
         try:
             if arguments.rates:

@@ -4,6 +4,7 @@
     python benchmarks/pretrained.py warm --gpus 0 --warm-steps 22 one length, which is taken and not measured
     python benchmarks/pretrained.py train --gpus 0 1 --steps 100  the arms, side by side; each on one GPU
     python benchmarks/pretrained.py table                         what they reached, as Markdown
+    python benchmarks/pretrained.py curve --picture FILE.png      how the success of their training went, as a picture
     python benchmarks/pretrained.py train --gpus 0 1 --engine vllm --per-run 2 --seeds 0 1 --controls coin --until 900
 
 Arms: three seeds of the recipes apps/grpo/smollm2_135m.yaml and apps/presets/tasks/tool_use.yaml, one that is paid by a
@@ -11,7 +12,8 @@ coin toss, one whose tools answer nothing of use. Every arm starts from the same
 of the held-out tasks, as few demonstrations leave them. `train --until S` stops what runs longer, and measures what it
 has reached. --set gives more fields to every run (`--set model.path=FOLDER`). The runs are folders as any others.
 
-The control `synchronous` is seed 0 without staleness.
+The control `synchronous` is seed 0 without staleness; --other-staleness has more arms of seed 0, so many versions stale
+at most.
 
 With --engine native all arms run side by side, and share GPUs. With --engine vllm --at-once arms share --per-run GPUs:
 their trainers and generators are on one, or on one each, and --until is divided between the arms that follow one
@@ -29,6 +31,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -154,6 +157,8 @@ def arms_of(arguments: argparse.Namespace, policy: Path) -> list[Arm]:
         arms["replies withheld"] = ([lr, "env.options.withhold_replies=true"], ["--seed", "0"])
     if "synchronous" in arguments.controls:
         arms["synchronous"] = ([lr, "loop.max_staleness=0"], ["--seed", "0"])
+    for bound in arguments.other_staleness:
+        arms[f"staleness {bound}"] = ([lr, f"loop.max_staleness={bound}"], ["--seed", "0"])
     arms |= {f"rate {rate:g}": ([f"optimizer.lr={rate}"], ["--seed", "0"]) for rate in arguments.other_rates}
     steps = ["loop.eval_every=10", "loop.eval_tasks=64", f"loop.steps={arguments.steps}", "loop.checkpoint_every=20"]
     found = []
@@ -248,9 +253,29 @@ def table(arguments: argparse.Namespace) -> None:
         print(f"| {file.parent.name} | {found['steps']} | {ends[0]} | {ends[1]} | {change} | {held_out} |")
 
 
+def curve(arguments: argparse.Namespace) -> None:
+    """The success of each run's training episodes, a running mean over --smooth steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+    for file in sorted(arguments.runs_dir.glob("*/comparison.json")):
+        rows = map(json.loads, (file.parent / "metrics.jsonl").read_text().splitlines())
+        success = [row["rollout/success_mean"] for row in rows if "rollout/success_mean" in row]
+        windows = [success[max(0, end - arguments.smooth) : end] for end in range(1, len(success) + 1)]
+        means = [statistics.fmean(window) for window in windows]
+        axes.plot(range(1, len(means) + 1), means, label=file.parent.name.replace("-", " "), linewidth=1.6)
+    axes.set(xlabel="step", ylabel=f"success of training episodes, mean of {arguments.smooth} steps", ylim=(0, 1))
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(arguments.picture, bbox_inches="tight")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("warm", "train", "table"))
+    parser.add_argument("what", choices=("warm", "train", "table", "curve"))
     parser.add_argument("--runs-dir", type=Path, default=Path("runs/pretrained"))
     parser.add_argument("--gpus", type=int, nargs="+", default=[0])
     parser.add_argument("--warm-steps", type=int, nargs="+", default=[12, 16, 20], help="lengths of the fine-tuning")
@@ -265,15 +290,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=3e-5)
     parser.add_argument("--other-rates", type=float, nargs="*", default=[], help="one more arm each, seed 0")
+    parser.add_argument("--other-staleness", type=int, nargs="*", default=[], help="one more arm each, seed 0")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="of `curve`")
+    parser.add_argument("--smooth", type=int, default=3, metavar="STEPS", help="of `curve`")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds after which training is stopped")
     parser.add_argument("--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     if len(arguments.gpus) % arguments.per_run or (arguments.per_run == 2 and arguments.engine == "native"):
         parser.error(f"--per-run {arguments.per_run}: give --engine vllm, and as many --gpus or a multiple")
+    if arguments.what == "curve" and arguments.picture is None:
+        parser.error("curve: give --picture, the file to write")
     arguments.runs_dir = arguments.runs_dir.resolve()
     arguments.runs_dir.mkdir(parents=True, exist_ok=True)
     with stoppable():
-        {"warm": warm, "train": train, "table": table}[arguments.what](arguments)
+        {"warm": warm, "train": train, "table": table, "curve": curve}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

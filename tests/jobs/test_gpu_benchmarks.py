@@ -366,6 +366,9 @@ def test_the_limit_of_the_loop_is_measured_in_one_run_beside_what_is_planned(tmp
     # 8 episodes of 80 and 10 tokens: 0.08 s of prompts and 0.1 s of sampling at least, then 0.72 s of training
     planned = [float(line.split(" | ")[3]) for line in done.stdout.splitlines() if line[:3] in ("| 0", "| 1")]
     assert planned[0] == pytest.approx(0.72 + 0.1 + 0.16, abs=0.09) and planned[1] == pytest.approx(0.72, abs=0.03)
+    without = [word for word in command if word not in ("--rates", str(tmp_path / "rates.yaml"))]
+    again = subprocess.run(without, capture_output=True, text=True, check=True)  # its runs are kept
+    assert [line.split(" | ")[3] for line in again.stdout.splitlines() if line[:3] in ("| 0", "| 1")] == ["-", "-"]
 
 
 @pytest.mark.hostile

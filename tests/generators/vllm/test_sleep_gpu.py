@@ -17,9 +17,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # vllm's o
 SHARE = 0.2  # of the GPU, for vLLM
 
 
-async def test_asleep_it_holds_little_and_awake_it_samples_from_the_new_weights(generator_config, tmp_path) -> None:
+@pytest.mark.parametrize("eager", [True, False])
+async def test_asleep_it_holds_little_and_awake_it_samples_from_the_new_weights(
+    generator_config, tmp_path, eager: bool
+) -> None:
     old, new = (make_model(tmp_path / str(seed), seed=seed, family="qwen3") for seed in (0, 1))
-    engine = VllmEngineConfig(gpu_memory_utilization=SHARE, sleep=True, enforce_eager=True)
+    engine = VllmEngineConfig(gpu_memory_utilization=SHARE, sleep=True, enforce_eager=eager)
     config = replace(generator_config, engine=engine, device="cuda", dtype="bfloat16")
     built = engine.build(config, str(old.folder))
     free_before, total = torch.cuda.mem_get_info()
