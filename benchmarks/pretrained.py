@@ -31,7 +31,6 @@ import argparse
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -40,6 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finished_arms import end, stoppable
+from success_curve import draw_success
 
 ROOT = Path(__file__).parents[1]
 TASK = ROOT / "apps" / "presets" / "tasks" / "tool_use.yaml"
@@ -47,6 +47,7 @@ COMMON = ["env.options.levels=[1, 2]", "rollout.max_turn_tokens=96", "rollout.ma
 COMMON += ["logging.sinks=[]"]
 NATIVE = ["generator.engine={name: native}", "trainer.check_memory=false"]
 GRACE_S = 60.0
+SUCCESS = "rollout/success_mean"
 COIN = '''"""A reward that says nothing."""
 
 import hashlib
@@ -254,23 +255,16 @@ def table(arguments: argparse.Namespace) -> None:
 
 
 def curve(arguments: argparse.Namespace) -> None:
-    """The success of each run's training episodes, a running mean over --smooth steps."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
-    for file in sorted(arguments.runs_dir.glob("*/comparison.json")):
-        rows = map(json.loads, (file.parent / "metrics.jsonl").read_text().splitlines())
-        success = [row["rollout/success_mean"] for row in rows if "rollout/success_mean" in row]
-        windows = [success[max(0, end - arguments.smooth) : end] for end in range(1, len(success) + 1)]
-        means = [statistics.fmean(window) for window in windows]
-        axes.plot(range(1, len(means) + 1), means, label=file.parent.name.replace("-", " "), linewidth=1.6)
-    axes.set(xlabel="step", ylabel=f"success of training episodes, mean of {arguments.smooth} steps", ylim=(0, 1))
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(arguments.picture, bbox_inches="tight")
+    """Of the runs that were trained by reinforcement, whether or not they came to their end."""
+    found: dict[str, list[float]] = {}
+    for file in sorted(arguments.runs_dir.glob("*/metrics.jsonl")):
+        rows = map(json.loads, file.read_text().splitlines())
+        success = [row[SUCCESS] for row in rows if SUCCESS in row]
+        if success:
+            found[file.parent.name.replace("-", " ")] = success
+    if not found:
+        raise SystemExit(f"{arguments.runs_dir} has no run with steps: run `pretrained.py train` first")
+    draw_success(found, arguments.picture, smooth=arguments.smooth)
 
 
 def main() -> None:
@@ -291,8 +285,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-5)
     parser.add_argument("--other-rates", type=float, nargs="*", default=[], help="one more arm each, seed 0")
     parser.add_argument("--other-staleness", type=int, nargs="*", default=[], help="one more arm each, seed 0")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="of `curve`")
-    parser.add_argument("--smooth", type=int, default=3, metavar="STEPS", help="of `curve`")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="that `curve` writes")
+    parser.add_argument("--smooth", type=int, default=3, metavar="STEPS", help="that a point of `curve` is the mean of")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds after which training is stopped")
     parser.add_argument("--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()

@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from success_curve import draw_success
+
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
 DOCUMENT = HERE.parent / "docs" / "results.md"
@@ -175,23 +177,13 @@ def overlap_table(measured: Mapping[str, Figures]) -> str:
 
 
 def draw_curve(measured: Mapping[str, Figures]) -> None:
-    """Success of the training episodes, a running mean over ten steps."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+    """A running mean over ten steps."""
+    runs: dict[str, list[float]] = {}
     for name, figures in measured.items():
         values = figures["successes"]
         assert isinstance(values, list)
-        smooth = [statistics.fmean(values[max(0, i - 9) : i + 1]) for i in range(len(values))]
-        axes.plot(range(1, len(smooth) + 1), smooth, label=name, linewidth=1.6)
-    axes.set(xlabel="training step", ylabel="success of training episodes", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncols=2)
-    figure.tight_layout()
-    figure.savefig(CURVE)
+        runs[name] = values
+    draw_success(runs, CURVE, smooth=10)
 
 
 def machine() -> str:

@@ -279,17 +279,43 @@ def test_the_arms_of_a_pretrained_model_on_two_gpus_are_recipes(
     seen: list[Any] = []
     monkeypatch.setattr(pretrained, "train", seen.append)
     words = ["train", "--gpus", "0", "1", "--engine", "vllm", "--per-run", "2", "--seeds", "0", "4"]
-    words += ["--controls", "coin", "synchronous"]
+    words += ["--controls", "coin", "synchronous", "--other-staleness", "3"]
     monkeypatch.setattr(sys, "argv", ["pretrained.py", *words, "--runs-dir", str(tmp_path)])
     pretrained.main()
     arms = pretrained.arms_of(seen[0], Path("builtin:tiny"))
-    assert [arm.name for arm in arms] == ["seed 0", "seed 4", "coin", "synchronous"]
+    assert [arm.name for arm in arms] == ["seed 0", "seed 4", "coin", "synchronous", "staleness 3"]
+    stale = {"synchronous": 0, "staleness 3": 3}
     for arm in arms:
         fields = [word for flag, word in pairwise(arm.words) if flag == "--set"]
         recipe = finished([Path(word) for word in arm.words[1:] if word.endswith(".yaml")], fields)
-        assert recipe.loop.max_staleness == (arm.name != "synchronous")
+        assert recipe.loop.max_staleness == stale.get(arm.name, 1)
         assert recipe.generator.engine.gpu_memory_utilization == 0.85, "that of a GPU that a generator has alone"
-    assert f"{tmp_path}/coin.py:coin" in arms[-2].words
+    assert f"{tmp_path}/coin.py:coin" in arms[2].words
+
+
+def test_the_curve_has_the_runs_that_took_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pretrained
+    from success_curve import draw_success, running_means  # type: ignore[import-not-found]
+
+    drawn: list[Any] = []
+
+    def draw(runs: Any, file: Path, *, smooth: int) -> None:
+        drawn.append(runs)
+        draw_success(runs, file, smooth=smooth)
+
+    monkeypatch.setattr(pretrained, "draw_success", draw)
+    picture = tmp_path / "curve.png"
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", "curve", "--runs-dir", str(tmp_path), "--picture", str(picture)])
+    with pytest.raises(SystemExit, match=r"no run with steps: run `pretrained\.py train` first"):
+        pretrained.main()
+    rows = {"seed-0": [{"rollout/success_mean": 0.25}, {"eval/success": 0.5}, {"rollout/success_mean": 0.75}]}
+    rows["warm-22"] = [{"loss": 1.0}]
+    for name, lines in rows.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pretrained.main()
+    assert drawn == [{"seed 0": [0.25, 0.75]}] and picture.read_bytes().startswith(b"\x89PNG")
+    assert running_means([1.0, 2.0, 3.0, 4.0], 2) == [1.0, 1.5, 2.5, 3.5]
 
 
 def test_arms_start_from_the_warm_start_that_solves_about_as_much_as_is_asked_for_or_from_the_only_one(
