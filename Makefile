@@ -6,6 +6,8 @@ TORCH_VERSION := 2.13.0
 ARGS ?=
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
+# Whatever the environment says, bytecode is kept: each of the tests' many processes would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # torchstore comes last and alone: its pins name older versions than it runs with
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
