@@ -158,6 +158,16 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
     assert set(statuses.values()) == {"loaded"} and len(statuses) >= 7, statuses
 
 
+def test_what_controls_a_run_starts_without_torch() -> None:
+    """It takes seconds to import, which the trainer's and the generators' processes do beside each other."""
+    heavy = ["torch", "transformers", "torchtitan", "vllm", "datasets", "matplotlib"]
+    jobs = ", ".join(f"agentgym.jobs.{name}" for name in ("evaluate", "measuring", "replay", "sft", "train"))
+    assert (
+        json.loads(python(f"import json, sys, {jobs}; print(json.dumps([n for n in {heavy} if n in sys.modules]))"))
+        == []
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "budget_s"),
     [(["-c", "import agentgym"], MAX_IMPORT_S), (["-m", "agentgym.cli.main", "--help"], MAX_HELP_S)],

@@ -40,6 +40,13 @@ TREATMENTS = {
     "toml": "parsed",
 }
 INDENTED = re.compile(r"(    |\t)(agentgym|make|python|pip|pytest) ")
+SMALL_LOOP = ["--loop.steps", "2", "--loop.groups_per_step", "2", "--loop.group_size", "4"]
+STARTS_QUICKLY = """
+import sys
+from agentgym.cli.main import main
+code = main(sys.argv[1:])
+sys.exit(code or ("torch" in sys.modules and "torch was imported: seconds in which nothing else starts"))
+"""
 NEEDS = {'sandbox("docker")': pytest.mark.docker, "agentgym.train(": pytest.mark.slow}
 
 
@@ -129,13 +136,13 @@ def test_the_environment_of_the_first_screen_is_trained(place: Path) -> None:
 
     def run(*words: str) -> str:
         small = ["--eval.tasks", "8", "--eval.samples_per_task", "1", "--generator.replicas", "1"]
-        command = [sys.executable, "-m", "agentgym.cli.main", *words, *small, "--logging.sinks", "[]"]
+        command = [sys.executable, "-c", STARTS_QUICKLY, *words, *small, "--logging.sinks", "[]"]
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     words = next(c.words for c in COMMANDS if "digits.py:Digits" in c.words and "train" in c.words)
-    printed = run(*words[1:], "--loop.steps", "2", "--json", "--name", "one")
+    printed = run(*words[1:], *SMALL_LOOP, "--json", "--name", "one")
     events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert [event["step"] for event in events if event["event"] == "step"] == [1, 2]
     assert events[-1]["event"] == "result" and events[-1]["steps"] == 2 and events[-1]["last"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,8 @@ TEMPLATES: Mapping[str, str] = {
     "{% if add_generation_prompt %}Assistant:{% endif %}",
 }
 """For models that bring none, and for families whose own can't be continued with a system message."""
+PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+PLAIN_MODELS = ("llama", "qwen3")  # transformers believes such a class of these; of qwen2, say, it does not
 TEMPLATE_ADVICE = f"Set model.chat_template to a Jinja file, or to one of {', '.join(TEMPLATES)}."
 
 
@@ -66,10 +69,8 @@ class HuggingFaceTokenizer:
 
     def __init__(self, path: str, chat_template: str = "") -> None:
         """chat_template: empty is the model's own; one of `TEMPLATES`, or the path of a Jinja file."""
-        from transformers import AutoTokenizer  # slow to import, so only here
-
         try:
-            self._inner: Any = AutoTokenizer.from_pretrained(path)
+            self._inner: Any = _kind(Path(path)).from_pretrained(path)
         except (OSError, ValueError) as error:
             raise UserError(f"no tokenizer can be loaded from {path!r}: {error}") from error
         if chat_template:
@@ -117,6 +118,31 @@ class HuggingFaceTokenizer:
                 f"the chat template does not take the messages {roles}: {error}. Change what the environment says. "
                 f"Or: {TEMPLATE_ADVICE}"
             ) from error
+
+
+def _kind(folder: Path) -> Any:
+    """The class of transformers that loads it. Both are slow to import, so only here.
+
+    AutoTokenizer imports torch and more, which takes seconds; it is left out where it would choose the other one.
+    """
+    if _is_plain(folder):
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
+def _is_plain(folder: Path) -> bool:
+    """A folder whose tokenizer is all in tokenizer.json, so that no class of its own is needed."""
+    try:
+        tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        model = json.loads((folder / "config.json").read_text("utf-8"))
+        plain = tokenizer["tokenizer_class"] in PLAIN_CLASSES and model["model_type"] in PLAIN_MODELS
+    except (OSError, ValueError, LookupError, TypeError):  # a hub name, or what transformers has words for
+        return False
+    return plain and "auto_map" not in tokenizer and (folder / "tokenizer.json").is_file()
 
 
 def _quick(inner: Any, special: Sequence[str]) -> Any:
