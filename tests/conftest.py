@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ collect_ignore_glob = ["data/*"]  # files of examples, which have tests of their
 # A machine that is slow, or busy with other tests, says nothing about a property.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+_begun: set[Path] = set()  # files of which a test has run
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,6 +24,30 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The garbage collector would walk through torch and thousands of tests for a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        _set_apart()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A file whose tests opened a runtime has given back what was set apart."""
+    if item.path not in _begun:
+        _begun.add(item.path)
+        if not gc.get_freeze_count():
+            _set_apart()
+
+
+def _set_apart() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
