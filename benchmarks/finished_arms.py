@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -28,6 +31,10 @@ T = TypeVar("T")
 
 class ArmFailed(Exception):
     """An arm's process ended with an error, or what it measured is not what was asked for."""
+
+
+class Interrupted(Exception):
+    """A process was ended because its caller was asked to stop."""
 
 
 class FinishedArms:
@@ -111,20 +118,32 @@ def run(
     limit_s: float | None = None,
     grace_s: float = 15.0,
     cwd: Path | None = None,
+    stop: Event | None = None,
 ) -> int:
     """The exit code of a process whose standard output is in `out`, its errors in `log` or beside it.
 
     However this ends, all that the process started has ended: asked first, killed after grace_s. Raises
-    subprocess.TimeoutExpired after limit_s.
+    subprocess.TimeoutExpired after limit_s, and Interrupted when `stop` is set, by another thread.
     """
     with out.open("wb") as to, log.open("wb") if log else contextlib.nullcontext() as errors:
         started = subprocess.Popen(
             command, stdout=to, stderr=errors or subprocess.STDOUT, env=with_paths(), cwd=cwd, start_new_session=True
         )
         try:
-            return started.wait(limit_s)
+            return started.wait(limit_s) if stop is None else _wait(started, limit_s, stop)
         finally:
             end(started, grace_s)
+
+
+def _wait(started: subprocess.Popen[bytes], limit_s: float | None, stop: Event) -> int:
+    until = time.monotonic() + (math.inf if limit_s is None else limit_s)
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return started.wait(min(0.2, max(0.0, until - time.monotonic())))
+        if stop.is_set():
+            raise Interrupted
+        if time.monotonic() >= until:
+            raise subprocess.TimeoutExpired(started.args, limit_s or 0.0)
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float) -> None:

@@ -20,14 +20,16 @@ import json
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
-from finished_arms import run, stoppable, with_paths
+from finished_arms import Interrupted, run, stoppable, with_paths
 from loop_limit import random_fields
 from qwen3_folder import write_folder
 
@@ -203,11 +205,17 @@ def trainer_rows(text: str, _: Path) -> list[Row]:
 
 
 def weight_rows(text: str, _: Path) -> list[Row]:
+    """Medians without the first update, which opens connections."""
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    middle = sorted(rows, key=lambda row: row["push_s"])[len(rows) // 2]
+    one = {key: statistics.median(row[key] for row in rows[1:] or rows) for key in rows[0]}
+    fresh, stale = max(row["fresh"] for row in rows), min(row["stale"] for row in rows)
+    share = f", {one['link_share']:.0%} of the link" if "link_share" in one else ""
     return [
-        ("push", f"{middle['push_s']:.2f} s, {middle['push_gb_per_s']:.0f} GB/s", "half of the link"),
-        ("requests pause", f"{middle['paused_s']:.2f} s", "at most 0.3 s"),
+        ("push", f"{one['push_s']:.2f} s", ""),
+        ("load", f"{one['load_s']:.3f} s for {one['gb']:.2f} GB{share}", "half of the link"),
+        ("requests pause", f"{one['paused_s']:.3f} s", "at most 0.3 s"),
+        ("in host memory", f"{one['host_gb']:.2f} GB", "nothing between GPUs"),
+        ("fresh samples from the trainer", f"{fresh:.2g} nats", f"far less than those before: {stale:.2g}"),
     ]
 
 
@@ -262,22 +270,29 @@ def pids_of(parent: int, name: str) -> list[int]:
     return found
 
 
-def measure(part: Part, out: Path) -> list[Row]:
-    """Runs it, or reads what is in `out`. What fails is a row that says so."""
+def measure(part: Part, out: Path, stop: Event | None = None) -> list[Row]:
+    """Runs it, or reads what is in `out`. What fails is a row that says so. stop: another thread's way to end it."""
     place, partial, failed = (out / f"{part.name}.{ending}" for ending in ("txt", "partial", "failed"))
     if not place.exists():
         print(f"... {part.name}, at most {part.limit_s:.0f} s", file=sys.stderr, flush=True)
         began = time.monotonic()
         try:
-            code = run(part.command, out=partial, log=failed, limit_s=part.limit_s, grace_s=GRACE_S, cwd=HERE.parent)
+            code = run(
+                part.command, out=partial, log=failed, limit_s=part.limit_s, grace_s=GRACE_S, cwd=HERE.parent, stop=stop
+            )
         except subprocess.TimeoutExpired:
             return [("not finished", f"after {part.limit_s:.0f} s, see {partial.name}", "")]
+        except Interrupted:
+            return [("not finished", f"stopped, see {partial.name}", "")]
         if code:
             return [("failed", f"exit code {code}, see {failed.name} and {partial.name}", "")]
         partial.rename(place)
         failed.unlink()
         print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return part.read(place.read_text(), out)
+    try:
+        return part.read(place.read_text(), out)
+    except (LookupError, StopIteration, ValueError) as error:  # it said something else than what is read
+        return [("failed", f"can't be read, {type(error).__name__}: {error}, see {place.name}", "")]
 
 
 def main() -> int:

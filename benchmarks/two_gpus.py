@@ -1,4 +1,4 @@
-"""What one or two GPUs can show, in under half an hour on two: parts that need one of them run beside each other.
+"""What two GPUs can show, in under half an hour: parts that need one of them run beside each other.
 
     python benchmarks/two_gpus.py --list                          the phases, their parts, how long each may take
     python benchmarks/two_gpus.py --out results --minutes 26      all of it; what would begin too late is left out
@@ -22,7 +22,6 @@ that it started, and what it had said is in PART.partial. The table has what end
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shlex
 import sys
@@ -33,12 +32,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
-import psutil
 from finished_arms import stoppable
-from many_gpus import APPS, GRACE_S, Part, Row, loop_rows, measure, script, sets, trainer_rows, weight_rows
+from many_gpus import APPS, GRACE_S, Part, Row, loop_rows, measure, script, trainer_rows, weight_rows
 from qwen3_folder import write_folder
 
-TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-n0", "-m", "gpu"]
+from agentgym.planning.machine import this_machine
+
+TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-s", "-n0", "-m", "gpu"]
 MODELS = ("1.7B", "0.6B")
 FULL = "{compilation_config: {cudagraph_mode: FULL, max_cudagraph_capture_size: 512}}"
 LEAST_S = 40.0  # a part that has less is not begun
@@ -62,74 +62,73 @@ def phases(models: Path, out: Path) -> Iterator[Phase]:
     large, small = (models / name for name in MODELS)
     options = "tests/generators/vllm/test_options_gpu.py"
     yield [
-        [on(0, "options-one", 330, [*TESTS, options, "-k", "not two"], last_line),
-         on(0, "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line)],
-        [on(1, f"float8-{kind}", limit_s, float8(large, kind), trainer_rows)
-         for kind, limit_s in (("off", 110), ("rowwise", 170), ("tensorwise", 110))],
-    ]  # fmt: skip
-    loop = [*program("loop_limit"), str(APPS / "grpo" / "qwen3_0.6b.yaml"), "--random", str(small), "--tokens", "1024",
-            "--engine", "FullVllm", "--no-limit", "--steps", "5", "--skip", "2", "--settle", "2"]  # fmt: skip
-    yield [[on("0,1", "loop", 380, [*loop, *sets([f"generator.engine.options={FULL}"])], constant_rows)]]
-    between = ["--rounds", "6"]
-    yield [
-        [on("0,1", "sync-1.7B", 300, sync(large, "cuda_ipc", out, *between), weight_rows)],
-        [on("0,1", "sync-0.6B", 300, sync(small, "cuda_ipc", out, *between), weight_rows)],
-        # the other way round: not both trainers of the large one on one GPU
-        [on("1,0", "sync-1.7B-nccl", 300, sync(large, "nccl", out, *between), weight_rows)],
+        [
+            on("0", "options-one", 330, [*TESTS, options, "-k", "not two"], last_line),
+            on("0", "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line),
+        ],
+        [
+            on("1", "float8-off", 110, float8(large, "off"), trainer_rows),
+            on("1", "float8-rowwise", 170, float8(large, "rowwise"), trainer_rows),
+            on("1", "float8-tensorwise", 110, float8(large, "tensorwise"), trainer_rows),
+        ],
     ]
-    shared = ["--gpus", "2", "--shared", "--rounds", "2", "--trainer"]
-    runs = str(out / "pretrained")
-    warm = [*program("pretrained"), "warm", "--gpus", "1", "--warm-steps", "22", "--runs-dir", runs]
+    given = [APPS / "grpo" / "qwen3_0.6b.yaml", "--random", small]
+    loop = program("loop_limit", given, "--tokens 1024 --engine FullVllm --no-limit --steps 5 --skip 2 --settle 2")
+    yield [[on("0,1", "loop", 380, [*loop, "--set", f"generator.engine.options={FULL}"], constant_rows)]]
+    between = "--store cuda_ipc --rounds 6"
     yield [
-        [on("0,1", "shared-context", 240, sync(small, "cuda_ipc", out, *shared, "context_parallel=2"), weight_rows)],
-        [on("0,1", "shared-float8", 240, sync(small, "cuda_ipc", out, *shared, "float8=tensorwise"), weight_rows)],
+        [on("0,1", "sync-1.7B", 300, sync(large, out, between), weight_rows)],
+        [on("0,1", "sync-0.6B", 300, sync(small, out, between), weight_rows)],
+        # the other way round: not both trainers of the large one on one GPU
+        [on("1,0", "sync-1.7B-nccl", 300, sync(large, out, "--store nccl --rounds 6"), weight_rows)],
+    ]
+    shared = "--store cuda_ipc --rounds 2 --gpus 2 --shared --trainer"
+    runs = ["--runs-dir", out / "pretrained"]
+    warm = program("pretrained", ["warm", *runs], "--gpus 1 --warm-steps 22")
+    yield [
+        [on("0,1", "shared-context", 240, sync(small, out, f"{shared} context_parallel=2"), weight_rows)],
+        [on("0,1", "shared-float8", 240, sync(small, out, f"{shared} float8=tensorwise"), weight_rows)],
         [on("0,1", "warm", 200, warm, last_line)],
     ]
     yield [[on("0,1", "options-two", 110, [*TESTS, options, "-k", "two"], last_line)]]
-    fields = ["loop.groups_per_step=16", "trainer.check_memory=false", "generator.engine.gpu_memory_utilization=0.1",
-              "generator.engine.options={kv_cache_memory_bytes: 5000000000}"]  # fmt: skip
-    learn = [
-        *program("pretrained"),
-        "train",
-        "--runs-dir",
-        runs,
-        "--gpus",
-        "0",
-        "1",
-        "--engine",
-        "vllm",
-        "--per-run",
-        "2",
-    ]
-    learn += ["--at-once", "6", "--controls", "coin", "synchronous", "--other-staleness", "3", "--steps", "18"]
-    yield [[on("0,1", "learn", 400, [*learn, "--set", *fields], table_rows)]]
-    invariant = [*program("batch_invariance"), str(small), "--rounds", "3", "--tokens", "256", "--watched", "8"]
-    service = [*program("generation_rate"), str(large), "--arms", "vllm", "service", "--rounds", "2", "2"]
-    yield [[on(0, "invariance", 420, invariant, table_rows)], [on(1, "service", 420, service, table_rows)]]
+    learn = program(
+        "pretrained",
+        ["train", *runs],
+        "--gpus 0 1 --engine vllm --per-run 2 --at-once 6 --controls coin synchronous --other-staleness 3 --steps 18 "
+        "--until 300 --set loop.groups_per_step=16 trainer.check_memory=false "
+        "generator.engine.gpu_memory_utilization=0.1",
+    )
+    learn.append("generator.engine.options={kv_cache_memory_bytes: 5000000000}")
+    yield [[on("0,1", "learn", 420, learn, table_rows)]]
+    invariant = program("batch_invariance", [small], "--rounds 3 --tokens 256 --watched 8")
+    service = program("generation_rate", [large], "--arms vllm service --rounds 2 2")
+    yield [[on("0", "invariance", 420, invariant, table_rows)], [on("1", "service", 420, service, table_rows)]]
 
 
-def program(name: str) -> list[str]:
-    return script(name)[1:]
+def program(name: str, given: Sequence[object], options: str) -> list[str]:
+    return [*script(name)[1:], *map(str, given), *options.split()]
 
 
-def on(
-    gpus: int | str, name: str, limit_s: float, words: Sequence[str], read: Callable[[str, Path], list[Row]]
-) -> Part:
+def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callable[[str, Path], list[Row]]) -> Part:
     """`python WORDS`, which sees these GPUs alone."""
     command = ["env", f"CUDA_VISIBLE_DEVICES={gpus}", "OMP_NUM_THREADS=4", sys.executable, *words]
     return Part(name=name, limit_s=limit_s, command=command, read=read)
 
 
 def float8(folder: Path, kind: str) -> list[str]:
-    fields = [f"model.path={folder}", "trainer.gather_weights=once", "trainer.reduce_gradients=last"]
-    rate = [*program("trainer_rate"), str(APPS / "grpo" / "qwen3_1.7b.yaml"), "--tokens", "65536", "--steps", "8"]
-    return [*rate, "--loss", "cross_entropy", "--lr", "3e-4", "--set", *fields, f"trainer.float8={kind}"]
+    rate = program(
+        "trainer_rate",
+        [APPS / "grpo" / "qwen3_1.7b.yaml"],
+        "--tokens 65536 --steps 8 --loss cross_entropy --lr 3e-4 --set trainer.gather_weights=once "
+        f"trainer.reduce_gradients=last trainer.float8={kind}",
+    )
+    return [*rate, f"model.path={folder}"]
 
 
-def sync(folder: Path, store: str, out: Path, *more: str) -> list[str]:
+def sync(folder: Path, out: Path, options: str) -> list[str]:
     """Beside others, which start as it starts, but measure in turns."""
-    memory = ["--eager", "--vllm-share", "0.12", "--options", json.dumps({"kv_cache_memory_bytes": 2_500_000_000})]
-    return [*program("weight_sync"), str(folder), "--store", store, *memory, "--turns", str(out / "turn"), *more]
+    given = [folder, "--turns", out / "turn", "--options", json.dumps({"kv_cache_memory_bytes": 2_500_000_000})]
+    return program("weight_sync", given, f"--eager --vllm-share 0.12 {options}")
 
 
 def last_line(text: str, _: Path) -> list[Row]:
@@ -153,40 +152,22 @@ def lane_rows(lane: Lane, out: Path, clock: Clock) -> list[tuple[str, Row]]:
         limit_s = clock.allowed_s(part.limit_s)
         if clock.stopped.is_set() or (limit_s < LEAST_S and not (out / f"{part.name}.txt").exists()):
             found.append((part.name, ("not begun", "stopped" if clock.stopped.is_set() else "no time is left", "")))
-            continue
-        try:
-            rows = measure(replace(part, limit_s=limit_s), out)
-        except (ValueError, LookupError, StopIteration) as error:  # it said something else than its table
-            rows = [("failed", f"{type(error).__name__}: {error}, see {part.name}.txt", "")]
-        found += [(part.name, row) for row in rows]
+        else:
+            found += [(part.name, row) for row in measure(replace(part, limit_s=limit_s), out, clock.stopped)]
     return found
 
 
 def run_phases(chosen: Sequence[Phase], out: Path, clock: Clock) -> Iterator[tuple[str, Row]]:
     """Rows as phases end. When the caller stops, so does all that runs."""
     for phase in chosen:
-        with ThreadPoolExecutor(len(phase)) as lanes, leaving_nothing(clock):
-            for lane in [lanes.submit(lane_rows, lane, out, clock) for lane in phase]:
-                yield from lane.result()
-
-
-@contextlib.contextmanager
-def leaving_nothing(clock: Clock) -> Iterator[None]:
-    """On an error, parts are asked to end, and nothing else is begun; what they started is gone when they are."""
-    try:
-        yield
-    except BaseException:
-        clock.stopped.set()
-        parts = psutil.Process().children()
-        families = [one for part in parts for one in part.children(recursive=True)]
-        for part in parts:
-            part.terminate()
-        psutil.wait_procs(parts, GRACE_S)
-        for one in [*parts, *families]:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
-        psutil.wait_procs(families, GRACE_S)
-        raise
+        with ThreadPoolExecutor(len(phase)) as lanes:
+            waiting = [lanes.submit(lane_rows, lane, out, clock) for lane in phase]
+            try:
+                for lane in waiting:
+                    yield from lane.result()
+            except BaseException:
+                clock.stopped.set()
+                raise
 
 
 def main() -> int:
@@ -213,6 +194,8 @@ def main() -> int:
             for part in (part for lane in phase for part in lane):
                 print(f"  {part.name}, at most {part.limit_s:.0f} s:\n    {shlex.join(part.command)}")
         return 0
+    if (gpus := len(this_machine().gpus)) < 2:
+        parser.error(f"this machine has {gpus} GPUs and the parts need two; --list shows the commands")
     out.mkdir(parents=True, exist_ok=True)
     for model in MODELS:
         write_folder(f"Qwen/Qwen3-{model}", models / model, weights=True)

@@ -19,7 +19,6 @@ from agentgym.errors import InfraError, UserError
 from agentgym.models.out_of_memory import out_of_memory
 from agentgym.runs.files import publish
 from agentgym.trainer.config import TrainerConfig
-from agentgym.trainer.machine import release_memory
 from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -96,6 +95,8 @@ class TitanTrainer(ServiceActor):
     @endpoint
     async def release_memory(self) -> None:
         """Give back the GPU's memory that is kept for the next step's activations."""
+        from agentgym.trainer.machine import release_memory  # torch, only in this process
+
         await self._run(release_memory)
 
     @endpoint

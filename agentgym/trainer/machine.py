@@ -5,16 +5,12 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 def describe_machine(device: torch.device, processes: int) -> dict[str, str]:
     """Two trainers with equal descriptions compute the same from the same, bit for bit on a CPU."""
-    import torch  # not above: who controls a run imports the trainer's actor, and needs no torch
-
     is_gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if is_gpu else "cpu",
@@ -30,8 +26,6 @@ def describe_machine(device: torch.device, processes: int) -> dict[str, str]:
 
 def release_memory() -> None:
     """Give back what torch keeps of a GPU's memory for the next tensors."""
-    import torch
-
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

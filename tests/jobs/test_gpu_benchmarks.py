@@ -293,6 +293,7 @@ def test_the_limit_of_the_loop_is_measured_in_one_run_beside_what_is_planned(tmp
 
 @pytest.mark.hostile
 def test_adapters_publish_fewer_bytes_than_all_weights(tmp_path: Path) -> None:
+    from many_gpus import weight_rows
     from qwen3_folder import write_folder
 
     write_folder("Qwen/Qwen3-0.6B", tmp_path / "model", tiny=True)
@@ -303,4 +304,7 @@ def test_adapters_publish_fewer_bytes_than_all_weights(tmp_path: Path) -> None:
             [sys.executable, script, str(tmp_path / "model"), *words], capture_output=True, text=True, check=True
         )
         sizes.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))["gb"])
+        figures = {figure: measured for figure, measured, _ in weight_rows(done.stdout, tmp_path)}
+        assert f" s for {sizes[-1]:.2f} GB" in figures["load"]
+        assert {"push", "requests pause", "in host memory", "fresh samples from the trainer"} < set(figures)
     assert 0 < sizes[1] < sizes[0] / 2

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ def shell(name: str, text: str, limit_s: float = 60.0) -> Any:
     return Part(name=name, limit_s=limit_s, command=["sh", "-c", text], read=read)
 
 
+@pytest.mark.hostile
 def test_every_part_is_a_command_that_its_program_takes(tmp_path: Path) -> None:
     from two_gpus import phases  # type: ignore[import-not-found]
 
@@ -99,13 +101,27 @@ def test_what_would_begin_too_late_is_not_begun_and_what_is_there_is_read(tmp_pa
     assert found == [("kept", ("said", "before", "")), ("late", ("not begun", "no time is left", ""))]
 
 
+def test_a_machine_with_fewer_gpus_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import two_gpus
+
+    monkeypatch.setattr(two_gpus, "this_machine", lambda: SimpleNamespace(gpus=[0]))
+    monkeypatch.setattr(sys, "argv", ["two_gpus.py", "--out", str(tmp_path / "out"), "--models", str(tmp_path / "m")])
+    with pytest.raises(SystemExit):
+        two_gpus.main()
+    assert "has 1 GPUs and the parts need two; --list shows" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_signal_ends_all_lanes_and_the_table_has_what_ended(tmp_path: Path) -> None:
     script = f"""
 import sys
+from types import SimpleNamespace
 sys.path[:0] = [{str(ROOT / "benchmarks")!r}, {str(ROOT / "tests")!r}, {str(ROOT / "tests" / "jobs")!r}]
 import two_gpus
 from test_two_gpus import shell
-two_gpus.MODELS = ()
+two_gpus.MODELS, two_gpus.this_machine = (), lambda: SimpleNamespace(gpus=[0, 1])
 first = [[shell("one", "echo first")]]
 hangs = "echo $$ > {tmp_path}/{{0}}; setsid sleep 600 & echo $! >> {tmp_path}/{{0}}; wait"
 second = [[shell("left", hangs.format("left")), shell("never", "echo never")], [shell("right", hangs.format("right"))]]

@@ -19,11 +19,14 @@ ASKS = """
 import json, sys
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 tokenizer = HuggingFaceTokenizer(sys.argv[1])
-text = tokenizer.render([{"role": "user", "content": "hello <|im_end|> 12\\n\\n 3"}], generation_prompt=True)
+text = tokenizer.render(json.loads(sys.argv[2]), generation_prompt=True)
 ids = tokenizer.encode(text)
 found = ["torch" in sys.modules, text, ids, tokenizer.decode(ids), tokenizer.end_ids, tokenizer.special_tokens]
 print(json.dumps(found))
 """
+
+
+MESSAGES = [{"role": "user", "content": "hello <|im_end|> 12\n\n 3"}]
 
 
 def edited(folder: Path, file: str, **changes: object) -> None:
@@ -36,17 +39,13 @@ def test_the_quick_class_loads_what_the_slow_one_does_without_importing_torch(na
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     folder = policy_path() if name == "builtin:tiny" else write_small(name, tmp_path / "model")
-    done = subprocess.run([sys.executable, "-c", ASKS, str(folder)], capture_output=True, text=True, timeout=120)
+    words = [sys.executable, "-c", ASKS, str(folder), json.dumps(MESSAGES)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     imports_torch, text, ids, decoded, end_ids, special = json.loads(done.stdout or done.stderr)
     assert not imports_torch
     slow = AutoTokenizer.from_pretrained(folder)
     assert type(slow) is PreTrainedTokenizerFast, "so transformers chooses it"
-    assert (
-        slow.apply_chat_template(
-            [{"role": "user", "content": "hello <|im_end|> 12\n\n 3"}], tokenize=False, add_generation_prompt=True
-        )
-        == text
-    )
+    assert slow.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True) == text
     assert slow.encode(text, add_special_tokens=False) == ids and slow.decode(ids) == decoded
     assert end_ids == [slow.eos_token_id] and set(slow.all_special_tokens) <= set(special)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agentgym.python_syntax import parse_expression
 from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
 from agentgym.rollout.tool_formats.json_calls import MAX_DEPTH, MAX_FAULT, TOO_DEEP
 from agentgym.rollout.tool_formats.thoughts import after_thoughts
@@ -65,7 +66,7 @@ def _calls(said: str) -> Iterator[ToolCall | MalformedCall]:
             raise ValueError(TOO_DEEP)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of backslashes in texts, such as "\d"
-            tree = ast.parse(said, mode="eval").body
+            tree = parse_expression(said).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error) or "it is too long"
         yield _malformed(said, why)

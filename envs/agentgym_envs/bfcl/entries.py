@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from agentgym.errors import UserError
+from agentgym.python_syntax import parse_expression
 from agentgym.types import Json, Message
 from agentgym_envs.benchmarks.package import BenchmarkPackage
 
@@ -76,7 +77,7 @@ def read_entries(package: BenchmarkPackage, category: Category) -> list[Entry]:
 def read_call(text: str, source: Path) -> GoldCall:
     """A call such as `cd(folder='a')` with literal values. Raises UserError for anything else."""
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = parse_expression(text.strip()).body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError("it is not a call of a function by its name")
         return GoldCall(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
+
+from agentgym.python_syntax import parse_module
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
@@ -38,7 +39,7 @@ def defines(code: str, entry: str) -> bool:
 
 def _parses(code: str) -> bool:
     try:
-        ast.parse(code)
+        parse_module(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agentgym import data_sets
 from agentgym.errors import UserError
+from agentgym.python_syntax import parse_expression, parse_module
 from agentgym.sandbox import AssertCase, Case
 from agentgym.types import SandboxSpec, Split, Task
 from agentgym_envs.code_exec.problems import Problem, case_text
@@ -162,7 +163,7 @@ def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
 def called_name(assertion: str, defined: Collection[str] = ()) -> str:
     """The function that an assertion calls: the outermost call of a name that the solution defines, or else that is
     not a builtin."""
-    nodes = ast.walk(ast.parse(assertion))  # breadth first, so the outermost comes first
+    nodes = ast.walk(parse_module(assertion))  # breadth first, so the outermost comes first
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     for name in [*(name for name in called if name in defined), *called]:
         if name in defined or not hasattr(builtins, name):
@@ -172,7 +173,7 @@ def called_name(assertion: str, defined: Collection[str] = ()) -> str:
 
 def needed_imports(code: str, tests: str) -> list[str]:
     """The solution's own imports of modules that its tests name: they were written to run in one namespace."""
-    used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(parse_module(tests)) if isinstance(node, ast.Name)}
     found = []
     for node in _top_level(code):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -184,7 +185,7 @@ def needed_imports(code: str, tests: str) -> list[str]:
 
 def free_names(source: str) -> set[str]:
     """Names that it uses and neither binds nor has from Python."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = list(ast.walk(parse_module(source)))
     names = [node for node in nodes if isinstance(node, ast.Name)]
     bound = {name.id for name in names if isinstance(name.ctx, ast.Store)} | {
         (one.asname or one.name).partition(".")[0]
@@ -204,7 +205,7 @@ def _defined(code: str) -> set[str]:
 def _top_level(code: str) -> list[ast.stmt]:
     """The statements of a solution; none of one that is no Python: it need not be right."""
     try:
-        return ast.parse(code).body
+        return parse_module(code).body
     except SyntaxError:
         return []
 
@@ -223,7 +224,7 @@ def docstring_cases(prompt: str, entry: str) -> tuple[Case, ...]:
 
 def _parses(expression: str) -> bool:
     try:
-        ast.parse(expression, mode="eval")
+        parse_expression(expression)
     except SyntaxError:
         return False
     return True

@@ -10,6 +10,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final
 
+from agentgym.python_syntax import parse_expression
+
 MAX_CHARS: Final = 300
 MAX_BITS: Final = 2048  # of a numerator or denominator on the way
 MAX_ARGUMENTS: Final = 20
@@ -45,7 +47,7 @@ def calculate(expression: str) -> str:
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = parse_expression(text)
         return written(_value(tree.body))
     except CannotCalculate:
         raise

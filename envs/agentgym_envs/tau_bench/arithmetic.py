@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable
 from typing import Final
 
+from agentgym.python_syntax import parse_expression
+
 MAX_CHARS: Final = 1000
 _OPERATORS: Final[dict[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Add: operator.add,
@@ -21,7 +23,7 @@ def compute(expression: str) -> str:
     if len(expression) > MAX_CHARS:
         raise ValueError(f"the expression has {len(expression)} characters; at most {MAX_CHARS} are read")
     try:
-        return str(round(float(_value(ast.parse(expression.strip(), mode="eval").body)), 2))
+        return str(round(float(_value(parse_expression(expression.strip()).body)), 2))
     except (SyntaxError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"it cannot be computed: {error}") from error
 

@@ -5,7 +5,6 @@ Every backend uses it, so the same case reads the same in each.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from agentgym.errors import InfraError, UserError
+from agentgym.python_syntax import parse_module
 from agentgym.sandbox import AssertCase, CallCase, Case, CaseResult, LimitHit, RunStatus, Verdict
 from agentgym_sandboxes.agent import values
 from agentgym_sandboxes.agent.values import Tree
@@ -106,7 +106,7 @@ def judge_assert(case: AssertCase, raised: Raised | None) -> CaseResult:
 
 def _parses(source: str) -> bool:
     try:
-        ast.parse(source)
+        parse_module(source)
     except (SyntaxError, ValueError):
         return False
     return True

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
+from agentgym.python_syntax import parse_expression
 from agentgym.sandbox import LimitHit, Limits, RunStatus, SandboxLost
 from agentgym_sandboxes.host import wording
 from agentgym_sandboxes.host.wording import Raised
@@ -91,7 +92,7 @@ def refuse_unknown_name(raised: Raised) -> None:
 def _key(message: str) -> object:
     """A KeyError's message is its key as `repr` shows it."""
     try:
-        return cast(object, ast.literal_eval(message))
+        return cast(object, ast.literal_eval(parse_expression(message.lstrip(" \t"))))
     except (ValueError, SyntaxError):
         return message
 

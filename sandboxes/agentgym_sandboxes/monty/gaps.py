@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 
+from agentgym.python_syntax import parse_module
 from agentgym_sandboxes.host.wording import Raised
 from agentgym_sandboxes.monty.ordering import ordered_set
 
@@ -73,7 +74,7 @@ def _parsed(code: str) -> ast.Module:
     if len(code) <= MAX_PARSED_CHARS:
         with warnings.catch_warnings(), contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             warnings.simplefilter("ignore")
-            return ast.parse(code)
+            return parse_module(code)
     return ast.Module([], [])
 
 
@@ -174,7 +175,7 @@ def syntax_error(code: str) -> Raised | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse(code)
+            parse_module(code)
     except SyntaxError as error:
         return Raised(type(error).__name__, str(error.msg), error.lineno or 0)
     except (ValueError, RecursionError, MemoryError) as error:
