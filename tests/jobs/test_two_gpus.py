@@ -73,6 +73,16 @@ def test_the_fields_that_parts_give_are_those_of_recipes(tmp_path: Path) -> None
     assert read == {"float8-off", "float8-rowwise", "float8-tensorwise", "loop"}
 
 
+def test_the_large_model_is_left_out_where_it_does_not_fit(tmp_path: Path) -> None:
+    from two_gpus import LARGE, phases
+
+    def names(large: bool) -> set[str]:
+        chosen = phases(tmp_path, tmp_path, large=large)
+        return {part.name for phase in chosen for lane in phase for part in lane}
+
+    assert names(True) - names(False) == {f"draw-{LARGE}", f"sync-{LARGE}"}
+
+
 def test_lanes_run_beside_each_other_and_a_part_that_fails_stops_no_other(tmp_path: Path) -> None:
     from two_gpus import Clock, run_phases
 
@@ -106,7 +116,7 @@ def test_a_machine_with_fewer_gpus_is_told_before_anything_is_written(
 ) -> None:
     import two_gpus
 
-    monkeypatch.setattr(two_gpus, "this_machine", lambda: SimpleNamespace(gpus=[0]))
+    monkeypatch.setattr(two_gpus, "this_machine", lambda: SimpleNamespace(gpus=[SimpleNamespace(memory_gib=80.0)]))
     monkeypatch.setattr(sys, "argv", ["two_gpus.py", "--out", str(tmp_path / "out"), "--models", str(tmp_path / "m")])
     with pytest.raises(SystemExit):
         two_gpus.main()
@@ -121,11 +131,11 @@ from types import SimpleNamespace
 sys.path[:0] = [{str(ROOT / "benchmarks")!r}, {str(ROOT / "tests")!r}, {str(ROOT / "tests" / "jobs")!r}]
 import two_gpus
 from test_two_gpus import shell
-two_gpus.MODELS, two_gpus.this_machine = (), lambda: SimpleNamespace(gpus=[0, 1])
+two_gpus.MODELS, two_gpus.this_machine = (), lambda: SimpleNamespace(gpus=[SimpleNamespace(memory_gib=80.0)] * 2)
 first = [[shell("one", "echo first")]]
 hangs = "echo $$ > {tmp_path}/{{0}}; setsid sleep 600 & echo $! >> {tmp_path}/{{0}}; wait"
 second = [[shell("left", hangs.format("left")), shell("never", "echo never")], [shell("right", hangs.format("right"))]]
-two_gpus.phases = lambda models, out: [first, second]
+two_gpus.phases = lambda models, out, large: [first, second]
 sys.argv = ["two_gpus.py", "--out", {str(tmp_path / "out")!r}]
 sys.exit(two_gpus.main())
 """

@@ -101,6 +101,29 @@ def test_a_step_on_a_gpu_takes_as_many_tokens_as_is_planned_and_vllm_accepts(old
     assert arguments.max_num_batched_tokens == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("FULL", 512)),
+        ({"compilation_config": {"mode": 0}}, ("FULL", 512)),
+        ({"compilation_config": {"cudagraph_mode": "PIECEWISE"}}, ("PIECEWISE", None)),
+        ({"compilation_config": {"cudagraph_capture_sizes": [1, 2]}}, (None, None)),
+        ({"enforce_eager": True}, (None, None)),
+        ({"enforce_eager": False}, ("FULL", 512)),
+        ({"optimization_level": 0}, (None, None)),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, (None, None)),
+    ],
+)
+def test_a_step_on_a_gpu_is_one_graph_unless_graphs_are_given(old_model, options, expected):
+    from agentgym.generators.vllm.settings import engine_arguments
+
+    config = GeneratorConfig(max_batch=8, max_model_len=256)
+    compiled = engine_arguments(config, old_model.folder, gpu=True, **options).compilation_config
+    mode = compiled.cudagraph_mode and compiled.cudagraph_mode.name
+    assert (mode, compiled.max_cudagraph_capture_size) == expected
+    assert engine_arguments(config, old_model.folder, gpu=False).compilation_config.cudagraph_mode is None
+
+
 @pytest.fixture
 def detected(monkeypatch):
     """Takes the class of the platform that vLLM is to detect on this machine, or None."""
