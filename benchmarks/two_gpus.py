@@ -66,9 +66,9 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     shared = "--store cuda_ipc --rounds 2 --gpus 2 --shared --trainer"
     # what is right or wrong, and no figure: several on each GPU
     yield [
-        [on("0", "options-graphs", 300, [*options, "default or own"], last_line)],
+        [on("0", "options-default", 300, [*options, "default or speculative"], last_line)],
         [on("1", "options-float8", 300, [*options, "float8"], last_line)],
-        [on("0,1", "options-two", 300, [*options, "two or speculative"], last_line)],
+        [on("0,1", "options-two", 300, [*options, "two"], last_line)],
         [on("0,1", "shared-context", 300, sync(smaller, out, f"{shared} context_parallel=2"), weight_rows)],
         [on("0,1", "shared-float8", 300, sync(smaller, out, f"{shared} float8=tensorwise"), weight_rows)],
         [on("0,1", "warm", 300, warm, last_line)],
@@ -76,12 +76,12 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     given = [APPS / "grpo" / "qwen3_0.6b.yaml", "--random", smaller]
     loop = program("loop_limit", given, "--tokens 1024 --engine FullVllm --no-limit --steps 5 --skip 2 --settle 2")
     yield [[on("0,1", "loop", 380, loop, constant_rows)]]
-    between = "--store cuda_ipc --rounds 6"
+    between = "--store cuda_ipc --rounds 4"
     yield [
-        [on("0,1", "sync-1.7B", 300, sync(larger, out, between), weight_rows)],
-        [on("0,1", "sync-0.6B", 300, sync(smaller, out, between), weight_rows)],
+        [on("0,1", "sync-1.7B", 330, sync(larger, out, between), weight_rows)],
+        [on("0,1", "sync-0.6B", 330, sync(smaller, out, between), weight_rows)],
         # the other way round: not both trainers of the larger one on one GPU
-        [on("1,0", "sync-1.7B-nccl", 300, sync(larger, out, "--store nccl --rounds 6"), weight_rows)],
+        [on("1,0", "sync-1.7B-nccl", 330, sync(larger, out, "--store nccl --rounds 4"), weight_rows)],
     ]
     if large:
         fields = "gather_weights=each reduce_gradients=each"

@@ -26,9 +26,6 @@ _KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # of a GPU: CUDA's, and ROCm'
 WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
 BATCHED_TOKENS = 8192
 """Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
-WHOLE_STEPS = {"cudagraph_mode": "FULL", "max_cudagraph_capture_size": 512}
-"""A step of up to 512 tokens is one CUDA graph, also one that computes prompts beside sampled tokens. vLLM's own
-default launches those piece by piece, and in a run requests join a full batch all the time."""
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """vLLM's switch for kernels whose sums do not depend on what else is in a batch."""
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
@@ -140,8 +137,6 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
     for name in options:
         if name not in known:
             raise UserError(f"generator.engine.options: vLLM's engine has no argument {name!r}.{nearest(name, known)}")
-    if gpu:
-        options = _with_graphs(options)
     arguments = _arguments(AsyncEngineArgs, config, folder, options)
     if not gpu:
         arguments.enforce_eager = True
@@ -150,20 +145,23 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
         # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU generator can't do
         arguments.enable_chunked_prefill = False
         arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
-    elif arguments.max_num_batched_tokens is None:
+        return arguments
+    _refuse_whole_steps(arguments)
+    if arguments.max_num_batched_tokens is None:
         arguments.max_num_batched_tokens = _batched_tokens(config, whole=arguments.enable_chunked_prefill is False)
     return arguments
 
 
-def _with_graphs(options: dict[str, Any]) -> dict[str, Any]:
-    """Of whole steps, unless the options say anything of graphs, or ask for what has them chosen by vLLM."""
-    given = options.get("compilation_config") or {}
-    chosen = options.get("enforce_eager") or options.get("speculative_config")
-    if chosen or options.get("optimization_level") is not None or not isinstance(given, Mapping):
-        return options
-    if any("graph" in key for key in given):
-        return options
-    return options | {"compilation_config": WHOLE_STEPS | dict(given)}
+def _refuse_whole_steps(arguments: AsyncEngineArgs) -> None:
+    """CUDA graphs that hold attention in steps with prompts: on an H200 what such steps sampled was not the model's, and
+    some of its log-probabilities were NaN; see docs/results.md.
+    """
+    mode = arguments.compilation_config.cudagraph_mode
+    if mode is not None and mode.mixed_mode().name == "FULL":
+        raise UserError(
+            "generator.engine.options: with compilation_config.cudagraph_mode FULL vLLM 0.32 samples tokens that are "
+            "not the model's, in steps that compute prompts too; leave it out, or take FULL_AND_PIECEWISE"
+        )
 
 
 def _batched_tokens(config: GeneratorConfig, *, whole: bool) -> int:

@@ -18,7 +18,6 @@ SHARE = 0.2  # of the GPU, for vLLM
 BFLOAT16, FLOAT8 = 0.5, 2.0
 """More than rounding moves a log-probability of these models, in nats. Computed on a CPU, bfloat16 moves one of these
 completions' by up to 0.07 and float8 weights by up to 0.6; under the other model the farthest is 6 to 8 away."""
-PIECES = {"compilation_config": {"cudagraph_mode": "FULL_AND_PIECEWISE"}}
 CACHE = {"kv_cache_memory_bytes": 500_000_000}  # others on the GPU do not matter then
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 4}
 
@@ -31,7 +30,6 @@ def farthest(model: PlainModel, requests: Sequence[GenerateRequest], completions
     ("fields", "rounding"),
     [
         pytest.param({}, BFLOAT16, id="default"),
-        pytest.param({"options": PIECES}, BFLOAT16, id="own graphs of vLLM"),
         pytest.param({"options": {"speculative_config": NGRAM}}, BFLOAT16, id="speculative"),
         pytest.param({"options": {"kv_cache_dtype": "fp8"}}, FLOAT8, id="float8 cache"),
         pytest.param({"options": {"quantization": "fp8"}}, FLOAT8, id="float8 weights"),

@@ -7,6 +7,7 @@ import importlib.util
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -101,27 +102,17 @@ def test_a_step_on_a_gpu_takes_as_many_tokens_as_is_planned_and_vllm_accepts(old
     assert arguments.max_num_batched_tokens == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ("FULL", 512)),
-        ({"compilation_config": {"mode": 0}}, ("FULL", 512)),
-        ({"compilation_config": {"cudagraph_mode": "PIECEWISE"}}, ("PIECEWISE", None)),
-        ({"compilation_config": {"cudagraph_capture_sizes": [1, 2]}}, (None, None)),
-        ({"enforce_eager": True}, (None, None)),
-        ({"enforce_eager": False}, ("FULL", 512)),
-        ({"optimization_level": 0}, (None, None)),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, (None, None)),
-    ],
-)
-def test_a_step_on_a_gpu_is_one_graph_unless_graphs_are_given(old_model, options, expected):
+@pytest.mark.parametrize("mode", ["FULL", "full", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "PIECEWISE", None])
+def test_graphs_that_sample_other_tokens_are_refused_on_a_gpu(old_model, mode):
+    from agentgym.errors import UserError
     from agentgym.generators.vllm.settings import engine_arguments
 
+    options = {"compilation_config": {"cudagraph_mode": mode} if mode else {"mode": 0}}
     config = GeneratorConfig(max_batch=8, max_model_len=256)
-    compiled = engine_arguments(config, old_model.folder, gpu=True, **options).compilation_config
-    mode = compiled.cudagraph_mode and compiled.cudagraph_mode.name
-    assert (mode, compiled.max_cudagraph_capture_size) == expected
-    assert engine_arguments(config, old_model.folder, gpu=False).compilation_config.cudagraph_mode is None
+    refused = pytest.raises(UserError, match="FULL vLLM .* not the model's, .* FULL_AND_PIECEWISE")
+    with refused if mode in ("FULL", "full") else nullcontext():
+        engine_arguments(config, old_model.folder, gpu=True, **options)
+    assert engine_arguments(config, old_model.folder, gpu=False, **options).enforce_eager
 
 
 @pytest.fixture
