@@ -3,7 +3,7 @@
     python benchmarks/generation_rate.py FOLDER --requests 512 --prompt 128 --tokens 1024
     python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
     python benchmarks/generation_rate.py FOLDER --requests 2048 --places 128 --loads tailed
-    python benchmarks/generation_rate.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}}'
+    python benchmarks/generation_rate.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and

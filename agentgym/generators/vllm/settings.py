@@ -153,8 +153,8 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
 
 
 def _refuse_whole_steps(arguments: AsyncEngineArgs) -> None:
-    """CUDA graphs that hold attention in steps with prompts: on an H200 what such steps sampled was not the model's, and
-    some of its log-probabilities were NaN; see docs/results.md.
+    """CUDA graphs that hold attention in steps with prompts: on an H200 what such steps sampled was not the model's,
+    and some of its log-probabilities were NaN; see docs/results.md.
     """
     mode = arguments.compilation_config.cudagraph_mode
     if mode is not None and mode.mixed_mode().name == "FULL":

@@ -109,7 +109,7 @@ def test_graphs_that_sample_other_tokens_are_refused_on_a_gpu(old_model, mode):
 
     options = {"compilation_config": {"cudagraph_mode": mode} if mode else {"mode": 0}}
     config = GeneratorConfig(max_batch=8, max_model_len=256)
-    refused = pytest.raises(UserError, match="FULL vLLM .* not the model's, .* FULL_AND_PIECEWISE")
+    refused = pytest.raises(UserError, match=r"FULL vLLM .* not the model's, .* FULL_AND_PIECEWISE")
     with refused if mode in ("FULL", "full") else nullcontext():
         engine_arguments(config, old_model.folder, gpu=True, **options)
     assert engine_arguments(config, old_model.folder, gpu=False, **options).enforce_eager
