@@ -7,7 +7,7 @@
 Phases follow one another; in each, lanes run beside each other, and the parts of a lane one after another.
 
 options     the tests of vLLM's options; `shared`: weight updates on GPUs that both share, by the trainer's settings
-loop        the whole loop, with completions of one length
+loop        the whole loop, with completions of one length; `tailed`: the recipe of 4B, lengths with a heavy tail
 sync        weight updates from one GPU to the other; 8B's on two GPUs that both share, of more than 100 GiB
 learn       a pretrained model that learns, from what `warm` left
 service     generation beside vLLM alone; `sleep`: the tests of a GPU that trainer and generator share
@@ -40,6 +40,7 @@ from agentgym.planning.machine import this_machine
 
 TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-s", "-n0", "-W", "ignore", "-m", "gpu"]
 MODELS = ("1.7B", "0.6B")
+MIDDLE = "4B"
 LARGE, LARGE_GIB = "8B", 100.0  # a model, and the memory of each GPU that it needs
 LEAST_S = 40.0  # a part that has less is not begun
 Lane = list[Part]
@@ -76,6 +77,9 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     given = [APPS / "grpo" / "qwen3_0.6b.yaml", "--random", smaller]
     loop = program("loop_limit", given, "--tokens 1024 --engine FullVllm --no-limit --steps 5 --skip 2 --settle 2")
     yield [[on("0,1", "loop", 380, loop, constant_rows)]]
+    given = [APPS / "grpo" / "qwen3_4b.yaml", "--random", models / MIDDLE]
+    tailed = program("loop_limit", given, "--tokens 1024 --prompt-tokens 128 --no-limit --steps 6 --skip 2 --settle 2")
+    yield [[drawn(MIDDLE, models), on("0,1", "tailed", 420, tailed, tailed_rows)]]
     between = "--store cuda_ipc --rounds 4"
     yield [
         [on("0,1", "sync-1.7B", 330, sync(larger, out, between), weight_rows)],
@@ -86,13 +90,8 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     if large:
         fields = "gather_weights=each reduce_gradients=each"
         all_of_it = f"--store cuda_ipc --rounds 3 --gpus 2 --shared --trainer {fields} --vllm-share 0.17"
-        drawn = program("qwen3_folder", [LARGE, models / LARGE], "--weights")
-        yield [
-            [
-                on("", f"draw-{LARGE}", 300, drawn, last_line),
-                on("0,1", f"sync-{LARGE}", 260, sync(models / LARGE, out, all_of_it), weight_rows),
-            ]
-        ]
+        large_sync = sync(models / LARGE, out, all_of_it)
+        yield [[drawn(LARGE, models), on("0,1", f"sync-{LARGE}", 260, large_sync, weight_rows)]]
     learn = program(
         "pretrained",
         ["train", *runs],
@@ -128,6 +127,11 @@ def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callabl
     return Part(name=name, limit_s=limit_s, command=command, read=read)
 
 
+def drawn(model: str, models: Path) -> Part:
+    words = program("qwen3_folder", [model, models / model], "--weights")
+    return on("", f"draw-{model}", 300, words, last_line)
+
+
 def float8(folder: Path, kind: str) -> list[str]:
     rate = program(
         "trainer_rate",
@@ -156,6 +160,10 @@ def table_rows(text: str, _: Path) -> list[Row]:
 
 def constant_rows(text: str, out: Path) -> list[Row]:
     return loop_rows(text, out, "0.6B", (1, 1))
+
+
+def tailed_rows(text: str, out: Path) -> list[Row]:
+    return loop_rows(text, out, MIDDLE, (1, 1))
 
 
 def lane_rows(lane: Lane, out: Path, clock: Clock) -> list[tuple[str, Row]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agentgym.planning.rates import Rates
@@ -19,7 +20,8 @@ class Limit:
     """part: empty where none alone is the limit. twice_as_fast_s: seconds of a step by the part that is so fast.
 
     twice_as_many_s: with twice as many replicas, each on GPUs of its own; None without GPUs, or where another part
-    is the limit. staler_s: with more staleness, by loop.max_staleness; what does not save LEAST of a step is left out.
+    is the limit. staler_s: with more staleness, by loop.max_staleness; wider_s: with more places in a replica's batch,
+    by generator.max_batch. What does not save LEAST of a step is left out of both.
     """
 
     part: str
@@ -27,6 +29,7 @@ class Limit:
     twice_as_fast_s: dict[str, float]
     twice_as_many_s: float | None
     staler_s: dict[int, float]
+    wider_s: dict[int, float]
 
     def __str__(self) -> str:
         """Sentences for a person."""
@@ -35,6 +38,9 @@ class Limit:
             bound, step_s = max(self.staler_s.items())
             said += f". With loop.max_staleness {bound} a step takes {step_s:.2f} s"
             said += f"; tokens are up to {bound} versions old"
+        if self.wider_s:
+            places, step_s = max(self.wider_s.items())
+            said += f". With generator.max_batch {places} a step takes {step_s:.2f} s, if the cache holds so many"
         return said
 
     def _limit(self) -> str:
@@ -90,7 +96,23 @@ def limit_of(
         if staler_s > least_s * (1 - LEAST):
             break
         staler[bound] = least_s = staler_s
-    return Limit(part=part, step_s=forecast.step_s, twice_as_fast_s=found, twice_as_many_s=more, staler_s=staler)
+    wider = _wider(loop, layout, forecast.step_s, lambda layout: step_s(rates, layout))
+    return Limit(
+        part=part, step_s=forecast.step_s, twice_as_fast_s=found, twice_as_many_s=more, staler_s=staler, wider_s=wider
+    )
+
+
+def _wider(loop: LoopConfig, layout: Layout, least_s: float, step_s: Callable[[Layout], float]) -> dict[int, float]:
+    """Places are doubled until every episode in flight has one, or that saves nothing more."""
+    found = dict[int, float]()
+    places, in_flight = layout.max_batch, loop.groups_per_step * loop.group_size * (loop.max_staleness + 1)
+    while places * len(layout.replicas) < in_flight:
+        places *= 2
+        wider_s = step_s(replace(layout, max_batch=places))
+        if wider_s > least_s * (1 - LEAST):
+            break
+        found[places] = least_s = wider_s
+    return found
 
 
 def _twice_as_fast(rates: Rates, forecast: Forecast) -> dict[str, tuple[float, Rates]]:

@@ -55,9 +55,9 @@ def test_every_part_is_a_command_that_its_program_takes(tmp_path: Path) -> None:
 def test_the_fields_that_parts_give_are_those_of_recipes(tmp_path: Path) -> None:
     from loop_limit import random_fields  # type: ignore[import-not-found]
     from qwen3_folder import write_folder  # type: ignore[import-not-found]
-    from two_gpus import MODELS, phases
+    from two_gpus import MIDDLE, MODELS, phases
 
-    for model in MODELS:
+    for model in (*MODELS, MIDDLE):
         write_folder(f"Qwen/Qwen3-{model}", tmp_path / model)
     read = set()
     for part in (part for phase in phases(tmp_path, tmp_path) for lane in phase for part in lane):
@@ -65,12 +65,12 @@ def test_the_fields_that_parts_give_are_those_of_recipes(tmp_path: Path) -> None
         fields = [
             word for word in part.command if "=" in word and word.startswith(("model.", "trainer.", "generator."))
         ]
-        fields = random_fields(tmp_path / "0.6B", 1024, "FullVllm") * (part.name == "loop") + fields
+        fields = random_fields(tmp_path / "0.6B", 1024, "FullVllm") * (part.name in ("loop", "tailed")) + fields
         if recipes:
             recipe = finished(recipes, fields)
             assert recipe.trainer.float8 == (part.name.removeprefix("float8-") if "float8" in part.name else "off")
             read.add(part.name)
-    assert read == {"float8-off", "float8-rowwise", "float8-tensorwise", "loop"}
+    assert read == {"float8-off", "float8-rowwise", "float8-tensorwise", "loop", "tailed"}
 
 
 def test_the_large_model_is_left_out_where_it_does_not_fit(tmp_path: Path) -> None:

@@ -79,3 +79,13 @@ def test_more_staleness_is_advised_where_it_hides_the_wait_for_the_longest_episo
     even = limit(replace(RATES, train=400.0), staleness=1)  # the trainer is always busy
     assert even.staler_s == {} and "loop.max_staleness" not in str(even)
     assert limit(tailed, staleness=0, may_be_staler=False).staler_s == {}
+
+
+def test_more_places_are_advised_where_episodes_wait_for_one() -> None:
+    """Eight episodes of 1 s with four places: two waves of sampling, then 2 s of training."""
+    few = limit(RATES, layout=replace(TWO, max_batch=2))
+    assert (few.step_s, few.wider_s) == (pytest.approx(6.0), {4: pytest.approx(4.0), 8: pytest.approx(3.0)})
+    assert "With generator.max_batch 8 a step takes 3.00 s, if the cache holds so many" in str(few)
+    assert str(few).count("generator.max_batch") == 1
+    for enough in (limit(RATES), limit(replace(RATES, train=10.0), layout=replace(TWO, max_batch=4))):
+        assert enough.wider_s == {} and "generator.max_batch" not in str(enough)
