@@ -61,6 +61,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     trainer, optimizer = setup.trainer, setup.optimizer
     if trainer.compile:
         keep_compiled()
+        titan.load_compiler()
     titan.share_rows_by(gather_context)
     if trainer.seq_len > architecture.max_positions:
         raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
@@ -72,6 +73,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     on_cpu = ranks.device.type == "cpu"
     flex = uses_flex(trainer, architecture, on_cpu=on_cpu)
     if flex:
+        titan.load_compiler()
         titan.disable_flex_autotune()
     config = titan_config(architecture, setup, flex=flex)
     config.update_from_config(config=SimpleNamespace(parallelism=ranks.parallelism))  # all that it reads

@@ -6,6 +6,8 @@ other module of it is loaded. Its API moves fast, so the rest of this package us
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,9 +18,29 @@ import torch
 import torchtitan.tools.utils as titan_utils
 from torch.utils._triton import has_triton_package
 
+
+def load_compiler() -> None:
+    """Takes seconds, so it is done where something is compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
+        importlib.import_module("torch._inductor.compile_fx")
+
+
+def _compiled_when_called(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """As torch.compile, which loads the compiler before it is known whether anything will be compiled."""
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        load_compiler()
+        return _compile(function, **options)
+
+    return lambda *arguments, **named: compiled()(*arguments, **named)
+
+
+_compile = torch.compile
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own use of torch.jit
-    import torch._inductor.compile_fx  # looks for triton, so it comes before the stand-in
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import torch._functorch.partitioners  # looks for triton, so it comes before the stand-in
 
 if not torch.cuda.is_available():
     titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
@@ -31,6 +53,7 @@ except ImportError:
     has_triton_package()  # cached: torch will not look for it again
     _stood_in = {"triton": MagicMock(), "triton.language": MagicMock()}
     sys.modules.update(_stood_in)
+    torch.compile = _compiled_when_called  # type: ignore[assignment]
 try:
     from torchtitan.components.lora import LoRAConverter as LoRAConverter
     from torchtitan.components.optimizer import LRSchedulersContainer as LRSchedulersContainer
@@ -55,6 +78,7 @@ try:
     from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter as Qwen3StateDictAdapter
     from torchtitan.protocols.module import Module as Module
 finally:
+    torch.compile = _compile
     for _name in _stood_in:
         del sys.modules[_name]
 

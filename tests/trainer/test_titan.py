@@ -24,6 +24,10 @@ assert "triton" not in sys.modules and not has_triton_package()
 titan.set_device("cpu")
 import torchtitan.distributed.utils as utils
 assert utils.device_type == "cpu" and utils.device_module is torch.cpu
+assert "torch._inductor.compile_fx" not in sys.modules  # seconds of a start that does not compile
+assert torch.compile.__module__ == "torch"
+later = titan._compiled_when_called(lambda x: x + 1, backend="eager")
+assert later(torch.ones(1)).item() == 2 and "torch._inductor.compile_fx" in sys.modules
 """
 
 
