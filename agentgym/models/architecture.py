@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Architecture:
 
     @property
     def num_parameters(self) -> int:
-        return sum(math.prod(shape) for shape in self.hf_shapes().values())
+        return _num_parameters(self)
 
     @property
     def attention_break_even(self) -> float:
@@ -107,6 +108,12 @@ class Architecture:
         if not self.tied:
             shapes[TIED_HEAD] = (self.vocab_size, self.dim)
         return shapes
+
+
+@lru_cache(maxsize=32)
+def _num_parameters(architecture: Architecture) -> int:
+    """A plan for hundreds of GPUs asks for each of them."""
+    return sum(math.prod(shape) for shape in architecture.hf_shapes().values())
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ class _Jumping(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         assert timeout is not None, "no timer is set: all tasks wait for each other"
         self.now_s += max(0.0, timeout)
-        return super().select(0)
+        return []
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):

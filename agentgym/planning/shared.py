@@ -17,17 +17,19 @@ class Device:
         self.name = name
         self.capacity = capacity
         self.members: set[Work] = set()
+        self.speed = 1.0  # of each piece of work
         self.busy_s = 0.0  # seconds of one unit of capacity
         self._since = 0.0
-
-    @property
-    def speed(self) -> float:
-        return min(1.0, self.capacity / max(1, len(self.members)))
 
     def count(self, now: float) -> None:
         """Add what was worked since the last change."""
         self.busy_s += (now - self._since) * min(self.capacity, len(self.members))
         self._since = now
+
+    def change(self, work: Work) -> None:
+        """It works here from now on, or no longer."""
+        (self.members.add if work.pieces else self.members.discard)(work)
+        self.speed = min(1.0, self.capacity / max(1, len(self.members)))
 
 
 class Work:
@@ -77,7 +79,7 @@ class Work:
 
     @property
     def speed(self) -> float:
-        return min(device.speed for device in self.devices)
+        return min([device.speed for device in self.devices])
 
     def rearm(self) -> None:
         if self._timer is not None:
@@ -119,7 +121,7 @@ class _Changed:
                 member.advance()
             for device in work.devices:
                 device.count(now)
-                (device.members.add if work.pieces else device.members.discard)(work)
+                device.change(work)
             for member in others:
                 member.rearm()
         work.rearm()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import operator
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from agentgym.types import Episode, GenerateRequest, Group, Task
 
 FIRST_STEPS = 2  # left out: in them there is nothing to overlap with yet
 GROUPS_REMEMBERED = 256  # whose prompt a replica still has
+REQUESTS = operator.attrgetter("requests")
 HALVINGS = 16  # of what was measured, until a time is found: one in 65,536 of it
 
 
@@ -89,7 +91,7 @@ class _Generators:
 
     async def sample(self, group: int, new: int, context: int, tokens: int) -> None:
         """new: tokens of the context that no earlier turn had."""
-        replica = min(self.replicas, key=lambda one: one.requests)
+        replica = min(self.replicas, key=REQUESTS)
         replica.requests += 1
         try:
             async with replica.places:
