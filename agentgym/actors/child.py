@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
 import os
 import runpy
 import signal
@@ -17,6 +18,9 @@ from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
 PR_SET_PDEATHSIG = 1
+GARBAGE = 50_000
+"""Objects made until the collector looks for cycles. With its own 700 it walks through torch as that is imported, for a
+tenth of the time until a trainer answers."""
 
 
 def main() -> None:
@@ -28,6 +32,7 @@ def main() -> None:
     parser.add_argument("--controller", metavar="IP", default="", help="with --host: who will use it")
     parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which has started this one")
     arguments = parser.parse_args()
+    gc.set_threshold(GARBAGE)
     if arguments.parent:
         end_with(arguments.parent)
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -76,7 +75,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         titan.load_compiler()
         titan.disable_flex_autotune()
     config = titan_config(architecture, setup, flex=flex)
-    config.update_from_config(config=SimpleNamespace(parallelism=ranks.parallelism))  # all that it reads
+    titan.lay_out(config, ranks.parallelism)
     if trainer.lora.rank:
         config = with_adapters(config, trainer.lora)
     if trainer.float8 != "off":

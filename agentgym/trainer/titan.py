@@ -11,6 +11,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -94,6 +95,29 @@ def set_device(device_type: str) -> None:
             module.device_type = device_type  # type: ignore[attr-defined]
             if hasattr(module, "device_module"):
                 module.device_module = device_module  # type: ignore[attr-defined]
+
+
+def lay_out(config: Any, parallelism: ParallelismConfig) -> None:
+    """Set what a layout needs of a model's configuration.
+
+    It asks whether the settings are those of torchtitan's own trainer. They are not, and to import that one takes
+    seconds: it brings datasets, pandas and clients of hubs.
+    """
+    name = "torchtitan.trainer"
+    stood_in = name not in sys.modules
+    if stood_in:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].Trainer = _NoTrainer  # type: ignore[attr-defined]
+    try:
+        config.update_from_config(config=SimpleNamespace(parallelism=parallelism))  # all that it reads
+    finally:
+        if stood_in:
+            del sys.modules[name]
+
+
+class _NoTrainer:
+    class Config:
+        pass
 
 
 def share_rows_by(wrap: Callable[[Sequence[Any], Any], None]) -> None:

@@ -26,6 +26,15 @@ import torchtitan.distributed.utils as utils
 assert utils.device_type == "cpu" and utils.device_module is torch.cpu
 assert "torch._inductor.compile_fx" not in sys.modules  # seconds of a start that does not compile
 assert torch.compile.__module__ == "torch"
+
+class Config:
+    def update_from_config(self, config):
+        from torchtitan.trainer import Trainer
+        self.found = isinstance(config, Trainer.Config), config.parallelism
+
+made = Config()
+titan.lay_out(made, 3)
+assert made.found == (False, 3) and "torchtitan.trainer" not in sys.modules and "pandas" not in sys.modules
 later = titan._compiled_when_called(lambda x: x + 1, backend="eager")
 assert later(torch.ones(1)).item() == 2 and "torch._inductor.compile_fx" in sys.modules
 """
