@@ -15,6 +15,8 @@ collect_ignore_glob = ["data/*"]  # files of examples, which have tests of their
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 _begun: set[Path] = set()  # files of which a test has run
+_unfreeze = gc.unfreeze
+_given_back = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,13 +43,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A file whose tests opened a runtime has given back what was set apart."""
     if item.path not in _begun:
         _begun.add(item.path)
-        if not gc.get_freeze_count():
+        if _given_back:
             _set_apart()
 
 
 def _set_apart() -> None:
+    global _given_back
     gc.collect()
     gc.freeze()
+    _given_back = False
+
+
+def _give_back() -> None:
+    """To count what is set apart, as gc does, takes as long as to walk through it."""
+    global _given_back
+    _unfreeze()
+    _given_back = True
+
+
+gc.unfreeze = _give_back
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
