@@ -164,7 +164,9 @@ def test_correct_gives_the_tokens_concerned_truncated_weights_from_the_next_step
 ) -> None:
     """The engine's part is in all tokens, that of staleness in stale ones alone."""
     limits = (
-        {"engine": EngineLimits(correct=0.01, stop=None)} if part == "engine" else {"staleness": StalenessLimits(correct=0.01)}
+        {"engine": EngineLimits(correct=0.01, stop=None)}
+        if part == "engine"
+        else {"staleness": StalenessLimits(correct=0.01)}
     )
     engine = make_engine(loss=Reinforce(), lr=0.0, mismatch=MismatchConfig(cap=2.0, **limits))
     plain = make_engine(loss=Reinforce(), lr=0.0)
