@@ -48,6 +48,7 @@ if not torch.cuda.is_available():
 try:
     import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
 
+    load_compiler()  # torchtitan compiles where it is imported
     _stood_in: dict[str, MagicMock] = {}
 except ImportError:
     # torchtitan defines GPU kernels at import (for expert parallelism) that never run without a GPU.
