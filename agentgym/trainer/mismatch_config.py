@@ -35,12 +35,9 @@ class MismatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits(MismatchLimits):
-    """Of tokens that exactly the trained weights sampled: two implementations of one model. A nat is no rounding, and
-    a run that goes on learns from what its policy did not do.
-    """
+    """Of tokens that exactly the trained weights sampled: two implementations of one model."""
 
     warn: float | None = 0.01
-    stop: float | None = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

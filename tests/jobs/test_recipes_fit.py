@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -51,12 +51,16 @@ def claims_of(recipe: Path) -> list[Claim]:
     return claims
 
 
-def placed(recipe: Path, claim: Claim, gib: float, *tasks: Path) -> Placement:
+def finished(recipe: Path, claim: Claim, *tasks: Path) -> Any:
     mapping, where = read_recipe_files([recipe, *tasks, *claim.presets])
     if not claim.gpus:
         for section in ("trainer", "generator"):
             mapping[section] = {**mapping.get(section, {}), "device": "cpu"}
-    made = (finish_sft if "sft" in mapping else finish_recipe)(mapping, where=where)[0]  # type: ignore[operator]
+    return (finish_sft if "sft" in mapping else finish_recipe)(mapping, where=where)[0]  # type: ignore[operator]
+
+
+def placed(recipe: Path, claim: Claim, gib: float, *tasks: Path) -> Placement:
+    made = finished(recipe, claim, *tasks)
     return place(wanted_of(made, model_of(made.model.path)), claim.machine(gib))
 
 
@@ -90,3 +94,9 @@ def test_a_models_recipe_fits_there_with_every_task_and_says_as_many_gpus_as_its
             assert placement.fits, (claim, task.stem, placement.problems)
     [count] = re.findall(r"on (one|two|four) GPUs?\b", recipe.read_text().split("\n", 1)[0])
     assert claims[0].gpus == WORDS[count] and not claims[0].presets
+
+
+@pytest.mark.parametrize("recipe", sorted((APPS / "grpo").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_run_on_gpus_ends_where_generators_sample_another_model(recipe: Path) -> None:
+    for claim in claims_of(recipe):
+        assert not claim.gpus or finished(recipe, claim).trainer.mismatch.engine.stop == 1.0, claim

@@ -164,9 +164,7 @@ def test_correct_gives_the_tokens_concerned_truncated_weights_from_the_next_step
 ) -> None:
     """The engine's part is in all tokens, that of staleness in stale ones alone."""
     limits = (
-        {"engine": EngineLimits(correct=0.01, stop=None)}
-        if part == "engine"
-        else {"staleness": StalenessLimits(correct=0.01)}
+        {"engine": EngineLimits(correct=0.01)} if part == "engine" else {"staleness": StalenessLimits(correct=0.01)}
     )
     engine = make_engine(loss=Reinforce(), lr=0.0, mismatch=MismatchConfig(cap=2.0, **limits))
     plain = make_engine(loss=Reinforce(), lr=0.0)
@@ -194,7 +192,7 @@ def test_correct_gives_the_tokens_concerned_truncated_weights_from_the_next_step
 
 def test_a_corrected_ratio_is_not_counted_twice(make_engine: MakeEngine, samples: list[Sample]) -> None:
     """A loss with the ratio against the sampler is then that of `tis`: the trainer's ratio times the weight."""
-    limits = MismatchConfig(engine=EngineLimits(correct=0.01, stop=None), cap=2.0)
+    limits = MismatchConfig(engine=EngineLimits(correct=0.01), cap=2.0)
     engine = make_engine(lr=0.0, mismatch=limits)
     engine.version = NOW
     own = sampled(engine, samples, OFF)
@@ -206,7 +204,7 @@ def test_several_updates_are_bounded_against_the_policy_before_them_once_they_ar
     make_engine: MakeEngine, samples: list[Sample]
 ) -> None:
     """The weight stays that of the old policy against the sampler, however far the updates go."""
-    limits = MismatchConfig(engine=EngineLimits(correct=0.01, stop=None), cap=2.0)
+    limits = MismatchConfig(engine=EngineLimits(correct=0.01), cap=2.0)
     engine = make_engine(mismatch=limits, epochs=3, optimizer=OptimizerConfig(lr=1e-2, warmup_steps=0))
     engine.version = NOW
     own = sampled(engine, samples, OFF)
@@ -220,7 +218,7 @@ def test_several_updates_are_bounded_against_the_policy_before_them_once_they_ar
 
 @pytest.mark.parametrize("drop", ["token", "sequence"])
 def test_mask_leaves_out_what_is_beyond_the_bound(make_engine: MakeEngine, samples: list[Sample], drop: str) -> None:
-    limits = MismatchConfig(engine=EngineLimits(mask=0.01, stop=None), bound=0.9, drop=drop)
+    limits = MismatchConfig(engine=EngineLimits(mask=0.01), bound=0.9, drop=drop)
     engine = make_engine(loss=Reinforce(), lr=0.0, mismatch=limits, rows_per_microbatch=1)
     plain = make_engine(loss=Reinforce(), lr=0.0)
     engine.version = NOW
@@ -261,27 +259,11 @@ def test_stop_ends_the_step_before_it_changes_a_weight(
     assert good["mismatch/engine_abs_mean"] == pytest.approx(0.2, abs=1e-5), "nothing of the dropped batch is left"
 
 
-def test_a_nat_on_tokens_of_the_same_weights_ends_a_run_unless_that_is_allowed(
-    make_engine: MakeEngine, samples: list[Sample]
-) -> None:
-    stale = make_engine()
-    stale.version = NOW
-    stale.train_step(sampled(stale, samples, [2.0] * 9, version=NOW - 1))  # k3(2) is 4.4
-    engine = make_engine()
-    engine.version = NOW
-    wrong = sampled(engine, samples, [2.0] * 9)
-    with pytest.raises(InfraError, match=r"above trainer\.mismatch\.engine\.stop 1\. This update changed no weight"):
-        engine.train_step(wrong)
-    allowed = make_engine(mismatch=MismatchConfig(engine=EngineLimits(stop=None)))
-    allowed.version = NOW
-    assert allowed.train_step(wrong)["mismatch/engine_kl"] > 1
-
-
 def test_a_resumed_trainer_acts_by_the_figures_of_the_one_before(
     make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
 ) -> None:
     def make() -> TitanEngine:
-        return make_engine(mismatch=MismatchConfig(engine=EngineLimits(correct=0.01, stop=None)))
+        return make_engine(mismatch=MismatchConfig(engine=EngineLimits(correct=0.01)))
 
     first, second, older = make(), make(), make()
     first.version = NOW
@@ -307,7 +289,7 @@ def test_limits_that_the_loss_can_not_go_with_are_refused(tmp_path: Path, monkey
         trainer = TrainerConfig(mismatch=MismatchConfig(**limits))
         TrainerSetup(model_path="m", trainer=trainer, optimizer=OptimizerConfig(), loss=loss, total_steps=1, folder="f")
 
-    correct, mask = StalenessLimits(correct=0.1), EngineLimits(mask=0.1, stop=None)
+    correct, mask = StalenessLimits(correct=0.1), EngineLimits(mask=0.1)
     setup(Tis(), engine=mask)
     with pytest.raises(UserError, match=r"trainer\.mismatch\.staleness\.correct.*would count twice"):
         setup(Tis(), staleness=correct)
