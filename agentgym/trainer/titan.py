@@ -45,17 +45,17 @@ with warnings.catch_warnings():
 
 if not torch.cuda.is_available():
     titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
+_stood_in: dict[str, MagicMock] = {}
 try:
     import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-
-    load_compiler()  # torchtitan compiles where it is imported
-    _stood_in: dict[str, MagicMock] = {}
 except ImportError:
     # torchtitan defines GPU kernels at import (for expert parallelism) that never run without a GPU.
     has_triton_package()  # cached: torch will not look for it again
-    _stood_in = {"triton": MagicMock(), "triton.language": MagicMock()}
+    _stood_in |= {"triton": MagicMock(), "triton.language": MagicMock()}
     sys.modules.update(_stood_in)
     torch.compile = _compiled_when_called  # type: ignore[assignment]
+else:
+    load_compiler()  # torchtitan compiles where it is imported
 try:
     from torchtitan.components.lora import LoRAConverter as LoRAConverter
     from torchtitan.components.optimizer import LRSchedulersContainer as LRSchedulersContainer

@@ -43,6 +43,11 @@ class Counting(ServiceActor):
         return os.getpid()
 
     @endpoint
+    async def garbage(self) -> int:
+        """Objects made until the collector looks for cycles."""
+        return gc.get_threshold()[0]
+
+    @endpoint
     async def variable(self, name: str) -> str:
         if name not in os.environ:
             raise ValueError(f"no variable {name!r}")

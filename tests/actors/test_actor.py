@@ -15,6 +15,7 @@ from counting import Counting
 from waiting import LONG_S, no_child_left, until
 
 from agentgym.actors.actor import ServiceActor
+from agentgym.actors.child import GARBAGE
 from agentgym.actors.endpoint import LifecycleActor, endpoint, endpoint_name
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied
@@ -109,6 +110,7 @@ async def test_an_actor_runs_on_its_processes_with_their_environment(tmp_path: P
 async def test_the_death_of_a_process_ends_its_calls_at_once_and_shows_its_last_output(tmp_path: Path) -> None:
     async with no_child_left(), Runtime(log_dir=tmp_path):
         group = await Counting.options(procs=2).as_actor(0)
+        assert set(await group.call(Counting.garbage, timeout_s=LONG_S)) == {GARBAGE}
         await group.call(Counting.say, "this was its last output", timeout_s=LONG_S)
         call = asyncio.create_task(group.call(Counting.sleep, 600.0, timeout_s=600))
         await asyncio.sleep(0.2)

@@ -82,7 +82,7 @@ def test_more_staleness_is_advised_where_it_hides_the_wait_for_the_longest_episo
 
 
 def test_more_places_are_advised_where_episodes_wait_for_one() -> None:
-    """Eight episodes of 1 s with four places: two waves of sampling, then 2 s of training."""
+    """Eight episodes of 1 s, two at a time: four waves of sampling, then 2 s of training."""
     few = limit(RATES, layout=replace(TWO, max_batch=2))
     assert (few.step_s, few.wider_s) == (pytest.approx(6.0), {4: pytest.approx(4.0), 8: pytest.approx(3.0)})
     assert "With generator.max_batch 8 a step takes 3.00 s, if the cache holds so many" in str(few)
