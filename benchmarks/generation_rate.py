@@ -3,17 +3,20 @@
     python benchmarks/generation_rate.py FOLDER --requests 512 --prompt 128 --tokens 1024
     python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
     python benchmarks/generation_rate.py FOLDER --requests 2048 --places 128 --loads tailed
+    python benchmarks/generation_rate.py FOLDER --arms engine at-once --requests 512 --places 128 --loads tailed turns
     python benchmarks/generation_rate.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
 start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and
 plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
-longest are --tokens; --loads picks one. --places: sequences at a time, all requests where it is left out; with many
-more requests than places the tailed load has new ones join a full batch all the time, as they do in a run. --options:
-more of vLLM's engine arguments, for all arms. All requests of a round are sent at once, ask for log-probabilities in
-the same form, and have prompts that no other round has, so each round prefills; a whole round before the others is not
-counted. --rounds takes one number, or one for each load. The arms: `vllm` is its asynchronous engine alone, `engine`
-ours around it, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that
+longest are --tokens; --loads picks one, or `turns`: conversations of six turns, whose lengths are drawn in the same way
+with a sixth of --tokens as the longest, and a next turn comes as soon as the one before has ended. --places: sequences
+at a time, all requests where it is left out; with many more requests than places the tailed load has new ones join a
+full batch all the time, as they do in a run. --options: more of vLLM's engine arguments, for all arms. All requests of
+a round are sent at once, ask for log-probabilities in the same form, and have prompts that no other round has, so each
+round prefills; a whole round before the others is not counted. --rounds takes one number, or one for each load. The
+arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `at-once` the same without waiting of requests
+for each other, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that
 ended, and they are not repeated. Then a Markdown table of medians of --rounds, of the arms that ended where it was
 stopped or one failed.
 """
@@ -29,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,31 +43,49 @@ from agentgym.generators.select import VllmEngineConfig
 from agentgym.models.resolve import resolve_model
 from agentgym.types import GenerateRequest, SamplingParams
 
-Generate = Callable[[GenerateRequest], Awaitable[int]]
-"""Samples one completion; how many tokens it has."""
-LOADS = ("equal", "tailed")
+Generate = Callable[[GenerateRequest], Awaitable[Sequence[int]]]
+"""Samples one completion."""
+LOADS = ("equal", "tailed", "turns")
+TURNS = 6  # of a conversation
+ANSWER = 32  # tokens of what comes between two turns: a tool's result, for example
 
 
-def requests_of(arguments: argparse.Namespace, load: str, number: int) -> list[GenerateRequest]:
-    """Of a round. Lengths and the sampler's seeds are the same in every round, prompts are not."""
+def conversations_of(arguments: argparse.Namespace, load: str, number: int) -> list[list[GenerateRequest]]:
+    """Of a round, their turns; all but the first without the context before them. Lengths and the sampler's seeds are
+    the same in every round, prompts are not.
+    """
     lengths, numbers = random.Random(0), random.Random(f"{load} {number}")
-    found = []
-    for index in range(arguments.requests):
+    turns, longest = (TURNS, arguments.tokens // TURNS) if load == "turns" else (1, arguments.tokens)
+
+    def turn(place: int, index: int) -> GenerateRequest:
         share = 1.0 if load == "equal" else min(1.0, lengths.lognormvariate(-2.0, 1.0))
-        prompt = tuple(numbers.randrange(5, 500) for _ in range(arguments.prompt))
-        sampling = SamplingParams(max_tokens=max(1, round(share * arguments.tokens)), temperature=1.0, seed=index)
-        found.append(GenerateRequest(prompt_ids=prompt, sampling=sampling))
-    return found
+        prompt = tuple(numbers.randrange(5, 500) for _ in range(ANSWER if place else arguments.prompt))
+        sampling = SamplingParams(max_tokens=max(1, round(share * longest)), temperature=1.0, seed=index)
+        return GenerateRequest(prompt_ids=prompt, sampling=sampling, continues=place > 0)
+
+    return [[turn(place, index) for place in range(turns)] for index in range(arguments.requests)]
+
+
+async def converse(generate: Generate, turns: Sequence[GenerateRequest]) -> int:
+    """Tokens that were sampled."""
+    context: tuple[int, ...] = ()
+    sampled = 0
+    for turn in turns:
+        context += turn.prompt_ids
+        completion = await generate(replace(turn, prompt_ids=context))
+        context += tuple(completion)
+        sampled += len(completion)
+    return sampled
 
 
 async def rates(arm: str, generate: Generate, arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Tokens a second of each round, by load, after a first one that does not count."""
     found: dict[str, list[float]] = {load: [] for load in arguments.loads}
-    for load, rounds in zip(arguments.loads, arguments.rounds * 2, strict=False):
+    for load, rounds in zip(arguments.loads, arguments.rounds * len(LOADS), strict=False):
         for number in range(rounds + 1):
-            requests = requests_of(arguments, load, number)
+            conversations = conversations_of(arguments, load, number)
             begin_s = time.perf_counter()
-            tokens = sum(await asyncio.gather(*(generate(request) for request in requests)))
+            tokens = sum(await asyncio.gather(*(converse(generate, turns) for turns in conversations)))
             if number:
                 found[load].append(tokens / (time.perf_counter() - begin_s))
         print(json.dumps({"arm": arm, "load": load, "tokens_per_s": found[load]}), flush=True)
@@ -97,13 +119,13 @@ async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace
     options = {"gpu_memory_utilization": arguments.gpu_memory_utilization} | arguments.options
     llm = AsyncLLM.from_engine_args(engine_arguments(config, Path(model), gpu=wants_gpu(config), **options))
 
-    async def generate(request: GenerateRequest) -> int:
+    async def generate(request: GenerateRequest) -> Sequence[int]:
         sampling = raw_sampling(request)
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         name = f"{id(request)}-{time.perf_counter_ns()}"
         async for result in llm.generate(prompt, sampling, name):
             final = result
-        return len(final.outputs[0].token_ids)
+        return final.outputs[0].token_ids  # type: ignore[no-any-return]
 
     try:
         return await rates("vllm", generate, arguments)
@@ -111,17 +133,25 @@ async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace
         await asyncio.to_thread(llm.shutdown, 10.0)
 
 
-async def engine(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+async def engine(
+    config: GeneratorConfig, model: str, arguments: argparse.Namespace, arm: str = "engine"
+) -> dict[str, list[float]]:
     built = config.engine.build(config, model)
     await built.start()
 
-    async def generate(request: GenerateRequest) -> int:
-        return len((await built.generate(request)).completion_ids)
+    async def generate(request: GenerateRequest) -> Sequence[int]:
+        return (await built.generate(request)).completion_ids
 
     try:
-        return await rates("engine", generate, arguments)
+        return await rates(arm, generate, arguments)
     finally:
         await built.close()
+
+
+async def at_once(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    assert isinstance(config.engine, VllmEngineConfig)
+    config = replace(config, engine=replace(config.engine, join_together=False))
+    return await engine(config, model, arguments, "at-once")
 
 
 async def service(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
@@ -134,8 +164,8 @@ async def service(config: GeneratorConfig, model: str, arguments: argparse.Names
             store = await WeightsConfig().open("generation-rate", runtime=runtime)
             replicas = GeneratorService(config=config, store=store, model_path=model, runtime=runtime)
 
-            async def generate(request: GenerateRequest) -> int:
-                return len((await replicas.generate(request)).completion_ids)
+            async def generate(request: GenerateRequest) -> Sequence[int]:
+                return (await replicas.generate(request)).completion_ids
 
             try:
                 await replicas.start()
@@ -145,7 +175,7 @@ async def service(config: GeneratorConfig, model: str, arguments: argparse.Names
                 await store.close()
 
 
-ARMS = {"vllm": raw, "engine": engine, "service": service}
+ARMS = {"vllm": raw, "engine": engine, "at-once": at_once, "service": service}
 
 
 def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> None:
@@ -164,8 +194,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["vllm", "engine", "service"])
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=["equal", "tailed"])
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest completion")
@@ -186,7 +216,7 @@ def main() -> int:
             engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization, options=arguments.options),
             replicas=1,
             max_batch=arguments.places or arguments.requests,
-            max_model_len=arguments.prompt + arguments.tokens,
+            max_model_len=arguments.prompt + arguments.tokens + (TURNS - 1) * ANSWER * ("turns" in arguments.loads),
             dtype="bfloat16" if arguments.device == "cuda" else "float32",
             device=arguments.device,
             gpus=(0,) if arguments.device == "cuda" else (),

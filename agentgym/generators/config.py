@@ -25,6 +25,11 @@ class EngineConfig(ABC):
         """Whether replicas give their GPU's memory away while the trainer steps; see `generators.engine.Sleeps`."""
         return False
 
+    @property
+    def joins(self) -> bool:
+        """Whether requests that would hold up others wait for each other; see `generators.places.Places`."""
+        return False
+
     @abstractmethod
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         """An engine for the model in a local Hugging Face folder; its `start` is called next, in this process.

@@ -63,13 +63,15 @@ class VllmEngineConfig(EngineConfig):
     tensor_parallel: the GPUs that one replica's model is split over. options: more of vLLM's own engine arguments, by
     their names there (quantization, kv_cache_dtype, speculative_config and so on); those that other fields of the
     recipe decide are refused. sleep: while the trainer steps, vLLM gives its memory to it, but for its graphs; for a
-    GPU that both share, in a synchronous run.
+    GPU that both share, in a synchronous run. join_together: requests begin together, since each time that some do
+    holds up those that run; each waits in sum no longer than that; false: each begins as soon as there is a place.
     """
 
     gpu_memory_utilization: float = 0.6
     enforce_eager: bool = False
     tensor_parallel: int = 1
     sleep: bool = False
+    join_together: bool = True
     options: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,6 +92,10 @@ class VllmEngineConfig(EngineConfig):
     def sleeps(self) -> bool:
         return self.sleep
 
+    @property
+    def joins(self) -> bool:
+        return self.join_together
+
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         if not vllm_is_installed():
             raise UserError(
@@ -105,6 +111,7 @@ class VllmEngineConfig(EngineConfig):
             enforce_eager=self.enforce_eager,
             tensor_parallel_size=self.tensor_parallel,
             enable_sleep_mode=self.sleep,
+            join_together=self.join_together,
             **self.options,
         )
 

@@ -26,6 +26,7 @@ from agentgym.weights.store import OtherBase, WeightStore
 log = logging.getLogger(__name__)
 
 PLACES = "generator/places"
+MEANS = ("_share", "_mean")  # of replicas, by how a metric's name ends
 ATTEMPTS = 4  # to read a version
 RETRY_S = 0.5
 
@@ -169,7 +170,7 @@ class GeneratorService:
         return {f"generator/{name}": value for name, value in self._started().get_metrics().items()}
 
     async def metrics(self) -> dict[str, float]:
-        """The engines' metrics summed over replicas, or their mean (`_share`), and the service's own.
+        """The engines' metrics summed over replicas, or their mean (`_share`, `_mean`), and the service's own.
 
         Sums (`_total`, `_s`) include those of dead replicas, as of their last answer.
         """
@@ -189,7 +190,7 @@ class GeneratorService:
         for name, figures in self._seen.items():
             for key, value in figures.items():
                 if name in live or key.endswith(("_total", "_s")):
-                    total[key] = total.get(key, 0.0) + (value / len(live) if key.endswith("_share") else value)
+                    total[key] = total.get(key, 0.0) + (value / len(live) if key.endswith(MEANS) else value)
         places = total.setdefault(PLACES, float(len(live) * self._config.max_batch))
         total["generator/idle_share"] = max(0.0, 1.0 - service.demand / places) if places else 0.0
         return total | self.get_metrics()

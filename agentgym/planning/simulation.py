@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from agentgym.generators.places import Places
 from agentgym.planning.clock import JumpingLoop
 from agentgym.planning.rates import Rates, tokens_of
 from agentgym.planning.shared import Device, Work
@@ -29,7 +30,8 @@ HALVINGS = 16  # of what was measured, until a time is found: one in 65,536 of i
 class Layout:
     """Where processes are. trainer: the GPUs of its ranks; replicas: those of each replica. Empty: the host's cores.
 
-    gpus, cores: of the machine. max_batch: sequences of one replica at a time.
+    gpus, cores: of the machine. max_batch: sequences of one replica at a time. join_together: its requests wait for
+    each other, as `Places` says.
     """
 
     trainer: tuple[int, ...]
@@ -38,6 +40,7 @@ class Layout:
     gpus: int
     cores: int
     max_batch: int
+    join_together: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class _Replica:
     """rate: each sequence's tokens a second, by how many there are."""
 
     work: Work
-    places: asyncio.Semaphore
+    places: Places
     requests: int = 0
     known: deque[int] = field(default_factory=lambda: deque(maxlen=GROUPS_REMEMBERED))  # groups, by their prompts
     contexts: int = 0  # tokens of the running sequences, as they began
@@ -94,7 +97,7 @@ class _Generators:
         replica = min(self.replicas, key=REQUESTS)
         replica.requests += 1
         try:
-            async with replica.places:
+            async with replica.places.held(continues=context != new):
                 copied = context == new and group in replica.known  # the same prompt as another episode of the group
                 if context == new and not copied:
                     replica.known.append(group)
@@ -148,7 +151,9 @@ class _Run:
 
     def _replica(self, gpus: Sequence[int]) -> _Replica:
         work = Work(self._on(gpus), lambda pieces: self.rates.decode_rate(pieces) / pieces)
-        return _Replica(work=work, places=asyncio.Semaphore(self.layout.max_batch))
+        places = Places(self.layout.max_batch)
+        places.join_s = self.rates.join_s if self.layout.join_together else 0.0
+        return _Replica(work=work, places=places)
 
     async def play(self, task: Task, group_id: int) -> Group:
         start = self.generators.version
@@ -236,13 +241,13 @@ def simulate(rates: Rates, loop: LoopConfig, layout: Layout, *, steps: int = 10,
 
 
 def in_flight_s(rates: Rates, requests: Sequence[tuple[int, int]], max_batch: int) -> float:
-    """Seconds of one replica for requests, [prompt tokens, sampled tokens], that are sent at once. No two prompts are
-    alike.
+    """Seconds of one replica for requests, [prompt tokens, sampled tokens], that are sent at once and do not wait for
+    each other. No two prompts are alike.
     """
 
     async def run() -> float:
         work = Work([Device("replica")], lambda pieces: rates.decode_rate(pieces) / pieces)
-        generators = _Generators(rates, [_Replica(work=work, places=asyncio.Semaphore(max_batch))])
+        generators = _Generators(rates, [_Replica(work=work, places=Places(max_batch))])
         sent = (generators.sample(n, prompt, prompt, tokens) for n, (prompt, tokens) in enumerate(requests))
         await asyncio.gather(*sent)
         return asyncio.get_running_loop().time()

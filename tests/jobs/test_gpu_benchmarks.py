@@ -165,15 +165,35 @@ def test_a_rate_is_of_the_median_and_shares_are_by_the_fastest_of_trl(
 def test_each_round_of_generation_prefills_new_prompts_of_the_same_lengths() -> None:
     import argparse
 
-    from generation_rate import LOADS, requests_of  # type: ignore[import-not-found]
+    from generation_rate import LOADS, TURNS, conversations_of  # type: ignore[import-not-found]
 
     arguments = argparse.Namespace(requests=20, prompt=32, tokens=64)
     for load in LOADS:
-        rounds = [requests_of(arguments, load, number) for number in range(3)]
-        assert rounds[1] == requests_of(arguments, load, 1), "each arm gets the same"
-        prompts = [request.prompt_ids for one in rounds for request in one]
+        rounds = [conversations_of(arguments, load, number) for number in range(3)]
+        assert rounds[1] == conversations_of(arguments, load, 1), "each arm gets the same"
+        prompts = [turns[0].prompt_ids for one in rounds for turns in one]
         assert len({prompt[:16] for prompt in prompts}) == len(prompts), "a block of the prefix cache is found again"
-        assert len({tuple(request.sampling.max_tokens for request in one) for one in rounds}) == 1
+        lengths = {tuple(turn.sampling.max_tokens for turns in one for turn in turns) for one in rounds}
+        assert len(lengths) == 1 and all(len(turns) == (TURNS if load == "turns" else 1) for turns in rounds[0])
+        assert max(sum(turn.sampling.max_tokens for turn in turns) for turns in rounds[0]) <= arguments.tokens
+
+
+async def test_a_turn_of_a_conversation_has_all_that_was_said_before_it() -> None:
+    from generation_rate import converse
+
+    from agentgym.types import GenerateRequest, SamplingParams
+
+    asked: list[tuple[tuple[int, ...], bool]] = []
+
+    async def generate(request: GenerateRequest) -> list[int]:
+        asked.append((request.prompt_ids, request.continues))
+        return [100 + len(asked)] * 2
+
+    sampling = SamplingParams(max_tokens=2)
+    turns = [GenerateRequest(prompt_ids=(n, n), sampling=sampling, continues=n > 1) for n in (1, 2, 3)]
+    assert await converse(generate, turns) == 6
+    first, second = (1, 1), (1, 1, 101, 101, 2, 2)
+    assert asked == [(first, False), (second, True), ((*second, 102, 102, 3, 3), True)]
 
 
 @pytest.mark.vllm
@@ -182,11 +202,11 @@ def test_each_round_of_generation_prefills_new_prompts_of_the_same_lengths() -> 
 def test_vllm_alone_is_asked_for_what_our_engine_asks_it_for() -> None:
     import argparse
 
-    from generation_rate import raw_sampling, requests_of
+    from generation_rate import conversations_of, raw_sampling
 
     from agentgym.generators.vllm.settings import sampling_params
 
-    request = requests_of(argparse.Namespace(requests=1, prompt=4, tokens=64), "equal", 1)[0]
+    [[request]] = conversations_of(argparse.Namespace(requests=1, prompt=4, tokens=64), "equal", 1)
     assert repr(raw_sampling(request)) == repr(sampling_params(request.sampling))
 
 

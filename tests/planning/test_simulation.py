@@ -115,6 +115,20 @@ def test_those_that_join_a_batch_hold_it_up_once_for_each_token_that_it_samples(
     assert in_flight_s(four, apart, 4) == pytest.approx(1.0 + 2 * 0.25)
 
 
+def test_requests_that_wait_for_each_other_hold_up_the_others_less_often() -> None:
+    """16 places and conversations of many short turns, so that one joins all the time."""
+    turns = tuple(tuple((0, 10 + (7 * number + turn) % 20) for turn in range(8)) for number in range(16))
+    rates = replace(RATES, decode=((1, 100.0), (16, 1600.0)), turns=turns, join_s=0.05, train=1e12)
+    apart, together = (
+        forecast(rates, replace(TWO, max_batch=16, join_together=together), staleness=3, steps=30)
+        for together in (False, True)
+    )
+    assert together.step_s < 0.8 * apart.step_s
+    none = (replace(TWO, max_batch=16, join_together=together) for together in (False, True))
+    free = [forecast(replace(rates, join_s=0.0), layout, staleness=3).step_s for layout in none]
+    assert free[0] == free[1] < together.step_s, "nothing is gained where joining costs nothing"
+
+
 def test_what_joining_takes_is_found_from_the_time_of_requests_in_flight() -> None:
     requests = [(10 + number % 7, 20 + number * 13 % 50) for number in range(60)]
     rates = replace(RATES, prefill=1e4)
@@ -168,6 +182,7 @@ def test_the_split_whose_halves_take_the_same_time_is_the_best() -> None:
     splits = best_splits(wanted, loop, replace(rates, train=300.0), machine)
     best = splits[0]
     assert (best.procs, best.replicas) == (2, 6) and best.forecast.step_s == pytest.approx(2.0)
+    assert all(split.layout.join_together for split in splits), "as vLLM does"
     [own] = [split for split in splits if split.given]
     assert (own.procs, own.replicas) == (1, 1) and own.forecast.step_s == pytest.approx(12.0)
     with pytest.raises(UserError, match=r"does not fit on the machine \(2 GPU"):

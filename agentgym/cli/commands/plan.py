@@ -198,13 +198,17 @@ def _row(split: Split) -> tuple[str, ...]:
         str(split.replicas),
         f"{forecast.step_s:.2f}",
         f"{forecast.tokens_per_s:,.0f}",
-        f"{1 - forecast.generate_busy:.0%}",
+        f"{_idle(forecast.generate_busy):.0%}",
         f"{forecast.batch_share:.0%}",
-        f"{1 - forecast.train_busy:.0%}",
+        f"{_idle(forecast.train_busy):.0%}",
         f"{forecast.controller_busy:.0%}",
         f"{_most_gib(split):.1f}",
         ", ".join(["the recipe's own"] * split.given + ["does not fit"] * (not split.placement.fits)),
     )
+
+
+def _idle(busy: float) -> float:
+    return max(0.0, 1.0 - busy)  # a sum of times may be longer than all of it by rounding, which would print -0%
 
 
 def _most_gib(split: Split) -> float:

@@ -21,7 +21,7 @@ from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import NotLoaded, check_request
 from agentgym.generators.places import Places
 from agentgym.generators.vllm.causes import last_error, with_holders
-from agentgym.generators.vllm.pressure import report_steps, wants_steps
+from agentgym.generators.vllm.join_cost import JoinCost
 from agentgym.generators.vllm.settings import (
     engine_arguments,
     model_size,
@@ -30,6 +30,7 @@ from agentgym.generators.vllm.settings import (
     set_environment,
     wants_gpu,
 )
+from agentgym.generators.vllm.steps import EngineStep, report_steps, wants_steps
 from agentgym.models.safetensors import WeightFile, write_tensors
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 from agentgym.weights.adapters import checked
@@ -56,8 +57,10 @@ class VllmEngine:
 
     merges_adapters = True
 
-    def __init__(self, config: GeneratorConfig, model_path: str, **options: Any) -> None:
-        """options: settings of `AsyncEngineArgs`, by name."""
+    def __init__(self, config: GeneratorConfig, model_path: str, *, join_together: bool = True, **options: Any) -> None:
+        """join_together: requests wait for each other, as `Places` says. options: settings of `AsyncEngineArgs`, by
+        name.
+        """
         self._config = config
         self._options = options
         self._folder = Path(model_path)
@@ -69,6 +72,8 @@ class VllmEngine:
         self._request_ids = itertools.count()
         self._running: set[asyncio.Future[Completion]] = set()
         self._places = Places(config.max_batch)  # what has none waits here, so that vLLM's cache holds what runs
+        self._join_together = join_together
+        self._join_cost = JoinCost()
         self._updating = asyncio.Lock()
         self._asleep = False
         self._num_wakes = 0
@@ -173,6 +178,7 @@ class VllmEngine:
             "generator/kv_share": self._places.kv_share,
             "generator/preempted_total": self._num_preempted,
             "generator/cuts_total": self._places.num_cuts,
+            "generator/join_s_mean": self._places.join_s,
         }
 
     async def close(self) -> None:
@@ -183,17 +189,16 @@ class VllmEngine:
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         del self._llm  # its destructor must not run while the interpreter ends
 
-    def _saw(self, kv_share: float, num_preempted: int) -> None:
-        self._num_preempted += num_preempted
-        self._places.saw(kv_share=kv_share, num_preempted=num_preempted)
+    def _saw(self, step: EngineStep) -> None:
+        self._num_preempted += step.num_preempted
+        self._places.saw(kv_share=step.kv_share, num_preempted=step.num_preempted)
+        if self._join_together and self._join_cost.saw(step):
+            self._places.join_s = self._join_cost.seconds
 
     async def _complete(self, request: GenerateRequest, request_id: str) -> Completion:
         submitted_s = time.monotonic()
-        await self._places.take(continues=request.continues)
-        try:
+        async with self._places.held(continues=request.continues):
             return await self._run(request, request_id, queued_s=time.monotonic() - submitted_s)
-        finally:
-            self._places.give_back()
 
     async def _run(self, request: GenerateRequest, request_id: str, *, queued_s: float) -> Completion:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError

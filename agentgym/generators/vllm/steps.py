@@ -1,8 +1,9 @@
-"""What vLLM says about its cache of keys and values after each of its steps."""
+"""What vLLM says about each of its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,8 +13,21 @@ if TYPE_CHECKING:
     from vllm.v1.metrics.loggers import StatLoggerBase
     from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-Report = Callable[[float, int], None]
-"""Gets the share of the cache in use, and how many sequences lost theirs."""
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """ended_s: by the clock of vLLM's process. prompt_tokens: computed for requests that sampled their first token in
+    it. num_running: sequences that go on. kv_share: of the cache, in use. num_preempted: sequences that lost theirs.
+    """
+
+    ended_s: float
+    prompt_tokens: int
+    num_running: int
+    kv_share: float
+    num_preempted: int
+
+
+Report = Callable[[EngineStep], None]
 
 
 def wants_steps(vllm_config: VllmConfig, engine_index: int = 0) -> StatLoggerBase:
@@ -39,7 +53,7 @@ def report_steps(llm: AsyncLLM, report: Report) -> None:
     vLLM's own figures of each token, and Prometheus's, took a quarter of what a token costs in this process, and
     nothing here reads them.
     """
-    llm.output_processor._update_stats_from_output = _count_preempted
+    llm.output_processor._update_stats_from_output = _count
     llm.output_processor._update_stats_from_finished = _nothing
     llm._logger_ref[0] = _StepReporter(report)
 
@@ -53,15 +67,27 @@ class _StepReporter:
     def record(
         self, *, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None, **others: Any
     ) -> None:
-        if scheduler_stats is not None:
-            preempted = iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
-            self._report(scheduler_stats.kv_cache_usage, preempted)
+        if scheduler_stats is None or iteration_stats is None:
+            return
+        self._report(
+            EngineStep(
+                ended_s=iteration_stats.iteration_timestamp,
+                prompt_tokens=iteration_stats.prompt_token_stats.computed,
+                num_running=scheduler_stats.num_running_reqs,
+                kv_share=scheduler_stats.kv_cache_usage,
+                num_preempted=iteration_stats.num_preempted_reqs,
+            )
+        )
 
 
-def _count_preempted(
-    state: object, output: EngineCoreOutput, timestamp_s: float | None, stats: IterationStats | None
-) -> None:
-    if output.events and stats is not None:
+def _count(state: object, output: EngineCoreOutput, timestamp_s: float, stats: IterationStats | None) -> None:
+    """Of one sequence in one step. In the place of what vLLM counts."""
+    if stats is None:
+        return
+    stats.iteration_timestamp = timestamp_s  # of vLLM's process, for this one's own
+    if output.prefill_stats is not None:
+        stats.prompt_token_stats.computed += output.prefill_stats.num_computed_tokens
+    if output.events:
         stats.num_preempted_reqs += sum(event.type.name == "PREEMPTED" for event in output.events)
 
 
