@@ -20,7 +20,7 @@ from agentgym.rollout.conversation import CallAnswer, CallRequest, EpisodeSeat
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Message, Task, VersionSpan
 from tests.rollout.conftest import CharacterTokenizer
 
-THOUSANDS = int(os.environ.get("AGENTGYM_THOUSANDS_OF_TREES", "2"))  # all were sound when ten were tried
+THOUSANDS = int(os.environ.get("AGENTGYM_THOUSANDS_OF_TREES", "1"))  # all were sound when ten were tried
 ALIAS = 0x110000  # an id above it is another one for the same character
 TOOLS = tuple(
     {"type": "function", "function": {"name": name, "description": "Does.", "parameters": {"type": "object"}}}
