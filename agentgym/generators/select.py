@@ -63,8 +63,8 @@ class VllmEngineConfig(EngineConfig):
     tensor_parallel: the GPUs that one replica's model is split over. options: more of vLLM's own engine arguments, by
     their names there (quantization, kv_cache_dtype, speculative_config and so on); those that other fields of the
     recipe decide are refused. sleep: while the trainer steps, vLLM gives its memory to it, but for its graphs; for a
-    GPU that both share, in a synchronous run. join_together: requests begin together, since each time that some do
-    holds up those that run; each waits in sum no longer than that; false: each begins as soon as there is a place.
+    GPU that both share, in a synchronous run. join_together: requests wait for each other where beginning holds up
+    those that run, in sum as long as that does; false: each begins as soon as there is a place.
     """
 
     gpu_memory_utilization: float = 0.6
