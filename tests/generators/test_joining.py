@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentgym.generators.places import Places
 from agentgym.planning.clock import JumpingLoop
 
 Starts = list[float]
+TIMES = [number / 4 for number in range(12)]  # few, so that one is cancelled at the very time at which it may begin
 
 
 def in_simulated_time(play: Callable[[], Coroutine[None, None, Starts]]) -> Starts:
@@ -85,3 +88,42 @@ def test_of_a_stream_few_joins_remain_and_little_is_waited_for_them() -> None:
     # 0.8 s are waited in sum for each join: by 9 requests of 50 a second, for 0.09 s in the mean
     waits = [at - before for at, before in zip(together, came, strict=True)]
     assert 40 < len(set(together)) < 80 and 0.05 < sum(waits) / len(waits) < 0.12
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(TIMES),  # when it comes
+            st.sampled_from(TIMES),  # how long it runs
+            st.none() | st.sampled_from(TIMES),  # when it is cancelled
+        ),
+        max_size=30,
+    ),
+    st.lists(st.sampled_from((0.0, 0.25, 0.5, 1.0)), min_size=1, max_size=5),
+    st.integers(1, 4),
+)
+def test_whatever_comes_all_begin_and_nobody_waits_while_nothing_runs(requests, costs, most: int) -> None:
+    async def play() -> None:
+        places, began = Places(most), 0
+
+        async def one(at_s: float, runs_s: float) -> None:
+            nonlocal began
+            await asyncio.sleep(at_s)
+            async with places.held(continues=began % 2 == 0):
+                began += 1
+                assert 0 < places.taken_now <= most
+                places.join_s = costs[began % len(costs)]  # as estimates change
+                await asyncio.sleep(runs_s)
+            assert places.taken_now or not len(places._line), "the last that ran lets in who waits"
+
+        tasks = [asyncio.create_task(one(at_s, runs_s)) for at_s, runs_s, _ in requests]
+        loop = asyncio.get_running_loop()
+        for task, (_, _, cancelled_s) in zip(tasks, requests, strict=True):
+            if cancelled_s is not None:
+                loop.call_later(cancelled_s, task.cancel)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends)
+        assert places.taken_now == 0 and not len(places._line)
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(play())
