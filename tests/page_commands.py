@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -139,10 +140,26 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     return printed
 
 
+def made_once(make: Callable[..., None]) -> Callable[..., None]:
+    """make(path, ...): is called once for a name and what else it gets, and its folder is copied from then on."""
+    kept: dict[object, Path] = {}
+    place = tempfile.TemporaryDirectory(prefix="agentgym-pages-")  # until the process ends
+
+    def copied(path: Path, *more: object) -> None:
+        if path.exists():
+            return
+        key = (path.name, *more)
+        if key not in kept:
+            kept[key] = Path(tempfile.mkdtemp(dir=place.name), path.name)
+            make(kept[key], *more)
+        shutil.copytree(kept[key], path)
+
+    return copied
+
+
+@made_once
 def make_evaluation(path: Path, status: RunStatus) -> None:
     """As `agentgym eval` leaves it: two tasks, each solved by its second sample."""
-    if path.exists():
-        return
     tasks = [Task(task_id=name, prompt=({"role": "user", "content": "hello"},)) for name in "tu"]
     rows = [
         [
@@ -160,10 +177,9 @@ def make_evaluation(path: Path, status: RunStatus) -> None:
         made.set_status(status)
 
 
+@made_once
 def make_run(path: Path) -> None:
     """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints."""
-    if path.exists():
-        return
     task = Task(task_id="t", prompt=({"role": "user", "content": "hello"},))
     turn = Turn(
         prompt_ids=(1, 2),
