@@ -4,6 +4,7 @@
     python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
     python benchmarks/generation_rate.py FOLDER --requests 2048 --places 128 --loads tailed
     python benchmarks/generation_rate.py FOLDER --arms engine at-once --requests 512 --places 128 --loads tailed turns
+    python benchmarks/generation_rate.py FOLDER --device cpu --arms engine at-once --places 24 --join-ms 15
     python benchmarks/generation_rate.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
 
 FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
@@ -204,9 +205,22 @@ def main() -> int:
     )
     parser.add_argument("--places", type=int, help="sequences at a time; all requests where it is left out")
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="of vLLM's engine")
+    parser.add_argument(
+        "--join-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="steps in which requests join others take so much longer, as on a GPU; not for the arm `service`",
+    )
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: arms that it has are not repeated")
     arguments = parser.parse_args()
+    if arguments.join_ms:
+        if "service" in arguments.arms:
+            parser.error("--join-ms is for engines of this process; give --arms without service")
+        from slow_joins import in_vllm
+
+        in_vllm(arguments.join_ms / 1000)
     settings = {name: value for name, value in vars(arguments).items() if name not in ("arms", "out")}
     arms = FinishedArms(arguments.out, settings)
     random_weights = not any(arguments.folder.glob("*.safetensors"))

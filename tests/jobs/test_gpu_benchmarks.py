@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,6 +195,24 @@ async def test_a_turn_of_a_conversation_has_all_that_was_said_before_it() -> Non
     assert await converse(generate, turns) == 6
     first, second = (1, 1), (1, 1, 101, 101, 2, 2)
     assert asked == [(first, False), (second, True), ((*second, 102, 102, 3, 3), True)]
+
+
+def test_only_steps_in_which_some_join_others_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    import slow_joins  # type: ignore[import-not-found]
+
+    slept: list[float] = []
+    monkeypatch.setattr(slow_joins.time, "sleep", slept.append)
+
+    class Runner:
+        def execute_model(self, scheduled: Any, *more: Any) -> tuple[Any, ...]:
+            return (scheduled, *more)
+
+    slow_joins._slow_down(Runner, 0.25)
+    for new, others, expected in (([], 3, 0), ([1], 0, 0), ([1, 2], 3, 1)):
+        slept.clear()
+        scheduled = SimpleNamespace(scheduled_new_reqs=new, scheduled_cached_reqs=SimpleNamespace(num_reqs=others))
+        assert Runner().execute_model(scheduled, "more") == (scheduled, "more")
+        assert slept == [0.25] * expected
 
 
 @pytest.mark.vllm
