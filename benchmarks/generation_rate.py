@@ -40,7 +40,7 @@ from typing import Any
 from finished_arms import FinishedArms, run_job, stoppable
 
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import VllmEngineConfig
+from agentgym.generators.select import VllmEngineConfig, at_once
 from agentgym.models.resolve import resolve_model
 from agentgym.types import GenerateRequest, SamplingParams
 
@@ -149,10 +149,8 @@ async def engine(
         await built.close()
 
 
-async def at_once(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    assert isinstance(config.engine, VllmEngineConfig)
-    config = replace(config, engine=replace(config.engine, join_together=False))
-    return await engine(config, model, arguments, "at-once")
+async def engine_at_once(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    return await engine(replace(config, engine=at_once(config.engine)), model, arguments, "at-once")
 
 
 async def service(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
@@ -176,7 +174,7 @@ async def service(config: GeneratorConfig, model: str, arguments: argparse.Names
                 await store.close()
 
 
-ARMS = {"vllm": raw, "engine": engine, "at-once": at_once, "service": service}
+ARMS = {"vllm": raw, "engine": engine, "at-once": engine_at_once, "service": service}
 
 
 def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> None:

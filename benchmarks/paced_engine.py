@@ -41,9 +41,8 @@ class PacedEngine:
         count = request.sampling.max_tokens
         self._asked += 1
         try:
-            await self._places.take(continues=request.continues)
-            await asyncio.sleep(count * self._settings.token_s)
-            self._places.give_back()
+            async with self._places.held(continues=request.continues):
+                await asyncio.sleep(count * self._settings.token_s)
         finally:
             self._asked -= 1
         self._tokens += count

@@ -26,7 +26,7 @@ class EngineConfig(ABC):
         return False
 
     @property
-    def joins(self) -> bool:
+    def joins_together(self) -> bool:
         """Whether requests that would hold up others wait for each other; see `generators.places.Places`."""
         return False
 

@@ -93,7 +93,7 @@ class VllmEngineConfig(EngineConfig):
         return self.sleep
 
     @property
-    def joins(self) -> bool:
+    def joins_together(self) -> bool:
         return self.join_together
 
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
@@ -114,6 +114,11 @@ class VllmEngineConfig(EngineConfig):
             join_together=self.join_together,
             **self.options,
         )
+
+
+def at_once(engine: EngineConfig) -> EngineConfig:
+    """The same, whose requests begin as soon as there is a place."""
+    return replace(engine, join_together=False) if isinstance(engine, VllmEngineConfig) else engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

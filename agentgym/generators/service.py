@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -26,7 +26,7 @@ from agentgym.weights.store import OtherBase, WeightStore
 log = logging.getLogger(__name__)
 
 PLACES = "generator/places"
-MEANS = ("_share", "_mean")  # of replicas, by how a metric's name ends
+LASTING, MEANS = ("_total", "_s"), ("_share", "_mean")  # by how a metric's name ends
 ATTEMPTS = 4  # to read a version
 RETRY_S = 0.5
 
@@ -170,10 +170,7 @@ class GeneratorService:
         return {f"generator/{name}": value for name, value in self._started().get_metrics().items()}
 
     async def metrics(self) -> dict[str, float]:
-        """The engines' metrics summed over replicas, or their mean (`_share`, `_mean`), and the service's own.
-
-        Sums (`_total`, `_s`) include those of dead replicas, as of their last answer.
-        """
+        """The engines' metrics, as `summed` does it, and the service's own."""
         service = self._started()
         groups = [r.group for r in service.replicas if r.up]
         calls = (group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups)
@@ -186,11 +183,7 @@ class GeneratorService:
                 raise answer
             live.add(group.name)
             self._seen[group.name] = answer
-        total: dict[str, float] = {}
-        for name, figures in self._seen.items():
-            for key, value in figures.items():
-                if name in live or key.endswith(("_total", "_s")):
-                    total[key] = total.get(key, 0.0) + (value / len(live) if key.endswith(MEANS) else value)
+        total = summed(self._seen, live)
         places = total.setdefault(PLACES, float(len(live) * self._config.max_batch))
         total["generator/idle_share"] = max(0.0, 1.0 - service.demand / places) if places else 0.0
         return total | self.get_metrics()
@@ -313,3 +306,16 @@ def service_settings(config: GeneratorConfig) -> ServiceSettings:
         max_waiting=config.max_waiting,
         min_replicas=config.fewest_replicas,
     )
+
+
+def summed(seen: Mapping[str, Mapping[str, float]], live: Collection[str]) -> dict[str, float]:
+    """Metrics over replicas, by their names: sums, or means of the live ones (`_share`, `_mean`).
+
+    Sums of what has happened (`_total`, `_s`) include those of dead replicas, as of their last answer.
+    """
+    total: dict[str, float] = {}
+    for name, figures in seen.items():
+        for key, value in figures.items():
+            if name in live or key.endswith(LASTING):
+                total[key] = total.get(key, 0.0) + (value / len(live) if key.endswith(MEANS) else value)
+    return total

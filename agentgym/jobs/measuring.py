@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.generators.select import VllmEngineConfig, settle_engine
+from agentgym.generators.select import at_once, settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym, check_sampling
@@ -64,11 +64,11 @@ async def measure_rates(
     """
     check_sampling(recipe)
     model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
-    generators = replace(settle_engine(recipe.generator, str(model_path), reporter.note), replicas=1, gpus=())
-    if isinstance(generators.engine, VllmEngineConfig):  # what joining costs, not what waiting for each other saves
-        generators = replace(generators, engine=replace(generators.engine, join_together=False))
+    settled = settle_engine(recipe.generator, str(model_path), reporter.note)
+    # at once: what joining a batch costs is measured, not what waiting for each other saves of it
+    one = replace(settled, engine=at_once(settled.engine), replicas=1, gpus=())
     trainer = replace(recipe.trainer, procs=recipe.trainer.ranks_of_a_row, data_parallel_shard=-1, gpus=())
-    alone = replace(recipe, generator=generators, trainer=trainer)
+    alone = replace(recipe, generator=one, trainer=trainer)
     alone = settle_places(alone, read_architecture(model_path), lambda note: None)
     async with AsyncExitStack() as stack:
         gym = await Gym.open(alone, model_path, registry, reporter, training=True)

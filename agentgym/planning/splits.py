@@ -47,7 +47,7 @@ def layout_of(wanted: Wanted, placement: Placement) -> Layout:
         gpus=len(placement.machine.gpus),
         cores=placement.machine.cores,
         max_batch=wanted.generator.max_batch,
-        join_together=wanted.generator.engine.joins,
+        join_together=wanted.generator.engine.joins_together,
     )
 
 

@@ -18,6 +18,7 @@ from agentgym.generators.select import (
     NativeEngineConfig,
     TransformersEngineConfig,
     VllmEngineConfig,
+    at_once,
     settle_engine,
 )
 from agentgym.generators.transformers.engine import TransformersEngine
@@ -55,6 +56,13 @@ def test_auto_passes_on_what_is_wrong_with_the_folder(tmp_path):
 def test_asking_for_vllm_without_it_says_how_to_get_it(old_model):
     with pytest.raises(UserError, match="pip install vllm"):
         VllmEngineConfig().build(GeneratorConfig(), str(old_model.folder))
+
+
+def test_at_once_changes_nothing_but_the_waiting_for_each_other():
+    vllm = VllmEngineConfig(tensor_parallel=2, options={"quantization": "fp8"})
+    assert vllm.joins_together and not at_once(vllm).joins_together
+    assert replace(at_once(vllm), join_together=True) == vllm
+    assert at_once(NativeEngineConfig()) == NativeEngineConfig() and not NativeEngineConfig().joins_together
 
 
 def test_asking_which_engine_imports_none():
