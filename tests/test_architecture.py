@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -127,6 +128,31 @@ def test_a_planted_circle_is_found(line: str, tmp_path: Path) -> None:
     (tmp_path / "agentgym/rollout/__init__.py").write_text("from agentgym.rollout.episode import EpisodePlayer\n")
     graph = {file.name: file.ours for file in structure.read(tmp_path)}
     assert "agentgym.rollout.episode" in {name for circle in structure.circles(graph) for name in circle}
+
+
+def reaches(package: str, tests: Path) -> list[str]:
+    """The ways by which the tests' files import a third-party package, through whichever of ours."""
+    files = {file.name: file for file in structure.read()}
+    found = []
+    for path in sorted(tests.rglob("*.py")):
+        taken = structure.imported_names(ast.parse(path.read_text()), path.stem, False)
+        todo = [(name,) for pair in taken for name in (".".join(pair), pair[0]) if name in files]
+        seen = {way[-1] for way in todo}
+        for way in todo:  # breadth first: grows while it is read
+            file = files[way[-1]]
+            if package in file.foreign:
+                found.append(" -> ".join([path.name, *way, package]))
+            todo += [(*way, name) for name in sorted(file.ours - seen)]
+            seen |= file.ours
+    return found
+
+
+def test_the_engines_tests_do_without_monarch(tmp_path: Path) -> None:
+    """vLLM's environment has none (`make test-vllm`): a single file there that imports it fails them all."""
+    assert reaches("vllm", ROOT / "tests/generators") != []  # or it reads the wrong places
+    assert reaches("monarch", ROOT / "tests/generators") == []
+    (tmp_path / "test_it.py").write_text("from agentgym.generators.service import summed\n")
+    assert len(reaches("monarch", tmp_path)) > 0
 
 
 def test_the_pages_table_of_rooms_is_current() -> None:
