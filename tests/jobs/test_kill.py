@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -99,15 +100,35 @@ class Slow(Grpo):
 """
 
 
+COMMAND = [sys.executable, "-m", "agentgym.cli.main", "train", "--plain"]
+
+
+def in_background(small: Sequence[str]) -> list[str]:
+    """The fields of a run that saves beside its steps, and whose next bits depend on nothing but the ones before."""
+    more = ("loop.steps=5", "loop.checkpoint_every=2", "eval.at_end=false", "loop.deterministic=true")
+    return [f"--{one}" for one in (*small, *more, "generator.engine.name=native", "loss.name=slow_loss:Slow")]
+
+
+@pytest.fixture(scope="module")
+def unhurt(make_lab, tmp_path_factory) -> Path:
+    """The last checkpoint of a run that nothing kills and that waits for its checkpoints."""
+    place = tmp_path_factory.mktemp("unhurt")
+    (place / "slow_loss.py").write_text(LOSS)
+    (place / "written").touch()
+    words = [*COMMAND, "--name", "quiet", *in_background(make_lab.small), "--loop.checkpoint_in_background", "false"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return place / "runs" / "quiet" / "checkpoints" / "step-000005"
+
+
 @pytest.mark.parametrize("killed", ["trainer", "run"])
-def test_a_kill_while_a_checkpoint_is_written_in_the_background_changes_no_bit(lab, tmp_path, killed) -> None:
+def test_a_kill_while_a_checkpoint_is_written_in_the_background_changes_no_bit(
+    lab, unhurt: Path, tmp_path, killed
+) -> None:
     (tmp_path / "slow_loss.py").write_text(LOSS)
     (tmp_path / "runs").mkdir()
-    small = (*lab.small, "loop.steps=5", "loop.checkpoint_every=2", "eval.at_end=false", "loop.deterministic=true")
-    command = [sys.executable, "-m", "agentgym.cli.main", "train", "--plain"]
-    fields = [f"--{one}" for one in (*small, "generator.engine.name=native", "loss.name=slow_loss:Slow")]
-    named = [*command, "--name", "hurt", *fields]
     with ExitStack() as stack:
+        named = [*COMMAND, "--name", "hurt", *in_background(lab.small)]
         popen = subprocess.Popen(named, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         run = stack.enter_context(popen)
         stack.callback(run.kill)
@@ -123,7 +144,7 @@ def test_a_kill_while_a_checkpoint_is_written_in_the_background_changes_no_bit(l
             run.wait()
         (tmp_path / "written").touch()
         if killed == "run":
-            again = subprocess.run([*command, "--resume", str(path)], cwd=tmp_path, capture_output=True, text=True)
+            again = subprocess.run([*COMMAND, "--resume", str(path)], cwd=tmp_path, capture_output=True, text=True)
             assert again.returncode == 0, again.stderr
         else:
             errors = run.communicate(timeout=200)[1]
@@ -131,9 +152,6 @@ def test_a_kill_while_a_checkpoint_is_written_in_the_background_changes_no_bit(l
             assert "the checkpoint of step 2 was lost with the trainer" in (path / "events.log").read_text()
     assert folder.checkpoint_steps() == ([0, 4, 5] if killed == "trainer" else [0, 2, 4, 5])
     assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4, 5]
-    quiet = [*command, "--name", "quiet", *fields, "--loop.checkpoint_in_background", "false"]
-    done = subprocess.run(quiet, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    hurt, unhurt = (tmp_path / "runs" / name / "checkpoints" / "step-000005" for name in ("hurt", "quiet"))
+    hurt = path / "checkpoints" / "step-000005"
     for part in ("trainer/__0_0.distcp", "hf/model.safetensors"):
         assert (hurt / part).read_bytes() == (unhurt / part).read_bytes()

@@ -60,8 +60,9 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
         assert process.stdout is not None
         assert process.stdout.readline() == "4\n", errors.read_text()
         children = psutil.Process(process.pid).children(recursive=True)
+        commands = [command for child in children if "spawn_main" in str(command := child.cmdline())]
+        assert len(commands) == 2 and commands[0] == commands[1], "the worker is no copy of vLLM's process"
         if how == "kill":
-            assert children
             process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
     _, alive = psutil.wait_procs(children, timeout=30)
