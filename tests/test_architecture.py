@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,12 @@ MAX_IMPORT_S, MAX_HELP_S = 0.10, 0.15  # on an idle core on which this takes REF
 REFERENCE = "import asyncio, dataclasses, email.message, inspect, logging, zipfile"
 REFERENCE_S = 0.06
 PAGE = ROOT / "docs" / "architecture.md"
+
+
+@functools.cache
+def source() -> list[structure.SourceFile]:
+    """The packages' files."""
+    return structure.read()
 
 
 def python(code: str) -> str:
@@ -105,7 +113,7 @@ def test_a_forbidden_import_breaks_its_contract(module: str, line: str, contract
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    graph = {file.name: file.ours for file in structure.read()}
+    graph = {file.name: file.ours for file in source()}
     assert len(graph) > 300 and sum(map(len, graph.values())) > 1000  # or it reads the wrong places
     assert [" -> ".join(circle) for circle in structure.circles(graph)] == []
 
@@ -130,9 +138,8 @@ def test_a_planted_circle_is_found(line: str, tmp_path: Path) -> None:
     assert "agentgym.rollout.episode" in {name for circle in structure.circles(graph) for name in circle}
 
 
-def reaches(package: str, tests: Path) -> list[str]:
-    """The ways by which the tests' files import a third-party package, through whichever of ours."""
-    files = {file.name: file for file in structure.read()}
+def ways_to(package: str, tests: Path, files: Mapping[str, structure.SourceFile]) -> list[str]:
+    """By which a folder's tests import a third-party package, through whichever of our files."""
     found = []
     for path in sorted(tests.rglob("*.py")):
         taken = structure.imported_names(ast.parse(path.read_text()), path.stem, False)
@@ -149,10 +156,11 @@ def reaches(package: str, tests: Path) -> list[str]:
 
 def test_the_engines_tests_do_without_monarch(tmp_path: Path) -> None:
     """vLLM's environment has none (`make test-vllm`): a single file there that imports it fails them all."""
-    assert reaches("vllm", ROOT / "tests/generators") != []  # or it reads the wrong places
-    assert reaches("monarch", ROOT / "tests/generators") == []
+    files = {file.name: file for file in source()}
+    assert ways_to("vllm", ROOT / "tests/generators", files) != []  # or it reads the wrong places
+    assert ways_to("monarch", ROOT / "tests/generators", files) == []
     (tmp_path / "test_it.py").write_text("from agentgym.generators.service import summed\n")
-    assert len(reaches("monarch", tmp_path)) > 0
+    assert ways_to("monarch", tmp_path, files) != []
 
 
 def test_the_pages_table_of_rooms_is_current() -> None:
@@ -160,7 +168,7 @@ def test_the_pages_table_of_rooms_is_current() -> None:
     _, body, _ = structure.committed(PAGE.read_text())
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines()]
     table = [row[:3] for row in rows if row][2:]
-    files = [*structure.read(), *structure.other_files()]
+    files = [*source(), *structure.other_files()]
     now = structure.rooms(files)
     again = "`python benchmarks/structure.py --write docs/architecture.md` writes it again"
     assert table == [structure.cells(room)[:3] for room in now], again
@@ -207,7 +215,7 @@ def test_starting_is_quick(words: list[str], budget_s: float) -> None:
 
 
 def test_no_module_is_too_long() -> None:
-    lengths = {str(file.path): file.lines for file in [*structure.read(), *structure.other_files()]}
+    lengths = {str(file.path): file.lines for file in [*source(), *structure.other_files()]}
     assert len(lengths) > 30
     assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
     assert statistics.median(lengths.values()) <= MAX_MEDIAN_LINES

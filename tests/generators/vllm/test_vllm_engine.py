@@ -80,6 +80,8 @@ def test_settings_keep_their_meaning(old_model):
     assert (arguments.gpu_memory_utilization, arguments.enforce_eager) == (0.3, False)
     assert arguments.logprobs_mode == "processed_logprobs"
     assert engine_arguments(config, old_model.folder, gpu=False).enforce_eager
+    given = engine_arguments(config, old_model.folder, gpu=False, distributed_executor_backend="mp")
+    assert given.distributed_executor_backend == "mp"
     params = sampling_params(SamplingParams(max_tokens=5, temperature=0.5, top_p=0.8, top_k=4, seed=-1))
     assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.5, 0.8, 4, 5)
     assert params.ignore_eos and params.seed == 2**63 - 1
