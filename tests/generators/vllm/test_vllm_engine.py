@@ -60,13 +60,14 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
         assert process.stdout is not None
         assert process.stdout.readline() == "4\n", errors.read_text()
         children = psutil.Process(process.pid).children(recursive=True)
-        commands = [command for child in children if "spawn_main" in str(command := child.cmdline())]
-        assert len(commands) == 2 and commands[0] == commands[1], "the worker is no copy of vLLM's process"
+        commands = [child.cmdline() for child in children]
         if how == "kill":
             process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
+    spawned = [command for command in commands if "spawn_main" in str(command)]
+    assert len(spawned) == 2 and spawned[0] == spawned[1], "the worker is no copy of vLLM's process"
     if how == "close":
         assert "Error" not in errors.read_text()
 
