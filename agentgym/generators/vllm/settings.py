@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 _KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # of a GPU: CUDA's, and ROCm's
 WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
-EXECUTOR = "agentgym.generators.vllm.executor.ForkingExecutor"
 BATCHED_TOKENS = 8192
 """Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
-START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-"""Of the processes that vLLM starts: fork or spawn."""
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """vLLM's switch for kernels whose sums do not depend on what else is in a batch."""
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
@@ -119,7 +116,7 @@ def set_environment(config: GeneratorConfig) -> None:
 
     Call it before vllm is imported.
     """
-    os.environ[START_METHOD] = "spawn"  # a fork would copy locks that other threads hold
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would copy locks that other threads hold
     os.environ["OMP_NUM_THREADS"] = str(config.threads)  # decoding on a CPU is many times slower without it
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # replicas would all sit on the same cores
     if importlib.util.find_spec("flashinfer") is None:  # vLLM imports it for its sampler without asking
@@ -143,7 +140,6 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
     arguments = _arguments(AsyncEngineArgs, config, folder, options)
     if not gpu:
         arguments.enforce_eager = True
-        arguments.distributed_executor_backend = arguments.distributed_executor_backend or EXECUTOR
         arguments.kv_cache_memory_bytes = _CPU_CACHE_BYTES
         arguments.block_size = 32  # with the default of 128, short prompts never find a common prefix
         # whole prompts only: after a part of one, vLLM 0.32 rewinds a seeded generator, which a CPU generator can't do

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.vllm.settings import BATCH_INVARIANT, START_METHOD, set_environment
+from agentgym.generators.vllm.settings import BATCH_INVARIANT, set_environment
 
-OTHERS = (START_METHOD, "OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_USE_FLASHINFER_SAMPLER")
+OTHERS = ("VLLM_WORKER_MULTIPROC_METHOD", "OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_USE_FLASHINFER_SAMPLER")
 
 
 def test_batch_invariance_is_switched_on_for_vllm_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

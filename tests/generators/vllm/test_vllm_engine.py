@@ -60,14 +60,12 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
         assert process.stdout is not None
         assert process.stdout.readline() == "4\n", errors.read_text()
         children = psutil.Process(process.pid).children(recursive=True)
-        commands = [child.cmdline() for child in children]
         if how == "kill":
+            assert children
             process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
-    spawned = [command for command in commands if "spawn_main" in str(command)]
-    assert len(spawned) == 2 and spawned[0] == spawned[1], "the worker is no copy of vLLM's process"
     if how == "close":
         assert "Error" not in errors.read_text()
 
@@ -81,8 +79,6 @@ def test_settings_keep_their_meaning(old_model):
     assert (arguments.gpu_memory_utilization, arguments.enforce_eager) == (0.3, False)
     assert arguments.logprobs_mode == "processed_logprobs"
     assert engine_arguments(config, old_model.folder, gpu=False).enforce_eager
-    given = engine_arguments(config, old_model.folder, gpu=False, distributed_executor_backend="mp")
-    assert given.distributed_executor_backend == "mp"
     params = sampling_params(SamplingParams(max_tokens=5, temperature=0.5, top_p=0.8, top_k=4, seed=-1))
     assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.5, 0.8, 4, 5)
     assert params.ignore_eos and params.seed == 2**63 - 1
