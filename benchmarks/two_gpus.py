@@ -3,6 +3,7 @@
     python benchmarks/two_gpus.py --list                          the phases, their parts, how long each may take
     python benchmarks/two_gpus.py --out results --minutes 26      all of it; what would begin too late is left out
     python benchmarks/two_gpus.py --out results --only loop sync  the parts whose names begin so
+    CUDA_VISIBLE_DEVICES=2,3 python benchmarks/two_gpus.py ...    these two, beside another list on the first two
 
 Phases follow one another; in each, lanes run beside each other, and the parts of a lane one after another.
 
@@ -37,6 +38,7 @@ from finished_arms import stoppable
 from many_gpus import APPS, GRACE_S, Part, Row, loop_rows, measure, script, trainer_rows, weight_rows
 from qwen3_folder import write_folder
 
+from agentgym.actors.gpus import gpu_names
 from agentgym.planning.machine import this_machine
 
 TESTS = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "-s", "-n0", "-W", "ignore", "-m", "gpu"]
@@ -68,7 +70,7 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     shared = "--store cuda_ipc --rounds 2 --gpus 2 --shared --trainer"
     # what is right or wrong, and no figure: several on each GPU
     yield [
-        [on("0", "options-default", 300, [*options, "default or speculative"], last_line)],
+        [on("0", "options-default", 300, [*options, "default or speculative or whole"], last_line)],
         [on("1", "options-float8", 300, [*options, "float8"], last_line)],
         [on("0,1", "options-two", 300, [*options, "two"], last_line)],
         [on("0,1", "shared-context", 300, sync(smaller, out, f"{shared} context_parallel=2"), weight_rows)],
@@ -126,8 +128,9 @@ def program(name: str, given: Sequence[object], options: str) -> list[str]:
 
 
 def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callable[[str, Path], list[Row]]) -> Part:
-    """`python WORDS`, which sees these GPUs alone."""
-    command = ["env", f"CUDA_VISIBLE_DEVICES={gpus}", "OMP_NUM_THREADS=4", sys.executable, *words]
+    """`python WORDS`, which sees these GPUs alone. gpus: of the two that this process uses, the numbers 0 and 1."""
+    numbers = [int(number) for number in gpus.split(",") if number]
+    command = ["env", f"CUDA_VISIBLE_DEVICES={','.join(gpu_names(numbers))}", "OMP_NUM_THREADS=4", sys.executable, *words]
     return Part(name=name, limit_s=limit_s, command=command, read=read)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # of a GPU: CUDA's, and ROCm's
 WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
+WHOLE_STEPS = "agentgym.generators.vllm.whole_steps.WorkerExtension"
 BATCHED_TOKENS = 8192
 """Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
@@ -146,22 +147,17 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
         arguments.enable_chunked_prefill = False
         arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
         return arguments
-    _refuse_whole_steps(arguments)
+    if captures_whole_steps(arguments):
+        arguments.worker_extension_cls = WHOLE_STEPS
     if arguments.max_num_batched_tokens is None:
         arguments.max_num_batched_tokens = _batched_tokens(config, whole=arguments.enable_chunked_prefill is False)
     return arguments
 
 
-def _refuse_whole_steps(arguments: AsyncEngineArgs) -> None:
-    """CUDA graphs that hold attention in steps with prompts: on an H200 what such steps sampled was not the model's,
-    and some of its log-probabilities were NaN; see docs/results.md.
-    """
+def captures_whole_steps(arguments: AsyncEngineArgs) -> bool:
+    """Whether steps that compute prompts beside sampled tokens are one CUDA graph each, attention and all."""
     mode = arguments.compilation_config.cudagraph_mode
-    if mode is not None and mode.mixed_mode().name == "FULL":
-        raise UserError(
-            "generator.engine.options: with compilation_config.cudagraph_mode FULL vLLM 0.32 samples tokens that are "
-            "not the model's, in steps that compute prompts too; leave it out, or take FULL_AND_PIECEWISE"
-        )
+    return mode is not None and mode.mixed_mode().name == "FULL"
 
 
 def _batched_tokens(config: GeneratorConfig, *, whole: bool) -> int:

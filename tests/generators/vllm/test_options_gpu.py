@@ -31,6 +31,7 @@ def farthest(model: PlainModel, requests: Sequence[GenerateRequest], completions
     [
         pytest.param({}, BFLOAT16, id="default"),
         pytest.param({"options": {"speculative_config": NGRAM}}, BFLOAT16, id="speculative"),
+        pytest.param({"options": {"compilation_config": {"cudagraph_mode": "FULL"}}}, BFLOAT16, id="whole steps"),
         pytest.param({"options": {"kv_cache_dtype": "fp8"}}, FLOAT8, id="float8 cache"),
         pytest.param({"options": {"quantization": "fp8"}}, FLOAT8, id="float8 weights"),
         pytest.param({"tensor_parallel": 2}, BFLOAT16, id="two GPUs"),

@@ -7,7 +7,6 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 
 import pytest
 
@@ -103,16 +102,15 @@ def test_a_step_on_a_gpu_takes_as_many_tokens_as_is_planned_and_vllm_accepts(old
 
 
 @pytest.mark.parametrize("mode", ["FULL", "full", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "PIECEWISE", None])
-def test_graphs_that_sample_other_tokens_are_refused_on_a_gpu(old_model, mode):
-    from agentgym.errors import UserError
-    from agentgym.generators.vllm.settings import engine_arguments
+def test_whole_steps_as_graphs_have_a_worker_of_their_own(old_model, mode):
+    from agentgym.generators.vllm.settings import WHOLE_STEPS, WORKER_EXTENSION, engine_arguments
 
     options = {"compilation_config": {"cudagraph_mode": mode} if mode else {"mode": 0}}
     config = GeneratorConfig(max_batch=8, max_model_len=256)
-    refused = pytest.raises(UserError, match=r"FULL vLLM .* not the model's, .* FULL_AND_PIECEWISE")
-    with refused if mode in ("FULL", "full") else nullcontext():
-        engine_arguments(config, old_model.folder, gpu=True, **options)
-    assert engine_arguments(config, old_model.folder, gpu=False, **options).enforce_eager
+    arguments = engine_arguments(config, old_model.folder, gpu=True, **options)
+    assert arguments.worker_extension_cls == (WHOLE_STEPS if mode in ("FULL", "full") else WORKER_EXTENSION)
+    on_cpu = engine_arguments(config, old_model.folder, gpu=False, **options)
+    assert on_cpu.enforce_eager and on_cpu.worker_extension_cls == WORKER_EXTENSION
 
 
 @pytest.fixture
