@@ -64,7 +64,7 @@ from agentgym_envs.math.environment import INSTRUCTION
 HERE = Path(__file__).parent
 MEDIANS = ["time/step_s", "time/generate_s", "time/train_s", "time/publish_s"]
 MEDIANS += ["rollout/success_mean", "rollout/completion_tokens_mean", "loop/staleness_mean"]
-MISMATCH = "mismatch/engine_kl"
+MISMATCH, PEAK = "mismatch/engine_kl", "train/gpu_peak_gib"
 QUESTIONS = 4096
 SYNCHRONOUS, IN_FLIGHT = "staleness 0", "always in flight"
 PLAIN = ["env={name: math}", "rollout.cut_turns=score", "rollout.max_turns=1"]
@@ -234,8 +234,9 @@ def figures_of(run: Path, steps: slice, sampler: GpuSampler | None = None) -> Fi
     }
     for name in MEDIANS:
         found[name] = statistics.median(row.get(name, 0.0) for row in rows)
-    if fresh := [row[MISMATCH] for row in rows if MISMATCH in row]:
-        found[MISMATCH] = max(fresh)
+    for name in (MISMATCH, PEAK):
+        if there := [row[name] for row in rows if name in row]:
+            found[name] = max(there)
     if sampler is not None:
         found["gpus_busy"] = sampler.load(before["time"], rows[-1]["time"])
     compared = run / "comparison.json"

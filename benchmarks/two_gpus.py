@@ -102,7 +102,7 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
             on("0", "sleep", 130, [*TESTS, "tests/generators/vllm/test_sleep_gpu.py"], last_line),
         ],
         [
-            on("1", "joins", 240, joins, table_rows),
+            on("1", "joins", 400, joins, table_rows),
             on("1", "invariance", 300, invariant, table_rows),
             on("1", "float8-off", 110, float8(larger, "off"), trainer_rows),
             on("1", "float8-rowwise", 170, float8(larger, "rowwise"), trainer_rows),
