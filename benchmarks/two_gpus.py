@@ -130,7 +130,8 @@ def program(name: str, given: Sequence[object], options: str) -> list[str]:
 def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callable[[str, Path], list[Row]]) -> Part:
     """`python WORDS`, which sees these GPUs alone. gpus: of the two that this process uses, the numbers 0 and 1."""
     numbers = [int(number) for number in gpus.split(",") if number]
-    command = ["env", f"CUDA_VISIBLE_DEVICES={','.join(gpu_names(numbers))}", "OMP_NUM_THREADS=4", sys.executable, *words]
+    seen = ",".join(gpu_names(numbers))
+    command = ["env", f"CUDA_VISIBLE_DEVICES={seen}", "OMP_NUM_THREADS=4", sys.executable, *words]
     return Part(name=name, limit_s=limit_s, command=command, read=read)
 
 

@@ -1,8 +1,8 @@
 """vLLM's worker where whole steps are CUDA graphs, also those that compute prompts beside sampled tokens.
 
-vLLM 0.32 makes FlashAttention 3's schedule before each step, for that step's requests and its longest prompt. A captured
-kernel reads it as if it was of the requests that it was captured with, so what such steps sampled on an H200 was not the
-model's. Here the kernel makes it, inside the graph, as it does with vLLM's batch-invariant mode.
+vLLM 0.32 makes FlashAttention 3's schedule before each step, for that step's requests and its longest prompt. A
+captured kernel reads it as if it was of the requests that it was captured with, so what such steps sampled on an H200
+was not the model's. Here the kernel makes it, inside the graph, as it does with vLLM's batch-invariant mode.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import inspect
 import signal
 import subprocess
 import sys
@@ -111,6 +112,23 @@ def test_whole_steps_as_graphs_have_a_worker_of_their_own(old_model, mode):
     assert arguments.worker_extension_cls == (WHOLE_STEPS if mode in ("FULL", "full") else WORKER_EXTENSION)
     on_cpu = engine_arguments(config, old_model.folder, gpu=False, **options)
     assert on_cpu.enforce_eager and on_cpu.worker_extension_cls == WORKER_EXTENSION
+
+
+def test_attention_makes_its_schedule_in_the_kernel_where_whole_steps_are_captured():
+    """A vLLM that decides it in another way has to be looked at anew."""
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+
+    from agentgym.generators.vllm.whole_steps import schedule_in_the_kernel
+
+    class Builder:
+        def __init__(self, layers, *, device):
+            self.aot_schedule, self.layers, self.device = True, layers, device
+
+    schedule_in_the_kernel(Builder)
+    built = Builder(["first"], device="cuda")
+    assert (built.aot_schedule, built.layers, built.device) == (False, ["first"], "cuda")
+    decision = "self.aot_schedule and not fast_build and not envs.VLLM_BATCH_INVARIANT"
+    assert decision in inspect.getsource(FlashAttentionMetadataBuilder.build)
 
 
 @pytest.fixture
