@@ -81,7 +81,7 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     loop = program("loop_limit", given, "--tokens 1024 --engine FullVllm --no-limit --steps 5 --skip 2 --settle 2")
     yield [[on("0,1", "loop", 380, loop, constant_rows)]]
     given = [APPS / "grpo" / "qwen3_4b.yaml", "--random", models / MIDDLE]
-    tailed = program("loop_limit", given, "--tokens 1024 --prompt-tokens 128 --no-limit --steps 6 --skip 2 --settle 2")
+    tailed = program("loop_limit", given, "--tokens 1024 --prompt-tokens 150 --no-limit --steps 6 --skip 2 --settle 2")
     yield [[drawn(MIDDLE, models), on("0,1", "tailed", 420, tailed, tailed_rows)]]
     learn = program(
         "pretrained",

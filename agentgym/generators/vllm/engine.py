@@ -186,6 +186,8 @@ class VllmEngine:
         if not hasattr(self, "_llm"):
             return
         await self._fail(self._failure or "it is closed")
+        if self._llm.output_handler is not None:  # it would log the end of vLLM's process as a failure
+            self._llm.output_handler.cancel()
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         del self._llm  # its destructor must not run while the interpreter ends
 

@@ -8,6 +8,7 @@ import inspect
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,7 +30,8 @@ from agentgym.generators.select import VllmEngineConfig
 from agentgym.types import GenerateRequest, SamplingParams
 
 async def main():
-    engine = VllmEngineConfig().build(GeneratorConfig(device="cpu", max_model_len=256), sys.argv[1])
+    config = GeneratorConfig(device="cpu", max_model_len=256, threads=int(sys.argv[3]))
+    engine = VllmEngineConfig().build(config, sys.argv[1])
     await engine.start()
     request = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=4))
     print(len((await engine.generate(request)).completion_ids), flush=True)
@@ -44,8 +46,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["close", "kill"])
-def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
+@pytest.mark.parametrize(("how", "threads"), [("close", 2), ("kill", 1)])
+def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how, threads):
     import psutil
 
     program = tmp_path / "program.py"
@@ -54,7 +56,10 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
     with (
         errors.open("w") as stderr,
         subprocess.Popen(
-            [sys.executable, str(program), str(old_model.folder), how], stdout=subprocess.PIPE, stderr=stderr, text=True
+            [sys.executable, str(program), str(old_model.folder), how, str(threads)],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
         ) as process,
     ):
         assert process.stdout is not None
@@ -68,6 +73,19 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how):
     assert not alive
     if how == "close":
         assert "Error" not in errors.read_text()
+
+
+async def test_when_it_is_closed_nobody_takes_the_end_of_vllms_process_for_a_failure(old_model) -> None:
+    """vLLM reads from its process, in a task, until its shutdown is over."""
+    from agentgym.generators.select import VllmEngineConfig
+
+    engine = VllmEngineConfig().build(GeneratorConfig(device="cpu", max_model_len=256), str(old_model.folder))
+    reading = asyncio.ensure_future(asyncio.sleep(60))
+    asked: list[tuple[float, int]] = []
+    engine._llm = SimpleNamespace(output_handler=reading, shutdown=lambda s: asked.append((s, reading.cancelling())))
+    await engine.close()
+    assert len(asked) == 1 and asked[0][1] == 1 and asked[0][0] > 0
+    assert reading.cancelled()
 
 
 def test_settings_keep_their_meaning(old_model):
