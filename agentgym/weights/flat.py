@@ -11,6 +11,7 @@ from torch import Tensor
 
 BUCKET_BYTES = 256 * 2**20  # sent or checked at a time
 ALIGNMENT = 256  # bytes; as the GPU allocator's own
+SUMMED_LINES = 2**18  # of a checksum, at a time: 64 MiB of bytes, of which torch makes 128 of 64-bit numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +104,8 @@ def checksum(data: Tensor) -> int:
     times an odd number of its place. So bytes that change places, within a line or between lines, change it too.
     """
     words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
-    columns, lines = (_by_place(words.sum(axis, dtype=torch.int64)) for axis in (0, 1))
-    return columns ^ lines << 64
+    sums = [[part.sum(axis, dtype=torch.int64) for part in words.split(SUMMED_LINES)] for axis in (0, 1)]
+    return _by_place(torch.stack(sums[0]).sum(0)) ^ _by_place(torch.cat(sums[1])) << 64
 
 
 def _by_place(sums: Tensor) -> int:

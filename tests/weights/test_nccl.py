@@ -179,6 +179,17 @@ def test_a_checksum_sees_weights_and_lines_that_change_places() -> None:
         assert checksum(lines[order].flatten()) != checksum(lines.flatten())
 
 
+@pytest.mark.parametrize("lines", [1, 3, 8, 9])
+def test_a_checksum_is_the_same_however_many_lines_are_summed_at_a_time(monkeypatch, lines: int) -> None:
+    data = torch.randint(256, (8 * ALIGNMENT,), dtype=torch.uint8)
+    words = [int.from_bytes(data[at : at + 4].tolist(), "little", signed=True) for at in range(0, len(data), 4)]
+    width = ALIGNMENT // 4
+    columns = sum((2 * place + 1) * sum(words[place::width]) for place in range(width))
+    of_lines = sum((2 * line + 1) * sum(words[line * width : (line + 1) * width]) for line in range(8))
+    monkeypatch.setattr("agentgym.weights.flat.SUMMED_LINES", lines)
+    assert checksum(data) == columns % 2**64 ^ of_lines % 2**64 << 64
+
+
 async def test_the_next_version_is_put_while_one_is_sent_to_a_reader_that_hangs(
     store: NcclStore, tmp_path: Path, children: list[Child]
 ) -> None:
