@@ -347,3 +347,24 @@ def test_adapters_publish_fewer_bytes_than_all_weights(tmp_path: Path) -> None:
         assert f" s for {sizes[-1]:.2f} GB" in figures["load"]
         assert {"push", "requests pause", "in host memory", "fresh samples from the trainer"} < set(figures)
     assert 0 < sizes[1] < sizes[0] / 2
+
+
+async def test_the_distance_of_samples_is_that_from_the_weights_that_made_them(tmp_path: Path) -> None:
+    from plain_model import make_model
+    from sampled_logprobs import distances  # type: ignore[import-not-found]
+
+    from agentgym.generators.config import GeneratorConfig
+    from agentgym.generators.select import NativeEngineConfig
+    from agentgym.types import GenerateRequest, SamplingParams
+
+    own, other = (make_model(tmp_path / str(seed), seed=seed, family="qwen3") for seed in (0, 1))
+    engine = NativeEngineConfig().build(GeneratorConfig(device="cpu", max_model_len=64), str(own.folder))
+    requests = [GenerateRequest(prompt_ids=(3, 4, n), sampling=SamplingParams(max_tokens=n, seed=n)) for n in (5, 9)]
+    await engine.start()
+    try:
+        completions = [await engine.generate(request) for request in requests]
+    finally:
+        await engine.close()
+    own_nats, other_nats = ([*distances(model.folder, "cpu", requests, completions)] for model in (own, other))
+    assert [len(one) for one in own_nats] == [len(one.completion_ids) for one in completions]
+    assert max(float(one.max()) for one in own_nats) < 1e-3 < 1 < max(float(one.max()) for one in other_nats)
