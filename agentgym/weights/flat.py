@@ -104,7 +104,7 @@ def checksum(data: Tensor) -> int:
     times an odd number of its place. So bytes that change places, within a line or between lines, change it too.
     """
     words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
-    sums = [[part.sum(axis, dtype=torch.int64) for part in words.split(SUMMED_LINES)] for axis in (0, 1)]
+    sums = [[part.sum(axis, dtype=torch.int64) for part in torch.split(words, SUMMED_LINES)] for axis in (0, 1)]
     return _by_place(torch.stack(sums[0]).sum(0)) ^ _by_place(torch.cat(sums[1])) << 64
 
 
