@@ -12,6 +12,7 @@ flight are sampled while nothing is trained, which is the last phase. Between th
 most one, then three versions of staleness. The first --skip steps of the run are left out, since they compile, and the
 first --settle of each later phase; figures are medians of the others, beside them the mean of a step, which is what a
 plan is compared with, and how far sampler and trainer are apart: of the worst step, on the tokens that are not stale.
+The lines of JSON have the most that the trainer held of its GPU, too.
 
 --random: a model folder as benchmarks/qwen3_folder.py writes it (with --weights they are drawn once, not by every run).
 Lengths have a heavy tail and being short is paid for (tailed_engine.py); with an engine `Full...` each completion has

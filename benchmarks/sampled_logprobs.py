@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import statistics
 import sys
 import tempfile
@@ -26,23 +25,12 @@ from typing import Any
 
 import torch
 from finished_arms import run_job, stoppable
+from generation_rate import conversations_of
 
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.models.resolve import resolve_model
-from agentgym.types import Completion, GenerateRequest, SamplingParams
-
-PROMPTS = (8, 300)  # tokens, at least and below
-TOKENS = (5, 100)  # ids of prompts, which every vocabulary has
-
-
-def requests_of(arguments: argparse.Namespace, number: int) -> Iterator[GenerateRequest]:
-    numbers = random.Random(number)
-    for index in range(arguments.requests):
-        share = min(1.0, numbers.lognormvariate(-2.0, 1.0))
-        sampling = SamplingParams(max_tokens=max(1, round(share * arguments.tokens)), seed=number * 10**6 + index)
-        prompt = tuple(numbers.randrange(*TOKENS) for _ in range(numbers.randrange(*PROMPTS)))
-        yield GenerateRequest(prompt_ids=prompt, sampling=sampling)
+from agentgym.types import Completion, GenerateRequest
 
 
 async def sampled(
@@ -57,13 +45,14 @@ async def sampled(
         device=arguments.device,
         dtype="bfloat16" if arguments.device == "cuda" else "float32",
         max_batch=arguments.places,
-        max_model_len=PROMPTS[1] + arguments.tokens,
+        max_model_len=arguments.prompt + arguments.tokens,
     )
     built = engine.build(config, str(folder))
     await built.start()
     try:
         for number in range(2):
-            requests, began_s = [*requests_of(arguments, number)], time.perf_counter()
+            requests = [turn for turns in conversations_of(arguments, "tailed", number) for turn in turns]
+            began_s = time.perf_counter()
             completions = await asyncio.gather(*map(built.generate, requests))
         rate = sum(len(one.completion_ids) for one in completions) / (time.perf_counter() - began_s)
     finally:
@@ -94,6 +83,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--requests", type=int, default=1024)
     parser.add_argument("--places", type=int, default=256, help="sequences at a time")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--tokens", type=int, default=512, help="of the longest completion")
     parser.add_argument("--scored", type=int, default=256, help="requests, the first ones")
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="of vLLM's engine")

@@ -69,7 +69,9 @@ def test_the_table_of_a_stopped_run_shows_both_limits_and_what_is_there(
 
     rows = [step(100.0 + 4 * number, 4.0, train_s=1.0, busy_s=3.0 * number, tokens=300.0 * number) for number in (1, 2)]
     rows[1]["mismatch/engine_kl"] = 0.00012
+    rows[0]["train/gpu_peak_gib"], rows[1]["train/gpu_peak_gib"] = 90.0, 70.0
     one = figures_of(write_run(tmp_path / "run", rows), slice(1, 2))
+    assert one["train/gpu_peak_gib"] == 70.0
     later = one | {"time/step_s": 3.3, "mean_s": 3.2}
     found = {"staleness 0": one, "staleness 1": later, "always in flight": {"tokens_per_s": 150.0}}
     table(found, {"staleness 1": 3.0})

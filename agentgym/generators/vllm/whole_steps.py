@@ -16,10 +16,10 @@ from agentgym.generators.vllm.worker import WorkerExtension as WorkerExtension
 
 def schedule_in_the_kernel(builder: Any) -> None:
     """Of a class of vLLM's: its objects that are made from now on."""
-    begin = builder.__init__
+    vllms = builder.__init__
 
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-        begin(self, *arguments, **options)
+        vllms(self, *arguments, **options)
         self.aot_schedule = False
 
     builder.__init__ = __init__

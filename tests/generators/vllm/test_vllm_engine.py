@@ -136,15 +136,16 @@ def test_attention_makes_its_schedule_in_the_kernel_where_whole_steps_are_captur
     """A vLLM that decides it in another way has to be looked at anew."""
     from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
 
-    from agentgym.generators.vllm.whole_steps import schedule_in_the_kernel
+    from agentgym.generators.vllm import whole_steps
 
     class Builder:
         def __init__(self, layers, *, device):
             self.aot_schedule, self.layers, self.device = True, layers, device
 
-    schedule_in_the_kernel(Builder)
+    whole_steps.schedule_in_the_kernel(Builder)
     built = Builder(["first"], device="cuda")
     assert (built.aot_schedule, built.layers, built.device) == (False, ["first"], "cuda")
+    assert FlashAttentionMetadataBuilder.__init__.__module__ == whole_steps.__name__
     decision = "self.aot_schedule and not fast_build and not envs.VLLM_BATCH_INVARIANT"
     assert decision in inspect.getsource(FlashAttentionMetadataBuilder.build)
 
