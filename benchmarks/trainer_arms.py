@@ -6,7 +6,7 @@ import json
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,14 @@ class Batches:
     def microbatches(self, step: int, rank: int) -> list[TrainBatch]:
         """Of one rank, in the rows that our trainer packs where it has flex attention."""
         batch = pack(self.samples(step), seq_len=self.seq_len, rows_divisible_by=self.ranks)
-        return [batch.rows(part) for part in row_slices(batch.num_rows, self.microbatch, rank, self.ranks)]
+        return [rows_of(batch, part) for part in row_slices(batch.num_rows, self.microbatch, rank, self.ranks)]
+
+
+def rows_of(batch: TrainBatch, selected: slice) -> TrainBatch:
+    """Some of the rows; the counts stay those of the whole batch."""
+    columns = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    of_rows = {n: c[selected] for n, c in columns.items() if getattr(c, "ndim", 0) == 2}
+    return replace(batch, **of_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

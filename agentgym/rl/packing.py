@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,7 +27,6 @@ class TrainBatch:
     positions: 0 at each document's start; every padding token also has position 0, as a document of its own.
     sample_index: -1 in padding. ref_logprobs, old_logprobs, returns: zeros without has_reference, has_old, has_returns.
     starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
-    num_trained_tokens, num_tokens, num_samples: over all rows, also in a part made by `rows`.
     """
 
     token_ids: Tensor
@@ -64,16 +62,6 @@ class TrainBatch:
         index, follows_RL = self.sample_index, torch.zeros_like(self.loss_mask)
         follows_RL[:, :-1] = (index[:, :-1] == index[:, 1:]) & (index[:, 1:] >= 0)
         return follows_RL
-
-    def rows(self, selected: slice) -> TrainBatch:
-        """Some of the rows; the counts stay those of the whole batch, because a loss divides by them."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        of_rows: dict[str, Any] = {
-            name: column[selected]
-            for name, column in columns.items()
-            if isinstance(column, Tensor) and column.dim() == 2
-        }
-        return replace(self, **of_rows)
 
 
 def pack(
@@ -145,6 +133,14 @@ def unpack(batch: TrainBatch, values: Tensor) -> list[tuple[float, ...]]:
     flat = values.flatten().tolist()
     spans = zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True)
     return [(0.0, *flat[start : start + length - 1]) for start, length in spans]
+
+
+def of_trained(batch: TrainBatch, values_RL: Tensor) -> list[float]:
+    """Of what was computed for each entry, that of the trained tokens, in the order of the samples."""
+    places_N = batch.loss_mask.flatten().nonzero()[:, 0]
+    order_N = batch.sample_index.flatten()[places_N].argsort(stable=True)
+    values: list[float] = values_RL.flatten().cpu()[places_N[order_N]].tolist()
+    return values
 
 
 def row_slices(num_rows: int, size: int, rank: int = 0, num_ranks: int = 1) -> Iterator[slice]:

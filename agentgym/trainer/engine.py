@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from agentgym.errors import InfraError
 from agentgym.models.architecture import read_architecture
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
-from agentgym.rl.packing import TrainBatch, pack, row_slices, unpack
+from agentgym.rl.packing import TrainBatch, of_trained, pack, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
@@ -30,6 +30,7 @@ from agentgym.trainer.forward import Forward
 from agentgym.trainer.host_memory import HostMemory
 from agentgym.trainer.lora import StoredAdapters, without_adapters
 from agentgym.trainer.machine import describe_machine
+from agentgym.trainer.microbatches import Microbatch, microbatches
 from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.parallel import join
@@ -39,6 +40,9 @@ from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint
 from agentgym.types import Sample
 from agentgym.weights.adapters import Base
+
+GIVEN = ("sampler_logprobs", "ref_logprobs", "advantages", "versions", "sample_index")
+"""Columns of a batch that its losses always get."""
 
 
 class TitanEngine:
@@ -54,7 +58,7 @@ class TitanEngine:
         self.step = 0
         self._version = 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
-        self._kept: list[tuple[Sample, tuple[float, ...]]] = []
+        self._kept: Callable[[], list[float]] = list  # what `trained_logprobs` gives
         self._architecture = read_architecture(Path(setup.model_path))
         self._base = Base(Path(setup.base_path or setup.model_path))
         self._ranks = join(setup.trainer)
@@ -101,15 +105,18 @@ class TitanEngine:
         packed_s = time.perf_counter()
         totals, faults = Totals(self._loss.metrics, self._ranks.device), Faults(self._loss)
         kept_RL = torch.zeros(batch.labels.shape, device=self._ranks.device)
+        columns_RL = {"weights": weights_RL} | {name: getattr(batch, name) for name in GIVEN}
+        if batch.has_old:
+            columns_RL["old_logprobs"] = batch.old_logprobs
+        if self._built.critic is not None and batch.has_returns:
+            columns_RL["returns"] = batch.returns
         try:
-            for part in self._accumulation.over(self._parts(batch)):
-                logprobs_N = self._accumulate(batch.rows(part), weights_RL[part], totals, faults)
+            for part in self._accumulation.over(self._parts(batch, batch.loss_mask, columns_RL)):
+                logprobs_N = self._accumulate(part, totals, faults)
                 if self._setup.keep_logprobs:
-                    kept_RL[part] = torch.zeros_like(kept_RL[part]).masked_scatter_(
-                        batch.loss_mask[part].to(self._ranks.device), logprobs_N
-                    )
+                    kept_RL.view(-1)[part.places] = logprobs_N
             if self._setup.keep_logprobs:
-                self._kept = [*zip(samples, unpack(batch, self._ranks.reduce(kept_RL)), strict=True)]
+                self._kept = partial(of_trained, batch, self._ranks.reduce(kept_RL))
             faults.report(self._ranks, self._setup.folder, self.step + 1)
         except Exception:
             self._drop_update()
@@ -144,7 +151,7 @@ class TitanEngine:
         metrics = combined([self._update(part) for part in parts], self._loss.metrics)
         metrics["train/time/train_compute_s"] += old_s
         if self._setup.keep_logprobs:
-            self._kept = [(sample, sample.old_logprobs) for sample in samples]
+            self._kept = partial(_old_logprobs, samples)
         return metrics | self._end_step()
 
     def optimizer_step(self) -> dict[str, float]:
@@ -202,8 +209,7 @@ class TitanEngine:
         """
         if not self._setup.keep_logprobs:
             raise ValueError("set keep_logprobs: they were not kept")
-        pairs = (zip(sample.loss_mask, values, strict=True) for sample, values in self._kept)
-        return array("f", [value for pair in pairs for mask, value in pair if mask])
+        return array("f", self._kept())
 
     @torch.no_grad()
     def follow(self, weights: Iterable[tuple[str, Tensor]], share: float) -> None:
@@ -257,12 +263,9 @@ class TitanEngine:
     ) -> list[tuple[float, ...]]:
         """By sample, [L] each, what `of_logprobs` gives for the wanted entries of each part, after its forward pass."""
         values_RL = torch.zeros(wanted_RL.shape, device=self._ranks.device)
-        for part in self._parts(batch):
-            wanted = wanted_RL[part]
-            logprobs_N, _ = self._forward(batch.rows(part), wanted)
-            mine = torch.zeros(wanted.shape, device=self._ranks.device)
-            mine[wanted.to(self._ranks.device)] = of_logprobs(logprobs_N)
-            values_RL[part] = mine
+        for part in self._parts(batch, wanted_RL, {}):
+            logprobs_N, _ = self._forward(part)
+            values_RL.view(-1)[part.places] = of_logprobs(logprobs_N)
         self._accumulation.give_up()
         values_RL = self._ranks.reduce(values_RL)
         return unpack(batch, values_RL) if read else []
@@ -344,34 +347,31 @@ class TitanEngine:
             part_rows=trainer.rows_per_microbatch if trainer.compile else 1,  # one row is compiled for itself
         )
 
-    def _parts(self, batch: TrainBatch) -> Iterator[slice]:
+    def _parts(self, batch: TrainBatch, wanted_RL: Tensor, columns_RL: Mapping[str, Tensor]) -> list[Microbatch]:
         """This rank's rows, in parts of at most rows_per_microbatch * seq_len tokens."""
         size = max(1, self._trainer.rows_per_microbatch * self._trainer.seq_len // batch.row_length)
-        return row_slices(batch.num_rows, size, self._ranks.data_rank, self._ranks.data_size)
+        rows = row_slices(batch.num_rows, size, self._ranks.data_rank, self._ranks.data_size)
+        ranks = self._ranks
+        return microbatches(batch, rows, wanted_RL, columns_RL, context=ranks.context, device=ranks.device)
 
-    def _accumulate(self, batch: TrainBatch, weights_RL: Tensor, totals: Totals, faults: Faults) -> Tensor:
+    def _accumulate(self, part: Microbatch, totals: Totals, faults: Faults) -> Tensor:
         """Returns the log-probabilities of the trained tokens, [N], in row order."""
-        mask_RL = batch.loss_mask
-        logprobs_N, entropy_N = self._forward(batch, mask_RL)
-
-        def trained(column_RL: Tensor) -> Tensor:
-            return column_RL[mask_RL].to(self._ranks.device)
-
-        tokens = TrainedTokens(
-            logprobs=logprobs_N,
-            entropy=entropy_N,
-            sampler_logprobs=trained(batch.sampler_logprobs),
-            ref_logprobs=trained(batch.ref_logprobs),
-            old_logprobs=trained(batch.old_logprobs) if batch.has_old else logprobs_N.detach(),
-            advantages=trained(batch.advantages),
-            versions=trained(batch.versions),
-            sample_index=trained(batch.sample_index),
-        )
-        treated = self._mismatch.treat(tokens, self.version, has_old=batch.has_old)
+        logprobs_N, entropy_N = self._forward(part)
+        given = {name: part.columns[name] for name in GIVEN}
+        has_old = "old_logprobs" in part.columns
+        old_N = part.columns["old_logprobs"] if has_old else logprobs_N.detach()
+        tokens = TrainedTokens(logprobs=logprobs_N, entropy=entropy_N, old_logprobs=old_N, **given)
+        treated = self._mismatch.treat(tokens, self.version, has_old=has_old)
         result = self._loss(treated.given, self.version)
-        loss = (treated.weigh(faults.checked(treated.given, result)) * trained(weights_RL)).sum()
+        loss = (treated.weigh(faults.checked(treated.given, result)) * part.columns["weights"]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._built.critic is not None and batch.has_returns:
-            self._built.critic.keep(self._forward.hidden, trained(batch.returns))
+        if self._built.critic is not None and "returns" in part.columns:
+            self._built.critic.keep(self._forward.hidden, part.columns["returns"])
         totals.add(loss.detach(), treated.true_metrics(result, self.version))
         return logprobs_N.detach()
+
+
+def _old_logprobs(samples: Sequence[Sample]) -> list[float]:
+    """Of the trained tokens."""
+    pairs = (zip(sample.loss_mask, sample.old_logprobs, strict=True) for sample in samples)
+    return [value for pair in pairs for mask, value in pair if mask]

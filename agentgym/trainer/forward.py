@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentgym.rl.packing import TrainBatch
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.config import DType
+from agentgym.trainer.microbatches import Microbatch
 from agentgym.trainer.parallel import Ranks
 
 
@@ -25,21 +25,16 @@ class Forward:
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self._here_N: Tensor | None = None  # which wanted entries this rank has, where it has a part of each row
 
-    def __call__(self, batch: TrainBatch, wanted_RL: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, part: Microbatch) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, [N] each, of the labels at the wanted entries, in row order."""
         # not views: the model would be compiled for their places in the batch
-        token_ids_RL = batch.token_ids.to(self._device, copy=True)
-        positions_RL = batch.positions.to(self._device, copy=True)
+        token_ids_RL, positions_RL = part.token_ids.clone(), part.positions.clone()
         mask = self._mask(positions_RL)
-        entries_N = wanted_RL.flatten().nonzero()[:, 0]
-        labels_N, entries_N = batch.labels.flatten()[entries_N].to(self._device), entries_N.to(self._device)
-        self._here_N = None
+        self._here_N = part.here
         if self._context.size > 1:
-            own_Q = self._context.own(batch.row_length, self._device)
+            own_Q = self._context.own(positions_RL.shape[1], self._device)
             token_ids_RL, positions_RL = token_ids_RL[:, own_Q], positions_RL[:, own_Q]
-            self._here_N, entries_N = self._context.entries(entries_N, batch.row_length)
-            labels_N = labels_N[self._here_N]
-        self._model.lm_head.targets = (entries_N, labels_N)  # type: ignore[union-attr]
+        self._model.lm_head.targets = (part.entries, part.labels)  # type: ignore[union-attr]
         scored_2N = self._model(token_ids_RL, positions=positions_RL, attention_masks=mask)
         if self._here_N is not None:
             scored_2N = self._context.of_all(scored_2N, self._here_N)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,6 @@ def mismatch(tokens: TrainedTokens, version: int) -> dict[str, Tensor]:
         "train/mismatch_kl": k3(ratio_N),
         "train/mismatch_abs_mean": distance_N,
         "train/mismatch_max": distance_N,
-        "train/mismatch_fresh_max": distance_N[tokens.versions == version],
+        "train/mismatch_fresh_max": distance_N.masked_fill(tokens.versions != version, -math.inf),
         "train/entropy": tokens.entropy.detach(),
     }

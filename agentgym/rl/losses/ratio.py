@@ -29,10 +29,11 @@ def with_gradient(weights_N: Tensor, logprobs_N: Tensor) -> Tensor:
 
 
 def sequence_sums(values_N: Tensor, index_N: Tensor) -> Tensor:
-    """For each token the sum over the tokens of its sample."""
+    """For each token the sum over the tokens of its sample. Nothing waits for the device."""
     if not len(values_N):
         return values_N
-    return values_N.new_zeros(int(index_N.max()) + 1).index_add(0, index_N, values_N)[index_N]
+    number_N = _begins(index_N).cumsum(0) - 1  # of the sample among those that have a token
+    return values_N.new_zeros(len(values_N)).index_add(0, number_N, values_N)[number_N]
 
 
 def sequence_means(values_N: Tensor, index_N: Tensor) -> Tensor:
@@ -44,10 +45,16 @@ def sums_to_go(values_N: Tensor, index_N: Tensor) -> Tensor:
     """For each token the sum over itself and the later tokens of its sample; in float64 on the way."""
     exact_N = values_N.double()
     before_N = exact_N.cumsum(0) - exact_N
-    first_N = before_N.new_ones(len(values_N)).bool()
+    place_N = index_N.new_ones(len(index_N)).cumsum(0) - 1
+    first_N = (place_N * _begins(index_N)).cummax(0).values
+    return (sequence_sums(exact_N, index_N) - (before_N - before_N[first_N])).to(values_N.dtype)
+
+
+def _begins(index_N: Tensor) -> Tensor:
+    """Whether a token is the first of its sample, [N]."""
+    first_N = index_N.new_ones(len(index_N)).bool()
     first_N[1:] = index_N[1:] != index_N[:-1]
-    start_N = before_N[first_N][first_N.cumsum(0) - 1]
-    return (sequence_sums(exact_N, index_N) - (before_N - start_N)).to(values_N.dtype)
+    return first_N
 
 
 def clipped(ratio_N: Tensor, advantages_N: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,99 @@
+"""The parts of a batch that are computed one after the other, on the device before the first of them is.
+
+What is sent to a device waits until it has computed all that it was told to, and the device then waits for what comes
+after. So all parts are sent at once, and nothing that the device computes decides what is launched next.
+
+Axes: R rows, L tokens of a row, N wanted entries of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from agentgym.rl.packing import TrainBatch
+from agentgym.trainer.context import Context
+
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microbatch:
+    """token_ids, positions: [R, L]. places: the wanted entries, [N], in the flattened rows of the whole batch.
+
+    entries, labels: the wanted entries in the flattened rows of this part, and the tokens to score there. Where ranks
+    share rows, they are of this rank's tokens alone, and here, [N], says which of the wanted ones these are.
+    columns: others of the batch, at the wanted entries, [N] each.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    places: Tensor
+    entries: Tensor
+    labels: Tensor
+    here: Tensor | None
+    columns: dict[str, Tensor]
+
+
+def microbatches(
+    batch: TrainBatch,
+    parts: Iterable[slice],
+    wanted_RL: Tensor,
+    columns_RL: Tensors,
+    *,
+    context: Context,
+    device: torch.device,
+) -> list[Microbatch]:
+    """parts: of the batch's rows. wanted_RL: which entries are scored."""
+    place_RL = torch.arange(wanted_RL.numel()).view(wanted_RL.shape)
+    found = []
+    for part in parts:
+        places_N, entries_N = place_RL[part][wanted_RL[part]], wanted_RL[part].flatten().nonzero()[:, 0]
+        labels_N = batch.labels.flatten()[places_N]
+        tensors = {"token_ids": batch.token_ids[part], "positions": batch.positions[part], "places": places_N}
+        if context.size > 1:
+            tensors["here"], entries_N = context.entries(entries_N, batch.row_length)
+            labels_N = labels_N[tensors["here"]]
+        tensors |= {"entries": entries_N, "labels": labels_N}
+        found.append(tensors | {f"columns.{name}": column.flatten()[places_N] for name, column in columns_RL.items()})
+    return [_of(tensors) for tensors in sent(found, device)]
+
+
+def sent(parts: Sequence[Tensors], device: torch.device) -> Sequence[Tensors]:
+    """The same tensors on the device, by one copy for each data type, which nobody waits for."""
+    if device.type == "cpu":
+        return parts
+    there = {dtype: one.pin_memory().to(device, non_blocking=True) for dtype, one in joined(parts).items()}
+    return split(there, parts)
+
+
+def joined(parts: Sequence[Tensors]) -> dict[torch.dtype, Tensor]:
+    """All tensors of a data type one after the other, [their elements]."""
+    found: dict[torch.dtype, list[Tensor]] = {}
+    for part in parts:
+        for tensor in part.values():
+            found.setdefault(tensor.dtype, []).append(tensor.flatten())
+    return {dtype: torch.cat(tensors) for dtype, tensors in found.items()}
+
+
+def split(buffers: Mapping[torch.dtype, Tensor], like: Sequence[Tensors]) -> list[dict[str, Tensor]]:
+    """Views of what `joined` made of `like`, in its form."""
+    taken = dict.fromkeys(buffers, 0)
+    parts: list[dict[str, Tensor]] = []
+    for part in like:
+        parts.append({})
+        for name, tensor in part.items():
+            begin = taken[tensor.dtype]
+            taken[tensor.dtype] = end = begin + tensor.numel()
+            parts[-1][name] = buffers[tensor.dtype][begin:end].view(tensor.shape)
+    return parts
+
+
+def _of(tensors: Tensors) -> Microbatch:
+    columns = {name.removeprefix("columns."): one for name, one in tensors.items() if name.startswith("columns.")}
+    own = {name: one for name, one in tensors.items() if not name.startswith("columns.")}
+    return Microbatch(**{"here": None} | own, columns=columns)  # type: ignore[arg-type]
