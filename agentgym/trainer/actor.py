@@ -19,6 +19,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.models.out_of_memory import out_of_memory
 from agentgym.runs.files import publish
 from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.garbage import Garbage
 from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -59,6 +60,7 @@ class TitanTrainer(ServiceActor):
         self._store = store
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
         self._built: TitanEngine | None = None
+        self._garbage = Garbage()
 
     async def on_stop(self) -> None:
         await self._close()
@@ -85,7 +87,7 @@ class TitanTrainer(ServiceActor):
     @endpoint
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
-        return await self._run(self._engine.train_step, samples)
+        return await self._run(self._step, samples)
 
     @endpoint
     async def trained_logprobs(self) -> array[float]:
@@ -209,6 +211,11 @@ class TitanTrainer(ServiceActor):
 
         # CUDA_VISIBLE_DEVICES selects the GPUs already, so the engine counts from 0.
         return TitanEngine(replace(self._setup, trainer=replace(self._setup.trainer, gpus=())))
+
+    def _step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        metrics = self._engine.train_step(samples)
+        self._garbage.after_step()
+        return metrics
 
     def _push(self, version: int) -> None:
         def store(weights: Iterator[tuple[str, Tensor]]) -> None:

@@ -1,0 +1,69 @@
+"""Tensors that reference cycles hold are freed with the step, however rarely Python would look for them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from tiny_model import draw_samples
+
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.garbage import EVERY, FIRST, Garbage
+
+
+@pytest.fixture(autouse=True)
+def python_never_looks() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+class Knot:
+    def __init__(self) -> None:
+        self.itself, self.weights = self, torch.zeros(4)
+
+
+def tied(held: list[Knot] | None = None) -> weakref.ref[torch.Tensor]:
+    """Of a tensor that a cycle holds; held: keeps that alive."""
+    knot = Knot()
+    if held is not None:
+        held.append(knot)
+    return weakref.ref(knot.weights)
+
+
+def test_a_cycle_is_freed_with_the_step_that_left_it() -> None:
+    garbage = Garbage()
+    for _ in range(FIRST + 4):
+        tensor = tied()
+        assert tensor() is not None
+        garbage.after_step()
+        assert tensor() is None
+
+
+def test_a_cycle_that_outlived_its_step_is_freed_now_and_then() -> None:
+    garbage, held = Garbage(), list[Knot]()
+    tensor = tied(held)
+    for _ in range(FIRST):
+        garbage.after_step()
+    held.clear()  # after all that lived were set apart
+    garbage.after_step()
+    assert tensor() is not None
+    for _ in range(EVERY - FIRST - 2):
+        garbage.after_step()
+    assert tensor() is not None
+    garbage.after_step()
+    assert tensor() is None
+
+
+async def test_the_trainer_collects_after_each_step(make_engine: Callable[..., TitanEngine]) -> None:
+    engine = make_engine()
+    trainer = TitanTrainer(engine._setup, None)
+    trainer._built = engine
+    tensor = tied()
+    await TitanTrainer.train_step.plain_method(trainer, draw_samples(4))
+    assert tensor() is None
