@@ -16,6 +16,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from agentgym.errors import UserError
 from agentgym.models.device import pick_device
+from agentgym.models.gpu_segments import let_segments_grow
 from agentgym.trainer import titan
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.context import Context
@@ -126,6 +127,7 @@ def join(config: TrainerConfig) -> Ranks:
     if device_type == "cuda":
         device = torch.device("cuda", config.gpus[rank] if config.gpus else rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        let_segments_grow()
     parallelism = titan.ParallelismConfig(
         tensor_parallel_degree=config.tensor_parallel,
         context_parallel_degree=config.context_parallel,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agentgym.errors import InfraError
 from agentgym.models.device import gpu_identity
+from agentgym.models.gpu_segments import MappedMemory, mapped_memory
 from agentgym.weights.flat import BUCKET_BYTES, Layout, buckets, checksums, fill, layout_of, num_bytes, once
 from agentgym.weights.shared_memory import SharedMemoryStore
 from agentgym.weights.store import GPU_SUFFIX
@@ -55,9 +56,13 @@ class _Handle:
 
 @dataclass(slots=True)
 class _Slot:
-    buffer: Tensor
+    memory: MappedMemory
     handle: _Handle
     version: int | None = None
+
+    @property
+    def buffer(self) -> Tensor:
+        return self.memory.data
 
 
 @dataclass(slots=True)
@@ -130,7 +135,7 @@ class CudaIpcStore(SharedMemoryStore):
         if not buffers.slots:
             return None
         if len(buffers.slots) < self._num_slots:
-            return self._add_slot(buffers.slots[0].buffer)
+            return self._add_slot(buffers.slots[0].buffer.nbytes, buffers.slots[0].buffer.device)
         oldest = min(buffers.slots, key=lambda slot: -1 if slot.version is None else slot.version)
         if oldest.version is not None:
             await self.delete(oldest.version)  # before its memory changes: a reader looks whether it is still there
@@ -145,13 +150,12 @@ class CudaIpcStore(SharedMemoryStore):
                     f"weight {name!r} is on {tensor.device}; weights.store=cuda_ipc needs trainer.device=cuda"
                 )
         self._buffers.layout.update(layout_of(found))
-        size = num_bytes(self._buffers.layout)
-        slot = self._add_slot(torch.empty(size, dtype=torch.uint8, device=tensor.device))
+        slot = self._add_slot(num_bytes(self._buffers.layout), tensor.device)
         fill(slot.buffer, self._buffers.layout, found.items())
         return slot
 
-    def _add_slot(self, like: Tensor) -> _Slot:
-        buffer = like if not self._buffers.slots else torch.empty_like(like)
-        slot = _Slot(buffer, _Handle.of(buffer))
+    def _add_slot(self, size: int, device: torch.device) -> _Slot:
+        memory = mapped_memory(size, device)
+        slot = _Slot(memory, _Handle.of(memory.data))
         self._buffers.slots.append(slot)
         return slot

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from agentgym.errors import InfraError
+from agentgym.models.gpu_segments import let_segments_grow
 from agentgym.weights.cuda_ipc import CudaIpcStore, GpuWeights
 from agentgym.weights.flat import BUCKET_BYTES, buckets, checksums, fill, layout_of, num_bytes
 
@@ -85,6 +86,7 @@ def weights(version: int) -> dict[str, torch.Tensor]:
 async def test_another_process_reads_what_was_written(visible: str, tmp_path: Path) -> None:
     if visible != "0" and torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
+    let_segments_grow()  # as a trainer does
     store = CudaIpcStore("run", keep=2, root=tmp_path)
     copy = tmp_path / "store.pkl"
     for version in range(1, 6):
