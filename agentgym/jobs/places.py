@@ -17,7 +17,7 @@ from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import Placement, Wanted, place
 from agentgym.recipe import Recipe
-from agentgym.weights.select import SharedMemoryConfig
+from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
 
 R = TypeVar("R", Recipe, SftRecipe)
 
@@ -42,6 +42,7 @@ def wanted_of(recipe: Recipe | SftRecipe, model: Architecture) -> Wanted:
         batch_tokens=loop.groups_per_step * loop.group_size * recipe.rollout.max_episode_tokens,
         gpu_versions=recipe.weights.keep if store.gpu_memory else 0,
         host_versions=recipe.weights.keep + 1 if isinstance(store, SharedMemoryConfig) else 0,
+        mapped=isinstance(store, CudaIpcConfig),
     )
 
 

@@ -48,7 +48,7 @@ class Wanted:
     """What is to be placed. together: trainer and generator run at the same time. batch_tokens: of one step, at most.
 
     gpu_versions: how many versions of the weights the store keeps on the trainer's first GPU; host_versions: in shared
-    memory.
+    memory. mapped: generators map those on the GPU, for which each of their processes has a context there.
     """
 
     model: Architecture
@@ -59,6 +59,7 @@ class Wanted:
     batch_tokens: int = 1 << 40
     gpu_versions: int = 0
     host_versions: int = 0
+    mapped: bool = False
 
     @property
     def in_turns(self) -> bool:
@@ -243,6 +244,8 @@ def _seats(
             parts = of_rank
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
                 parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator, trainer)}
+                if wanted.mapped and (elsewhere := sum(gpu != trainer_gpus[0] for gpu in generator_gpus)):
+                    parts["readers"] = elsewhere * CONTEXT_GIB
             gpu = trainer_gpus[rank] if on_gpu else None
             if wanted.in_turns and on_gpu:
                 passing = {name: parts[name] for name in OF_A_STEP if name in parts}

@@ -204,6 +204,16 @@ def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> N
     assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6" in problem
 
 
+def test_who_maps_the_versions_has_a_context_on_their_gpu() -> None:
+    mapped = replace(wanted("1.7B", trainer={"procs": 2}), gpu_versions=2, mapped=True)
+    mapped = replace(mapped, generator=replace(mapped.generator, replicas=2))  # type: ignore[type-var]
+    first, second, *_ = place(mapped, machine(4)).seats
+    assert first.parts["readers"] == 1.0 and "readers" not in second.parts
+    assert "readers" not in place(replace(mapped, mapped=False), machine(4)).seats[0].parts
+    alone = replace(mapped, trainer=replace(mapped.trainer, procs=1))  # type: ignore[type-var]
+    assert "readers" not in place(alone, machine(1, gib=300)).seats[0].parts, "they have one there anyway"
+
+
 def test_a_reference_model_has_the_gpus_that_are_named_for_it() -> None:
     asked = replace(wanted(trainer={"reference_gpus": (1,)}), reference=True)
     placed = place(asked, machine(4))
