@@ -95,23 +95,32 @@ def buckets(layout: Layout, most: int) -> list[Bucket]:
 
 
 def checksums(buffer: Tensor, parts: Iterable[Bucket]) -> list[int]:
-    """Of each part of a buffer."""
-    return [checksum(buffer[part.begin : part.end]) for part in parts]
+    """Of each part of a buffer, as `checksum`. They are read from the device once for all."""
+    sums = [_sums(buffer[part.begin : part.end]) for part in parts]
+    return [_joined(*two) for two in torch.stack(sums).tolist()] if sums else []
 
 
 def checksum(data: Tensor) -> int:
     """Of bytes, a multiple of ALIGNMENT: they are lines of 32-bit numbers, whose sums by column and by line count, each
     times an odd number of its place. So bytes that change places, within a line or between lines, change it too.
     """
+    return _joined(*_sums(data).tolist())
+
+
+def _joined(by_column: int, by_line: int) -> int:
+    return by_column % 2**64 ^ by_line % 2**64 << 64
+
+
+def _sums(data: Tensor) -> Tensor:
+    """By column and by line, [2], as 64-bit numbers that wrap around."""
     words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
     sums = [[part.sum(axis, dtype=torch.int64) for part in torch.split(words, SUMMED_LINES)] for axis in (0, 1)]
-    return _by_place(torch.stack(sums[0]).sum(0)) ^ _by_place(torch.cat(sums[1])) << 64
+    return torch.stack([_by_place(torch.stack(sums[0]).sum(0)), _by_place(torch.cat(sums[1]))])
 
 
-def _by_place(sums: Tensor) -> int:
-    """Modulo 2 to the 64."""
+def _by_place(sums: Tensor) -> Tensor:
     place = torch.arange(1, 2 * len(sums), 2, device=sums.device)
-    return int((sums * place).sum()) % 2**64
+    return (sums * place).sum()
 
 
 def _aligned(position: int) -> int:

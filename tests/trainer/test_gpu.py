@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_model import write_model
+import torch
+from tiny_model import draw_samples, write_model
 
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Sample
@@ -50,3 +51,33 @@ def test_flex_attention_in_bfloat16_is_near_the_cpu_and_resumes(
     after = engine.train_step(samples)["train/loss"]
     engine.load(str(tmp_path / "step-1"))
     assert engine.train_step(samples)["train/loss"] == pytest.approx(after, abs=1e-3)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default")  # torch warns while it compiles
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_microbatch_waits_for_the_gpu(
+    make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    engine = make_engine(
+        path=write_model(tmp_path / "model", head_dim=16),
+        device="cuda",
+        attention="flex",
+        dtype="bfloat16",
+        compile=compiled,
+        activation_checkpoint="elementwise",
+        keep_logprobs=True,
+    )
+    for seed in range(3):  # in which everything is compiled
+        engine.train_step(draw_samples(90, seed=seed))
+    accumulate = engine._accumulate
+
+    def watched(*given):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return accumulate(*given)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(engine, "_accumulate", watched)
+    engine.train_step(draw_samples(90, seed=3))
