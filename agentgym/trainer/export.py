@@ -59,10 +59,20 @@ def full_hf_weights(
     model: nn.Module, adapter: Any, dtype: torch.dtype, lora: LoraConfig
 ) -> Iterator[tuple[str, Tensor]]:
     """Full tensors under Hugging Face names, each cast and then gathered, one by one; LoRA's are merged. Collective."""
-    state = model.state_dict()
-    for name, key in adapter.to_hf({key: key for key in state}).items():
-        with_adapter = merged(state, key, lora)
-        yield name, full(state[key].detach().to(dtype)) if with_adapter is None else with_adapter.to(dtype)
+    for prefix, module in parts_of(model):
+        state = module.state_dict(prefix=prefix)
+        for name, key in adapter.to_hf({key: key for key in state}).items():
+            with_adapter = merged(state, key, lora)
+            yield name, full(state[key].detach().to(dtype)) if with_adapter is None else with_adapter.to(dtype)
+
+
+def parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Its layers and other parts, with the prefix of their weights' names. torchtitan takes fused weights apart in
+    copies, whole on each rank and in float32: of all layers at once they would be a ninth of an 8B model's.
+    """
+    for name, child in model.named_children():
+        inner = child.named_children() if isinstance(child, (nn.ModuleDict, nn.ModuleList)) else ()
+        yield from [(f"{name}.{number}.", layer) for number, layer in inner] or [(f"{name}.", child)]
 
 
 def exporter(

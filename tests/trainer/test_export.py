@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from agentgym.models.tiny import policy_path
 from agentgym.rollout.tokenizer import CHATML, HuggingFaceTokenizer
-from agentgym.trainer.export import export_folder
+from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.export import export_folder, parts_of
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,15 @@ def test_a_chat_template_is_exported_with_a_tokenizer_that_has_no_config(tmp_pat
         (model / name).write_bytes((policy_path() / name).read_bytes())
     export_folder(str(folder), str(model), iter([("w", torch.zeros(2))]), chat_template=CHATML)
     assert (folder / "chat_template.jinja").read_text() == CHATML and not (folder / "tokenizer_config.json").exists()
+
+
+def test_weights_are_taken_apart_a_layer_at_a_time(make_engine: Callable[..., TitanEngine]) -> None:
+    engine = make_engine()
+    named = [key for prefix, part in parts_of(engine._model) for key in part.state_dict(prefix=prefix)]
+    assert named == list(engine._model.state_dict()) and any("wq.weight" in name for name in named)
+    weights, seen = engine.hf_weights(), set[str]()
+    for _ in weights:
+        copied = {key.split(".")[1] for key in weights.gi_frame.f_locals["state"] if key.startswith("layers.")}
+        assert len(copied) <= 1
+        seen |= copied
+    assert len(seen) == len(engine._model.layers) > 1
