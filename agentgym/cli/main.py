@@ -6,12 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import agentgym
 from agentgym.cli.catalogue import load_command, summaries
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import Jobs, JobShell
 from agentgym.cli.logs import warnings_to
+from agentgym.commands.leaving import leave
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import stoppable
 from agentgym.hooks import PluginRegistry
@@ -86,5 +88,10 @@ def _top_parser() -> Parser:
     return parser
 
 
+def script() -> NoReturn:
+    """The program `agentgym`."""
+    leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

@@ -15,6 +15,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.generators.select import settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
+from agentgym.jobs.behind import Behind
 from agentgym.jobs.checkpoints import Checkpoints
 from agentgym.jobs.continuing import journal_position
 from agentgym.jobs.credit import find_teacher
@@ -135,6 +136,7 @@ class TrainJob:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from the beginning of a step to its end
     last: Position | None = None
     helm: Helm = field(init=False)
+    behind: Behind = field(default_factory=Behind)  # episodes of a step, and its mark, while the next one goes on
     done: int = 0  # steps
 
     @property
@@ -213,6 +215,7 @@ class TrainJob:
             keep=recipe.loop.keep_checkpoints,
             note=self.reporter.note,
         )
+        stack.push_async_callback(self.behind.close)
         stack.callback(self.gym.activity.begin, "stop")  # called first of all when the run ends
         self.monitor = InfraMonitor(recipe.rollout.max_infra_error_share)
 
@@ -263,7 +266,9 @@ class TrainJob:
             tokens_before=before.get("generator/tokens_total", 0.0),
             sandbox_before=self.gym.sandbox_metrics(),
         )
-        return await loop.run()
+        without_signal = await loop.run()
+        await self.behind.done()
+        return without_signal
 
     async def _end_early(self, groups: list[Group]) -> str:
         """Save what a run ends with whose last groups had no signal, and say why.
@@ -292,6 +297,7 @@ class TrainJob:
     async def _after_step(self, record: StepRecord) -> None:
         loop, step = self.recipe.loop, record.step
         self.done = step
+        await self.behind.done()  # else episodes of many steps could wait
         self.learner.skipped(record.skipped)
         await self.in_flight.forget(self.loop.position_at(step, record.next_group), self.store)
         await self.checkpoints.settle()
@@ -313,19 +319,22 @@ class TrainJob:
             sink.log(step, metrics)
         self.reporter.step(step, loop.steps, metrics)
         if self.recipe.logging.save_episodes:
-            self.folder.save_groups(step, record.groups, record.skipped, self.learner.trainer_logprobs)
+            given = (step, record.groups, record.skipped, self.learner.trainer_logprobs)
+            self.behind.add(partial(self.folder.save_groups, *given))
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
+            await self.behind.done()
             save = self.checkpoints.save if last or not loop.checkpoint_in_background else self.checkpoints.begin
             await save(self.loop.position_at(step, record.next_group))
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
         self.last = self.loop.position_at(step, record.next_group)
-        self.journal.mark(asdict(self.last))
+        self.behind.add(partial(self.journal.mark, asdict(self.last)))
         self.turn.release()
 
     async def _save_asked(self, record: StepRecord) -> bool:
         known = self.state.position is not None and self.state.position.step == record.step
         if not known:
+            await self.behind.done()
             await self.checkpoints.save(self.loop.position_at(record.step, record.next_group))
         return known
 
@@ -349,6 +358,7 @@ class TrainJob:
         """Between two steps, save what there is. No step begins after that: the turn is not given back."""
         self.reporter.note("asked to leave: saves as soon as the step ends")
         await self.turn.acquire()
+        await self.behind.done()
         if self.last is None:
             reason = "preempted before there was anything to save"
         else:

@@ -40,6 +40,7 @@ OF_A_STEP = (
     "gathered",
 )  # parts of a trainer that are there during a step alone
 FEW_GPUS = 8  # up to which each is shown alone
+HOST_GPUS = 8  # of a host that is planned on paper: no other host can map a GPU's memory
 USABLE = 0.95  # of a GPU's memory; the rest is lost between blocks
 
 
@@ -245,7 +246,7 @@ def _seats(
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
                 parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator, trainer)}
                 if wanted.mapped and (elsewhere := sum(gpu != trainer_gpus[0] for gpu in generator_gpus)):
-                    parts["readers"] = elsewhere * CONTEXT_GIB
+                    parts["readers"] = min(elsewhere, HOST_GPUS - 1) * CONTEXT_GIB
             gpu = trainer_gpus[rank] if on_gpu else None
             if wanted.in_turns and on_gpu:
                 passing = {name: parts[name] for name in OF_A_STEP if name in parts}

@@ -18,6 +18,8 @@ from agentgym.weights.shared_memory import SharedMemoryStore, sweep
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("program.py")
+ABORTED = (-signal.SIGABRT, "FATAL: exception not rethrown\n")
+"""Once in some hundreds of ends Monarch's threads do this to Python before 3.14: agentgym/commands/leaving.py."""
 
 
 class Program:
@@ -73,7 +75,11 @@ def start(tmp_path: Path) -> Iterator[object]:
 
 def test_an_ordinary_end_is_silent_and_leaves_nothing(start) -> None:
     program = start("return")
-    assert program.finish() == (0, "")
+    ended = program.finish()
+    if ended == ABORTED:
+        program = start("return")
+        ended = program.finish()
+    assert ended == (0, "")
     assert program.alive() == [] and not program.folder.exists()
 
 

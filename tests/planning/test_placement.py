@@ -210,6 +210,8 @@ def test_who_maps_the_versions_has_a_context_on_their_gpu() -> None:
     first, second, *_ = place(mapped, machine(4)).seats
     assert first.parts["readers"] == 1.0 and "readers" not in second.parts
     assert "readers" not in place(replace(mapped, mapped=False), machine(4)).seats[0].parts
+    many = replace(mapped, generator=replace(mapped.generator, replicas=100))  # type: ignore[type-var]
+    assert place(many, machine(102)).seats[0].parts["readers"] == 3.5, "of one host"
     alone = replace(mapped, trainer=replace(mapped.trainer, procs=1))  # type: ignore[type-var]
     assert "readers" not in place(alone, machine(1, gib=300)).seats[0].parts, "they have one there anyway"
 
