@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -37,6 +37,7 @@ from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.ending import nothing_left
 from agentgym.rl.loop import Position, StepRecord, TrainingLoop
+from agentgym.rl.trained import by_turn
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
@@ -319,8 +320,7 @@ class TrainJob:
             sink.log(step, metrics)
         self.reporter.step(step, loop.steps, metrics)
         if self.recipe.logging.save_episodes:
-            given = (step, record.groups, record.skipped, self.learner.trainer_logprobs)
-            self.behind.add(partial(self.folder.save_groups, *given))
+            self.behind.add(partial(self._save_episodes, record, self.learner.trained_logprobs))
         if last or (loop.checkpoint_every and step % loop.checkpoint_every == 0):
             await self.behind.done()
             save = self.checkpoints.save if last or not loop.checkpoint_in_background else self.checkpoints.begin
@@ -330,6 +330,11 @@ class TrainJob:
         self.last = self.loop.position_at(step, record.next_group)
         self.behind.add(partial(self.journal.mark, asdict(self.last)))
         self.turn.release()
+
+    def _save_episodes(self, record: StepRecord, logprobs: Sequence[float]) -> None:
+        """In a thread. logprobs: the trainer's, of the trained tokens."""
+        of_turns = by_turn(record.groups, logprobs) if self.keeps_logprobs else None
+        self.folder.save_groups(record.step, record.groups, record.skipped, of_turns)
 
     async def _save_asked(self, record: StepRecord) -> bool:
         known = self.state.position is not None and self.state.position.step == record.step

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agentgym.rl.samples import group_samples
-from agentgym.rl.trained import by_turn
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import BranchWeights
 from agentgym.trainer.actor import TitanTrainer
@@ -31,7 +30,7 @@ class TitanLearner:
     sleeper: what sleeps from the beginning of a step until the weights that come of it are loaded.
 
     branch_weights: see RolloutConfig. credit: for advantages of whole steps; None leaves those of the groups.
-    keep_logprobs: as in the trainer's setup. trainer_logprobs: of the last step, by episode and turn.
+    keep_logprobs: as in the trainer's setup. trained_logprobs: those of the last step, in order.
     """
 
     trainer: TrainerClient
@@ -41,7 +40,7 @@ class TitanLearner:
     branch_weights: BranchWeights = "tokens"
     keep_logprobs: bool = False
     sleeper: Sleeper | None = None
-    trainer_logprobs: dict[str, list[list[float]]] = field(default_factory=dict)
+    trained_logprobs: Sequence[float] = ()
 
     def ended(self, group: Group) -> None:
         """Models with processes of their own may score it while others are being sampled."""
@@ -76,7 +75,7 @@ class TitanLearner:
         with self.activity.doing("train"):
             metrics = await self.trainer.train_step(samples)
             if self.keep_logprobs:
-                self.trainer_logprobs = by_turn(groups, await self.trainer.call(TitanTrainer.trained_logprobs))
+                self.trained_logprobs = await self.trainer.call(TitanTrainer.trained_logprobs)
             return metrics
 
     async def publish(self, version: int) -> None:

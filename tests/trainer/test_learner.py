@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from view_runs import group, replace_wins
 
+from agentgym.jobs.behind import Behind
 from agentgym.jobs.train import TrainJob
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity
@@ -89,7 +90,7 @@ async def test_reference_and_teacher_hear_of_each_group_that_a_step_may_train(mo
     job.recipe = SimpleNamespace(loop=SimpleNamespace(group_size=2, seed=0), advantage=None)
     job.loop = SimpleNamespace(began={1: 0}, position_at=lambda *_: None)
     job.in_flight, job.player, job.learner = SimpleNamespace(play=play, forget=forget), None, learner
-    job.monitor, job.store = SimpleNamespace(add=lambda _: None), None
+    job.monitor, job.store, job.behind = SimpleNamespace(add=lambda _: None), None, Behind()
     await job._rollout(ended[0].task, 1)
     learner.ended(ended[1])
     names = ["g000001-e00", "g000001-e01"]
