@@ -63,7 +63,7 @@ def full_hf_weights(
         state = module.state_dict(prefix=prefix)
         for name, key in adapter.to_hf({key: key for key in state}).items():
             with_adapter = merged(state, key, lora)
-            yield name, full(state[key].detach().to(dtype)) if with_adapter is None else with_adapter.to(dtype)
+            yield name, full(state[key], dtype) if with_adapter is None else with_adapter.to(dtype)
 
 
 def parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

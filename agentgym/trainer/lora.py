@@ -144,6 +144,9 @@ def peft_config(lora: LoraConfig, base: str) -> dict[str, object]:
     }
 
 
-def full(weight: Tensor) -> Tensor:
-    """Collective, where it is sharded."""
-    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach()
+def full(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """All of it, cast before it is gathered. Collective, where it is sharded over several ranks."""
+    if isinstance(weight, DTensor) and weight.device_mesh.size() == 1:
+        weight = weight.to_local()  # each operation on a DTensor takes a processor ten times as long
+    weight = weight.detach() if dtype is None else weight.detach().to(dtype)
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
