@@ -82,7 +82,7 @@ def count_collectives(engine: TitanEngine, samples: list[Sample]) -> tuple[int, 
     batch = engine._pack(samples)
     with Collectives() as collectives:
         engine.forward_backward(samples)
-    return len(list(engine._parts(batch))), collectives.reduced, collectives.gathered
+    return len(list(engine._parts(batch, batch.loss_mask, {}))), collectives.reduced, collectives.gathered
 
 
 def count_scoring(engine: TitanEngine, samples: list[Sample]) -> int:
