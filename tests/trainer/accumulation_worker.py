@@ -79,10 +79,14 @@ def broken_backward(engine: TitanEngine, microbatch: int) -> Iterator[None]:
 
 def count_collectives(engine: TitanEngine, samples: list[Sample]) -> tuple[int, int, int]:
     """Of the gradients of these samples: microbatches, and calls that reduce and gather anything of FSDP's."""
-    batch = engine._pack(samples)
     with Collectives() as collectives:
         engine.forward_backward(samples)
-    return len(list(engine._parts(batch, batch.loss_mask, {}))), collectives.reduced, collectives.gathered
+    return num_microbatches(engine, samples), collectives.reduced, collectives.gathered
+
+
+def num_microbatches(engine: TitanEngine, samples: list[Sample]) -> int:
+    batch = engine._pack(samples)
+    return len(engine._parts(batch, batch.loss_mask, {}))
 
 
 def count_scoring(engine: TitanEngine, samples: list[Sample]) -> int:
@@ -145,8 +149,7 @@ def unbroken(setup: TrainerSetup) -> dict[str, list[float]]:
     """The weights after the same steps without what broke between them."""
     engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, **WAYS["each"])))
     samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
-    microbatches = len(list(engine._parts(engine._pack(samples))))
-    for first in (0, 1, 2, microbatches):
+    for first in (0, 1, 2, num_microbatches(engine, samples)):
         engine.train_step(samples[first:])
     engine.forward_backward(samples[:5])
     engine.forward_backward(samples[5:])
