@@ -82,12 +82,12 @@ class TitanTrainer(ServiceActor):
     @endpoint
     async def optimizer_step(self) -> dict[str, float]:
         """Step by the gradient that `forward_backward` has added up, and clear it."""
-        return await self._run(self._engine.optimizer_step)
+        return await self._run(self._step, self._engine.optimizer_step)
 
     @endpoint
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
-        return await self._run(self._step, samples)
+        return await self._run(self._step, self._engine.train_step, samples)
 
     @endpoint
     async def trained_logprobs(self) -> array[float]:
@@ -212,8 +212,8 @@ class TitanTrainer(ServiceActor):
         # CUDA_VISIBLE_DEVICES selects the GPUs already, so the engine counts from 0.
         return TitanEngine(replace(self._setup, trainer=replace(self._setup.trainer, gpus=())))
 
-    def _step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        metrics = self._engine.train_step(samples)
+    def _step(self, method: Callable[..., dict[str, float]], *args: object) -> dict[str, float]:
+        metrics = method(*args)
         self._garbage.after_step()
         return metrics
 

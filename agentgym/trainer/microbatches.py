@@ -35,8 +35,8 @@ class Microbatch:
     places: Tensor
     entries: Tensor
     labels: Tensor
-    here: Tensor | None
-    columns: dict[str, Tensor]
+    columns: Tensors
+    here: Tensor | None = None
 
 
 def microbatches(
@@ -50,17 +50,20 @@ def microbatches(
 ) -> list[Microbatch]:
     """parts: of the batch's rows. wanted_RL: which entries are scored."""
     place_RL = torch.arange(wanted_RL.numel()).view(wanted_RL.shape)
-    found = []
+    rows: list[Tensors] = []
+    columns: list[Tensors] = []
     for part in parts:
         places_N, entries_N = place_RL[part][wanted_RL[part]], wanted_RL[part].flatten().nonzero()[:, 0]
         labels_N = batch.labels.flatten()[places_N]
-        tensors = {"token_ids": batch.token_ids[part], "positions": batch.positions[part], "places": places_N}
+        found = {"token_ids": batch.token_ids[part], "positions": batch.positions[part], "places": places_N}
         if context.size > 1:
-            tensors["here"], entries_N = context.entries(entries_N, batch.row_length)
-            labels_N = labels_N[tensors["here"]]
-        tensors |= {"entries": entries_N, "labels": labels_N}
-        found.append(tensors | {f"columns.{name}": column.flatten()[places_N] for name, column in columns_RL.items()})
-    return [_of(tensors) for tensors in sent(found, device)]
+            found["here"], entries_N = context.entries(entries_N, batch.row_length)
+            labels_N = labels_N[found["here"]]
+        rows.append(found | {"entries": entries_N, "labels": labels_N})
+        columns.append({name: column.flatten()[places_N] for name, column in columns_RL.items()})
+    there = sent([*rows, *columns], device)
+    both = zip(there[: len(rows)], there[len(rows) :], strict=True)
+    return [Microbatch(**of_rows, columns=of_columns) for of_rows, of_columns in both]
 
 
 def sent(parts: Sequence[Tensors], device: torch.device) -> Sequence[Tensors]:
@@ -91,9 +94,3 @@ def split(buffers: Mapping[torch.dtype, Tensor], like: Sequence[Tensors]) -> lis
             taken[tensor.dtype] = end = begin + tensor.numel()
             parts[-1][name] = buffers[tensor.dtype][begin:end].view(tensor.shape)
     return parts
-
-
-def _of(tensors: Tensors) -> Microbatch:
-    columns = {name.removeprefix("columns."): one for name, one in tensors.items() if name.startswith("columns.")}
-    own = {name: one for name, one in tensors.items() if not name.startswith("columns.")}
-    return Microbatch(**{"here": None} | own, columns=columns)  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ class CudaIpcStore(SharedMemoryStore):
         if not buffers.slots:
             return None
         if len(buffers.slots) < self._num_slots:
-            return self._add_slot(buffers.slots[0].buffer.nbytes, buffers.slots[0].buffer.device)
+            return self._add_slot(buffers.slots[0].buffer.device)
         oldest = min(buffers.slots, key=lambda slot: -1 if slot.version is None else slot.version)
         if oldest.version is not None:
             await self.delete(oldest.version)  # before its memory changes: a reader looks whether it is still there
@@ -150,12 +150,12 @@ class CudaIpcStore(SharedMemoryStore):
                     f"weight {name!r} is on {tensor.device}; weights.store=cuda_ipc needs trainer.device=cuda"
                 )
         self._buffers.layout.update(layout_of(found))
-        slot = self._add_slot(num_bytes(self._buffers.layout), tensor.device)
+        slot = self._add_slot(tensor.device)
         fill(slot.buffer, self._buffers.layout, found.items())
         return slot
 
-    def _add_slot(self, size: int, device: torch.device) -> _Slot:
-        memory = mapped_memory(size, device)
+    def _add_slot(self, device: torch.device) -> _Slot:
+        memory = mapped_memory(num_bytes(self._buffers.layout), device)
         slot = _Slot(memory, _Handle.of(memory.data))
         self._buffers.slots.append(slot)
         return slot

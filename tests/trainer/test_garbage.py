@@ -67,3 +67,7 @@ async def test_the_trainer_collects_after_each_step(make_engine: Callable[..., T
     tensor = tied()
     await TitanTrainer.train_step.plain_method(trainer, draw_samples(4))
     assert tensor() is None
+    await TitanTrainer.forward_backward.plain_method(trainer, draw_samples(4))
+    tensor = tied()
+    await TitanTrainer.optimizer_step.plain_method(trainer)
+    assert tensor() is None, "in a loop that makes its steps of parts"
