@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 from finished_arms import run_job, stoppable
 
@@ -27,10 +28,11 @@ from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.preempting import Turns
 from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.jobs.train import train
+from agentgym.recipe import Recipe
 from agentgym.rl.loop import Learner, StepRecord, TrainingLoop
 from agentgym.rollout.generator import Generator
 from agentgym.runs.folder import RunFolder, RunStatus
-from agentgym.runs.report import PlainReporter
+from agentgym.runs.report import PlainReporter, Reporter
 from agentgym.types import Completion, GenerateRequest, Group
 
 IDLE = "idle"
@@ -131,6 +133,16 @@ def stop_training(loop: TrainingLoop) -> None:
     loop.staleness_bound = sys.maxsize
 
 
+def train_in_phases(
+    recipe: Recipe, folder: RunFolder, reporter: Reporter, phases: Sequence[Phase]
+) -> Coroutine[Any, Any, Any]:
+    """As `train`, for the steps of the phases. No checkpoint is saved: not in this process from now on."""
+    train_job.Checkpoints = Unsaved  # type: ignore[attr-defined,misc]
+    steps = sum(phase.steps for phase in phases) + 1  # since the last would be saved
+    recipe = replace(recipe, loop=replace(recipe.loop, steps=steps))
+    return train(recipe, folder, reporter, change_loop=lambda loop: in_phases(loop, phases))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", type=Path, help="as of `agentgym train`")
@@ -145,16 +157,13 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     mapping, where = read_recipe_files(arguments.recipes) if arguments.recipes else ({}, "")
-    steps = sum(phase.steps for phase in phases)  # and one more, since its last would be saved
-    fields = [*arguments.set, f"loop.steps={steps + 1}", "eval.at_end=false"]
+    fields = [*arguments.set, "eval.at_end=false"]
     most = max((phase.max_staleness for phase in phases if phase.max_staleness is not None), default=None)
     fields += [] if most is None else [f"loop.max_staleness={most}"]
     recipe, sources = finish_recipe(apply_overrides(mapping, fields), where=where)
-    train_job.Checkpoints = Unsaved  # type: ignore[attr-defined,misc]
     with stoppable(), RunFolder.create(arguments.runs_dir, arguments.name) as folder:
         folder.save_config(to_mapping(recipe), sources)
-        changed = train(recipe, folder, PlainReporter(sys.stderr), change_loop=lambda loop: in_phases(loop, phases))
-        run_job(changed)
+        run_job(train_in_phases(recipe, folder, PlainReporter(sys.stderr), phases))
         folder.set_status(RunStatus.DONE)
 
 

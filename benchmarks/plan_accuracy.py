@@ -7,11 +7,12 @@
     python benchmarks/plan_accuracy.py --cpu --only tool_use   one of them
 
 For each set-up the rates are measured as by `agentgym plan --measure`, a step is predicted, and then the same recipe is
-trained for --steps steps. The first --skip are left out, and the median of the others is compared, since a trainer may
-compile again in a later one; the times of all steps are printed. On GPUs the recipes of apps/grpo run with random
-weights and the tiny policy's tokenizer, so that no hub is needed; --models: a folder that keeps these weights, which
-are then drawn once. A GPU's memory is the most that nvidia-smi shows of those that CUDA_VISIBLE_DEVICES leaves, less
-what was taken before, and is compared with the plan's peak: phases that follow one another are not added up.
+trained for --steps steps, without a checkpoint. The first --skip are left out, and the median of the others is
+compared, since a trainer may compile again in a later one; the times of all steps are printed. On GPUs the recipes of
+apps/grpo run with random weights and the tiny policy's tokenizer, so that no hub is needed; --models: a folder that
+keeps these weights, which are then drawn once. A GPU's memory is the most that nvidia-smi shows of those that
+CUDA_VISIBLE_DEVICES leaves, less what was taken before, and is compared with the plan's peak: phases that follow one
+another are not added up.
 
 Needs an idle machine. Prints JSON when a set-up ends and keeps it in --out, whose set-ups are not repeated; then a
 Markdown table, of those that ended where it was stopped or one failed. Ends with 1 when one failed, or a step's time or
@@ -33,6 +34,7 @@ from pathlib import Path
 
 from finished_arms import HERE, Figures, FinishedArms, run_job, stoppable, with_paths
 from gpu_sampler import GpuSampler
+from loop_phases import Phase, train_in_phases
 from qwen3_folder import write_folder
 
 from agentgym.config import apply_overrides, to_mapping
@@ -41,7 +43,6 @@ from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.measuring import measure_rates
 from agentgym.jobs.places import wanted_of
 from agentgym.jobs.recipe_files import EXTENDS, read_recipe_files
-from agentgym.jobs.train import train
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import this_machine
@@ -106,7 +107,7 @@ def folder_of(recipe: Recipe, scratch: Path) -> Iterator[RunFolder]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder.path)  # checkpoints of a few models fill a disk
+            shutil.rmtree(folder.path)
 
 
 class DoesNotFit(Exception):
@@ -123,12 +124,13 @@ def compare(name: str, recipe: Recipe, scratch: Path, *, gpus: bool, skip: int) 
     measuring = scratch / f"measure-{name.replace(' ', '-')}"
     measuring.mkdir()
     rates = run_job(measure_rates(recipe, measuring, reporter, registry))
+    phase = Phase(max_staleness=recipe.loop.max_staleness, steps=recipe.loop.steps)
     forecast = simulate(rates, recipe.loop, layout_of(wanted, placement), steps=24)
     used = sorted({seat.gpu for seat in placement.seats if seat.gpu is not None})
     sampler = GpuSampler(used) if gpus else None
     try:
         with folder_of(recipe, scratch) as folder:
-            run_job(train(recipe, folder, reporter))
+            run_job(train_in_phases(recipe, folder, reporter, [phase]))
             rows = [row.metrics for row in folder.read_metrics()]
     finally:
         if sampler is not None:

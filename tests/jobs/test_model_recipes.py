@@ -59,7 +59,7 @@ def test_every_model_has_a_recipe_and_each_is_read_with_every_task_and_number_of
     assert recipes(kind) == NAMES
     finish = finish_recipe if kind == "grpo" else finish_sft
     places = [
-        gpus for gpus in GPUS if kind == "grpo" or "loop" not in read_yaml(gpus)
+        gpus for gpus in GPUS if kind == "grpo" or "loop" not in read_recipe_files([gpus])[0]
     ]  # nothing takes turns in fine-tuning
     for number, name in enumerate(NAMES):
         for turn, task in enumerate(TASKS):
@@ -70,7 +70,8 @@ def test_every_model_has_a_recipe_and_each_is_read_with_every_task_and_number_of
             lengths = {made.rollout.max_episode_tokens, made.generator.max_model_len, made.trainer.seq_len}
             assert len(lengths) == 1 and made.trainer.dtype == made.generator.dtype == "bfloat16"
             assert (made.trainer.procs, made.generator.replicas) == {
-                "one": (1, 1), "one_in_turns": (1, 1), "two": (1, 1), "four": (2, 2), "eight": (4, 4),
+                "one": (1, 1), "one_in_turns": (1, 1), "two": (1, 1), "two_in_turns": (2, 2), "four": (2, 2),
+                "eight": (4, 4),
             }[gpus.stem]  # fmt: skip
             billions = architecture_of(RELEASED[made.model.path], name).num_parameters / 1e9
             assert billions == pytest.approx(SIZES[name.rpartition("_")[2]], rel=0.015), name
