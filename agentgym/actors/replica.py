@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from agentgym.actors.endpoint import LifecycleActor
+from agentgym.actors.gate import Gate
 from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
@@ -29,10 +30,12 @@ class Replica(Generic[A]):
         settings: ServiceSettings,
         admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None,
         changed: Callable[[], None],
+        starts: Gate | None = None,
     ) -> None:
         """launch: spawns a process group of the given name.
 
-        admit: waits until a started group has what it needs to serve, for example the current weights.
+        admit: waits until a started group has what it needs to serve, for example the current weights. starts: inside
+        of which groups are started, where that is not possible at any time.
         """
         self.name = name
         self.up = False
@@ -44,6 +47,7 @@ class Replica(Generic[A]):
         self._settings = settings
         self._admit = admit
         self._changed = changed
+        self._starts = starts or Gate()
         self._launches = 0
         self._deaths_in_a_row = 0
 
@@ -75,26 +79,27 @@ class Replica(Generic[A]):
         # no name twice: what is known of a process group, for example its weights, is known by its name
         name = f"{self.name}-{self._launches}" if self._launches else self.name
         self._launches += 1
-        self.group = group = self._launch(name)
-        try:
+        async with self._starts.inside():
+            self.group = group = self._launch(name)
             try:
                 await self._start(group)
-            except Exception as error:
+                # No wait between the last check of `admit` and this line: what it serves with is current.
+                self._set_up(True)
+            except BaseException as error:
                 if isinstance(error, NoAnswer):
                     group.give_up(str(error))  # it is killed, and not asked to end
-                if first:
+                await self._end(group)
+                if first or not isinstance(error, Exception):
                     raise
                 return f"start failed: {type(error).__name__}: {error}"
-            # No wait between the last check of `admit` and this line: what it serves with is current.
-            self._set_up(True)
-            up_since = loop.time()
+        up_since = loop.time()
+        try:
             reason = await self._until_dead(group)
             if loop.time() - up_since > self._settings.stable_after_s:
                 self._deaths_in_a_row = 0
             return reason
         finally:
-            self._set_up(False)
-            await self._stop(group)
+            await self._end(group)
 
     async def _start(self, group: ProcessGroup[A]) -> None:
         await group.start(timeout_s=self._settings.start_timeout_s)
@@ -103,7 +108,8 @@ class Replica(Generic[A]):
         if group.dead.done():
             raise ProcessDied(group.dead.result())
 
-    async def _stop(self, group: ProcessGroup[A]) -> None:
+    async def _end(self, group: ProcessGroup[A]) -> None:
+        self._set_up(False)
         stopping = asyncio.ensure_future(group.stop(timeout_s=self._settings.stop_timeout_s))
         try:
             await asyncio.shield(stopping)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar, TypeVarTuple
 
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, method_name
+from agentgym.actors.gate import Gate
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.replica import Replica
 from agentgym.actors.settings import ServiceSettings
@@ -42,8 +43,12 @@ class Service(Generic[A]):
         max_replicas: int | None = None,
         settings: ServiceSettings | None = None,
         admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None = None,
+        starts: Gate | None = None,
     ) -> None:
-        """launch, admit: see Replica; launch gets the replica's index first. max_replicas: None is num_replicas."""
+        """launch, admit, starts: see Replica; launch gets the replica's index first.
+
+        max_replicas: None is num_replicas.
+        """
         self.name = name
         self._settings = settings or ServiceSettings()
         self._num_replicas = num_replicas
@@ -64,7 +69,12 @@ class Service(Generic[A]):
         """Replicas that died too often, without which the service goes on."""
         self.replicas = [
             Replica(
-                f"{name}{index}", partial(launch, index), settings=self._settings, admit=admit, changed=self._notify
+                f"{name}{index}",
+                partial(launch, index),
+                settings=self._settings,
+                admit=admit,
+                changed=self._notify,
+                starts=starts,
             )
             for index in range(max(num_replicas, max_replicas or 0))
         ]

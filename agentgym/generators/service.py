@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from agentgym.actors.gate import Gate
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.replica import Replica
@@ -80,6 +81,7 @@ class GeneratorService:
         self._current = CurrentWeights(config.update_timeout_s, revive)
         self._service: Service[Generator] | None = None
         self._updating = asyncio.Lock()
+        self._awake = Gate()  # replicas start while the others are: asleep they have no memory to start in
         self._call_ids = itertools.count()
         self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group, dead ones too
         self._scaling: asyncio.Task[None] | None = None
@@ -94,6 +96,7 @@ class GeneratorService:
             max_replicas=config.most_replicas,
             settings=self._settings,
             admit=self._current.admit,
+            starts=self._awake,
         )
         await service.start()
         self._service = service
@@ -155,13 +158,15 @@ class GeneratorService:
             self._current.version = version
             groups = [r.group for r in service.replicas if r.up]
             await asyncio.gather(*(self._update_one(group) for group in groups))
+            self._awake.open()
 
     async def sleep(self) -> None:
         """Every live replica gives its GPU's memory away until the next `update_weights`; requests wait meanwhile.
 
-        One that does not is replaced.
+        One that is starting is waited for. One that does not go to sleep is replaced, after that update.
         """
         async with self._updating:
+            await self._awake.close()
             groups = [r.group for r in self._started().replicas if r.up]
             await asyncio.gather(*(self._put_to_sleep(group) for group in groups))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import statistics
 import time
@@ -19,12 +20,13 @@ from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym, check_sampling
 from agentgym.jobs.hosts import runtime_of
-from agentgym.jobs.places import settle_places
-from agentgym.models.architecture import read_architecture
+from agentgym.jobs.places import settle_places, wanted_of
+from agentgym.models.architecture import Architecture, read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.lengths import Turns, decode_context
-from agentgym.planning.machine import host_cores
-from agentgym.planning.rates import Rates, policy_of
+from agentgym.planning.machine import Machine, host_cores, this_machine
+from agentgym.planning.placement import place
+from agentgym.planning.rates import TRAIN_SCALING, Rates, policy_of
 from agentgym.planning.simulation import join_s_of
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
@@ -59,6 +61,9 @@ async def measure_rates(
 ) -> Rates:
     """One replica and one trainer process are started, measured one after the other, and ended.
 
+    Where the model does not fit into one trainer process there are the fewest into which it does. What takes turns in
+    a run does so here.
+
     scratch: an empty folder for logs and files. Nothing is kept. lengths: of episodes that are planned instead of those
     that are played here; the generator is measured at theirs. Raises what starting a run raises.
     """
@@ -67,9 +72,9 @@ async def measure_rates(
     settled = settle_engine(recipe.generator, str(model_path), reporter.note)
     # at once: what joining a batch costs is measured, not what waiting for each other saves of it
     one = replace(settled, engine=at_once(settled.engine), replicas=1, gpus=())
-    trainer = replace(recipe.trainer, procs=recipe.trainer.ranks_of_a_row, data_parallel_shard=-1, gpus=())
-    alone = replace(recipe, generator=one, trainer=trainer)
-    alone = settle_places(alone, read_architecture(model_path), lambda note: None)
+    architecture = read_architecture(model_path)
+    alone = with_fewest_trainers(replace(recipe, generator=one), architecture, this_machine())
+    alone = settle_places(alone, architecture, lambda note: None)
     async with AsyncExitStack() as stack:
         gym = await Gym.open(alone, model_path, registry, reporter, training=True)
         stack.push_async_callback(gym.close)
@@ -87,8 +92,34 @@ async def measure_rates(
         stack.push_async_callback(generator.close)
         client = TrainerClient(_setup(alone, model_path, scratch), store=store, runtime=runtime)
         stack.push_async_callback(client.close)
-        await asyncio.gather(generator.start(), client.start())
+        if in_turns(alone):
+            await generator.start()
+            await generator.sleep()
+            await client.start()
+        else:
+            await asyncio.gather(generator.start(), client.start())
         return await _Measurement(alone, gym, generator, client, reporter).run(lengths)
+
+
+def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine) -> Recipe:
+    """With as many trainer processes as it needs here, of those that it has."""
+    trainer = recipe.trainer
+    counts = [n for n in doubled(trainer.ranks_of_a_row, trainer.procs) if not trainer.procs % n]
+    for procs in [*counts, trainer.procs]:
+        found = replace(recipe, trainer=replace(trainer, procs=procs, data_parallel_shard=-1, gpus=()))
+        if not trainer.check_memory or place(wanted_of(found, model), machine).fits:
+            break
+    return found
+
+
+def doubled(first: int, last: int) -> Iterator[int]:
+    while first <= last:
+        yield first
+        first *= 2
+
+
+def in_turns(recipe: Recipe) -> bool:
+    return recipe.generator.engine.sleeps
 
 
 def _setup(recipe: Recipe, model_path: Path, scratch: Path) -> TrainerSetup:
@@ -146,6 +177,8 @@ class _Measurement:
         prefill, decode = await self._generate(begin, few, many)
         requests, in_flight_s = await self._in_flight(begin, few)
         self.reporter.phase("measuring the trainer")
+        if in_turns(recipe):
+            await self.generator.sleep()
         samples = group_samples(groups)[: recipe.loop.groups_per_step * recipe.loop.group_size]
         train, fixed_s = await self._train(samples)
         cores, cores_scaling = host_cores(), 1.0
@@ -154,7 +187,7 @@ class _Measurement:
         rates = Rates(
             decode=decode,
             prefill=prefill,
-            train=train,
+            train=of_one_process(train, recipe.trainer.procs),
             train_fixed_s=fixed_s,
             publish_s=publish_s,
             update_s=update_s,
@@ -173,8 +206,12 @@ class _Measurement:
     async def _sync(self) -> tuple[float, float]:
         """Seconds of the trainer's and of the generators' part; the first update is left out."""
         for version in range(2):
+            if in_turns(self.recipe) and version:
+                await self.generator.sleep()
             began = time.perf_counter()
-            await self.trainer.call(TitanTrainer.push_weights, version)
+            await self.trainer.push_weights(version)
+            if in_turns(self.recipe):
+                await self.trainer.call_all(TitanTrainer.release_memory)
             pushed = time.perf_counter()
             await self.generator.update_weights(version)
         return pushed - began, time.perf_counter() - pushed
@@ -278,12 +315,17 @@ class _Measurement:
 
     async def _step_s(self, batch: Sequence[Sample]) -> float:
         began = time.perf_counter()
-        await self.trainer.call(TitanTrainer.train_step, list(batch))
+        await self.trainer.train_step(batch)
         return time.perf_counter() - began
 
 
 def _num_tokens(samples: Sequence[Sample]) -> int:
     return sum(len(sample.token_ids) for sample in samples)
+
+
+def of_one_process(rate: float, procs: int) -> float:
+    """Tokens a second of a trainer process, from those of so many together."""
+    return rate / (procs * math.pow(TRAIN_SCALING, math.log2(procs)))
 
 
 def measured_lengths(context: int, max_model_len: int) -> tuple[int, int, int]:

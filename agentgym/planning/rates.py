@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from agentgym.config import build
 from agentgym.yaml import read_yaml
 
+TRAIN_SCALING = 0.96
 CHANCE = 0.05  # of a rate that was measured; what differs by more is doubted
 
 
@@ -34,7 +35,7 @@ class Rates:
     turns: tuple[tuple[tuple[int, int], ...], ...]
     join_s: float = 0.0
     train_fixed_s: float = 0.0
-    train_scaling: float = 0.96
+    train_scaling: float = TRAIN_SCALING
     publish_s: float = 0.0
     update_s: float = 0.0
     host_s: float = 0.0

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from waiting import until
 
+from agentgym.actors.gate import Gate
 from agentgym.actors.process_group import NoAnswer, ProcessDied
 from agentgym.actors.replica import Replica
 from agentgym.actors.settings import ServiceSettings
@@ -19,6 +20,7 @@ class Group:
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
+        self.stopped = False
         self.dead = asyncio.get_running_loop().create_future()
 
     async def start(self, *, timeout_s: float) -> None:
@@ -30,12 +32,16 @@ class Group:
 
     async def stop(self, *, timeout_s: float) -> None:
         assert self.dead.done() or not isinstance(self.error, NoAnswer), "one that hangs is killed, not asked to end"
+        await asyncio.sleep(0)
+        self.stopped = True
 
 
-def replica(errors: Sequence[Exception | None]) -> Replica:
+def replica(errors: Sequence[Exception | None], starts: Gate | None = None) -> Replica:
     plan = iter(errors)
     settings = ServiceSettings(backoff_s=0.001, max_respawns=5)
-    return Replica("one", lambda name: Group(next(plan)), settings=settings, admit=None, changed=lambda: None)
+    return Replica(
+        "one", lambda name: Group(next(plan)), settings=settings, admit=None, changed=lambda: None, starts=starts
+    )
 
 
 @pytest.mark.parametrize("error", [ProcessDied("killed"), NoAnswer("it did not answer start within 300 s")])
@@ -56,3 +62,27 @@ async def test_one_that_dies_in_its_first_start_again_or_says_why_ends_the_servi
         await replica([NoAnswer("hangs"), NoAnswer("again")]).supervise()
     with pytest.raises(UserError, match="no such model"):
         await replica([UserError("no such model")]).supervise()
+
+
+async def test_a_closed_gate_is_waited_for_and_closes_when_a_start_that_failed_has_ended() -> None:
+    starts = Gate()
+    await starts.close()
+    one = replica([ProcessDied("killed"), None], starts)
+    task = asyncio.create_task(one.supervise())
+    await asyncio.sleep(0.01)
+    assert not hasattr(one, "group"), "it was started"
+    starts.open()
+    while not hasattr(one, "group"):
+        await asyncio.sleep(0)
+    first = one.group
+    assert not first.stopped
+    await starts.close()
+    assert first.stopped
+    await asyncio.sleep(0.05)
+    assert one.group is first and not one.up
+    starts.open()
+    await until(lambda: one.up or task.done())
+    assert one.up and one.group is not first
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -13,14 +13,27 @@ from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.measuring import _Measurement, line_of, measure_rates, measured_lengths
+from agentgym.jobs.measuring import (
+    _Measurement,
+    line_of,
+    measure_rates,
+    measured_lengths,
+    of_one_process,
+    with_fewest_trainers,
+)
 from agentgym.jobs.places import wanted_of
-from agentgym.models.architecture import read_architecture
+from agentgym.jobs.recipe_files import read_recipe_files
+from agentgym.models.architecture import architecture_of, read_architecture
+from agentgym.models.released import RELEASED
 from agentgym.models.tiny import policy_path
 from agentgym.planning.lengths import decode_context
-from agentgym.planning.machine import Machine
+from agentgym.planning.machine import Gpu, Machine
+from agentgym.planning.rates import Rates
+from agentgym.planning.simulation import _Learner
 from agentgym.planning.splits import best_splits
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
+
+APPS = Path(__file__).parents[2] / "apps"
 
 
 @pytest.mark.parametrize(
@@ -126,3 +139,34 @@ def test_a_machines_rates_are_measured_and_a_run_is_planned_by_them(lab, tmp_pat
     [split] = best_splits(wanted, recipe.loop, replace(rates, signal=1.0), Machine(cores=2, memory_gib=64.0))
     mean = sum(sampled for [(_, sampled)] in rates.turns) / len(rates.turns)
     assert split.given and split.forecast.step_s * split.forecast.tokens_per_s == pytest.approx(8 * mean, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("files", "gib", "procs"),
+    [
+        (["grpo/qwen3_4b.yaml"], 139, 1),
+        (["grpo/llama3.1_8b.yaml", "presets/gpus/two_in_turns.yaml"], 139, 2),
+        (["grpo/llama3.1_8b.yaml", "presets/gpus/eight.yaml", "presets/memory/lean.yaml"], 79, 4),
+        (["grpo/llama3.1_8b.yaml"], 79, 2),
+    ],
+)
+def test_a_model_is_measured_with_the_fewest_trainers_into_which_it_fits(
+    files: list[str], gib: int, procs: int
+) -> None:
+    """Where none of its own would do, with all of them: what is missing is said of these."""
+    mapping, where = read_recipe_files([APPS / file for file in files])
+    recipe = finish_recipe(mapping, where=where)[0]
+    model = architecture_of(RELEASED[recipe.model.path], recipe.model.path)
+    machine = Machine(gpus=(Gpu(name="some", memory_gib=gib),) * 8, cores=2, memory_gib=2000)
+    one = replace(recipe, generator=replace(recipe.generator, replicas=1))
+    found = with_fewest_trainers(one, model, machine)
+    assert found.trainer.procs == procs <= recipe.trainer.procs
+    unchecked = replace(one, trainer=replace(recipe.trainer, check_memory=False))
+    assert with_fewest_trainers(unchecked, model, machine).trainer.procs == 1
+
+
+def test_the_rate_of_several_trainers_is_planned_as_it_was_measured() -> None:
+    measured = 30000.0
+    for procs in (1, 2, 8):
+        rates = Rates(decode=((1, 1.0),), prefill=1.0, turns=(((1, 1),),), train=of_one_process(measured, procs))
+        assert _Learner(rates, work=None, procs=procs).speed == pytest.approx(measured)

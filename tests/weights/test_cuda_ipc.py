@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentgym.actors.gpus import gpu_names
 from agentgym.errors import InfraError
 from agentgym.models.gpu_segments import let_segments_grow
 from agentgym.weights.cuda_ipc import CudaIpcStore, GpuWeights
@@ -82,10 +83,11 @@ def weights(version: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("visible", ["0", "1,0"], ids=["same GPU", "another GPU"])
-async def test_another_process_reads_what_was_written(visible: str, tmp_path: Path) -> None:
-    if visible != "0" and torch.cuda.device_count() < 2:
+@pytest.mark.parametrize("numbers", [[0], [1, 0]], ids=["same GPU", "another GPU"])
+async def test_another_process_reads_what_was_written(numbers: list[int], tmp_path: Path) -> None:
+    if torch.cuda.device_count() < len(numbers):
         pytest.skip("one GPU")
+    visible = ",".join(gpu_names(numbers))
     let_segments_grow()  # as a trainer does
     store = CudaIpcStore("run", keep=2, root=tmp_path)
     copy = tmp_path / "store.pkl"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import tempfile
 import threading
 import time
@@ -111,7 +110,6 @@ class VllmEngine:
         except RuntimeError as error:  # of another process, whose own words are in the log
             cause = await asyncio.to_thread(_cause, error)
             raise InfraError(f"vLLM did not start: {cause}") from error
-        await self._llm.collective_rpc("agentgym_end_with", args=(os.getpid(),))
         await self._llm.update_weight_version(str(self._version))
         self._failure = ""
 

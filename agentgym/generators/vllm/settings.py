@@ -29,6 +29,8 @@ BATCHED_TOKENS = 8192
 """Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """vLLM's switch for kernels whose sums do not depend on what else is in a batch."""
+STARTED_BY = "AGENTGYM_VLLM_STARTED_BY"
+"""In the environment of vLLM's processes: the number of the one that started vLLM."""
 _CPU_CACHE_BYTES = 256 * 2**20  # vLLM's own default takes most of a laptop's memory
 
 
@@ -117,6 +119,7 @@ def set_environment(config: GeneratorConfig) -> None:
 
     Call it before vllm is imported.
     """
+    os.environ[STARTED_BY] = str(os.getpid())
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would copy locks that other threads hold
     os.environ["OMP_NUM_THREADS"] = str(config.threads)  # decoding on a CPU is many times slower without it
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # replicas would all sit on the same cores

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from agentgym.errors import InfraError
+from agentgym.generators.vllm.settings import STARTED_BY
 from agentgym.generators.vllm.staging import Staging
 from agentgym.weights.adapters import Base, MergedWeights, Origin
 from agentgym.weights.reading import check_kept, open_weights
@@ -38,6 +40,7 @@ class _ModelConfig(Protocol):
 
     model: str
     dtype: torch.dtype
+    enable_cumem_allocator: bool
 
 
 class _ParallelConfig(Protocol):
@@ -90,16 +93,16 @@ class WorkerExtension:
             stored = staging.weights()
         else:
             stored = self.agentgym_own_base().whole(open_weights(Path(path)), self.device)
-        dtype = self.model_config.dtype
-        model = self.model_runner.get_model()
-        if not self.agentgym_loads_in_place():
-            weights = ((name, tensor.to(self.device, dtype)) for name, tensor in stored)
-            self.model_runner.reload_weights(weights, is_checkpoint_format=True)
+        model, in_place = self.model_runner.get_model(), self.agentgym_loads_in_place()
+        device = None if in_place and not self.model_config.enable_cumem_allocator else self.device
+        as_here = partial(moved, device=device, dtype=self.model_config.dtype)
+        if not in_place:
+            self.model_runner.reload_weights(as_here(stored), is_checkpoint_format=True)
             repack_tied_head(model)
         elif isinstance(stored, MergedWeights):
-            self.agentgym_held = load_merged(model, stored, dtype, None if lost else held)
+            self.agentgym_held = load_merged(model, stored, as_here, None if lost else held)
         else:
-            load_in_place(model, cast(stored, dtype))
+            load_in_place(model, as_here(stored))
         check_kept(Path(path), self.device)
 
     def agentgym_own_base(self) -> Base:
@@ -113,13 +116,17 @@ class WorkerExtension:
         cuda = self.device.type == "cuda" and torch.version.hip is None  # nobody tried it on AMD's
         return cuda and as_in_checkpoint(self.model_runner.get_model())
 
-    def agentgym_end_with(self, parent: int) -> None:
-        """End this process with the one that started vLLM: a killed replica must not keep a GPU occupied.
 
-        Where vLLM runs its worker in yet another process, its engine ends with the worker.
-        """
+def end_with(parent: int) -> None:
+    """End this process with the one that started vLLM: a killed replica must not keep a GPU occupied.
+
+    Where vLLM runs its worker in yet another process, its engine ends with the worker.
+    """
+    try:
         watched = os.pidfd_open(parent)  # the process itself: its number could be given to another
-        threading.Thread(target=_end_with, args=(watched,), name="parent-watch", daemon=True).start()
+    except ProcessLookupError:
+        os._exit(1)
+    threading.Thread(target=_end_with, args=(watched,), name="parent-watch", daemon=True).start()
 
 
 def as_in_checkpoint(model: nn.Module) -> bool:
@@ -128,8 +135,15 @@ def as_in_checkpoint(model: nn.Module) -> bool:
     return all(method is None or type(method).__name__ in AS_IN_CHECKPOINT for method in methods)
 
 
-def cast(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    return ((name, tensor.to(dtype)) for name, tensor in weights)
+def moved(
+    weights: Iterable[tuple[str, Tensor]], *, device: torch.device | None, dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """device: to which they come one by one, or None where the model can copy them from the GPU that they are on.
+
+    CUDA refuses such a copy ("invalid argument") into memory that can be given away, as the model's is where vLLM
+    sleeps: other GPUs have no access to it.
+    """
+    return ((name, tensor.to(device=device, dtype=dtype)) for name, tensor in weights)
 
 
 @torch.no_grad()
@@ -142,13 +156,21 @@ def load_in_place(model: nn.Module, weights: Iterator[tuple[str, Tensor]]) -> No
 
 
 @torch.no_grad()
-def load_merged(model: nn.Module, merged: MergedWeights, dtype: torch.dtype, held: Held | None) -> Held:
-    """As `load_in_place`, and of the same origin as what the model holds only what is adapted: the rest is the same."""
+def load_merged(
+    model: nn.Module,
+    merged: MergedWeights,
+    as_here: Callable[[Iterable[tuple[str, Tensor]]], Iterator[tuple[str, Tensor]]],
+    held: Held | None,
+) -> Held:
+    """As `load_in_place`, and of the same origin as what the model holds only what is adapted: the rest is the same.
+
+    as_here: `moved`.
+    """
     fixed, adapted = merged.parts()
     same = held is not None and held.origin == merged.origin
     wanted = held.parameters if held is not None and same else {name for name, _ in model.named_parameters()}
-    others = () if same else model.load_weights(cast(fixed, dtype))  # type: ignore[operator]
-    loaded = frozenset(model.load_weights(cast(adapted, dtype)))  # type: ignore[operator]
+    others = () if same else model.load_weights(as_here(fixed))  # type: ignore[operator]
+    loaded = frozenset(model.load_weights(as_here(adapted)))  # type: ignore[operator]
     check_loaded(wanted, loaded.union(others))
     return Held(origin=merged.origin, parameters=loaded)
 
@@ -177,3 +199,8 @@ def repack_tied_head(model: nn.Module) -> None:
 def _end_with(watched: int) -> None:
     select.select([watched], [], [])
     os._exit(1)
+
+
+if (parent := int(os.environ.get(STARTED_BY, os.getpid()))) != os.getpid():
+    # here and not in a method: vLLM calls none before it has started, and one that is starting has the memory already
+    end_with(parent)

@@ -60,7 +60,7 @@ class Worker(WorkerExtension):
     def __init__(self, base: PlainModel) -> None:
         self.model = Model(base.weights())
         self.model_runner = SimpleNamespace(get_model=lambda: self.model)
-        self.model_config = SimpleNamespace(model=str(base.folder), dtype=torch.float32)
+        self.model_config = SimpleNamespace(model=str(base.folder), dtype=torch.float32, enable_cumem_allocator=False)
 
     def agentgym_loads_in_place(self) -> bool:
         return True
