@@ -1,6 +1,7 @@
-"""Writes a Qwen3 model folder of a released size: config.json and the tiny policy's tokenizer.
+"""Writes a folder of a released model's shape, Qwen3 or another: config.json and the tiny policy's tokenizer.
 
     python benchmarks/qwen3_folder.py 0.6B OUT
+    python benchmarks/qwen3_folder.py Llama-3.2-1B OUT --weights
     python benchmarks/qwen3_folder.py 1.7B OUT --weights
     agentgym train --recipe apps/grpo/qwen3_0.6b_two_gpus.yaml --model.path OUT --model.random_weights true
 
@@ -15,12 +16,15 @@ import json
 import shutil
 from pathlib import Path
 
-from agentgym.models.released import QWEN3, released_config
+from agentgym.models.released import QWEN3, RELEASED, released_config
 from agentgym.models.resolve import write_random_policy
 from agentgym.models.tiny import policy_path
 
 TINY = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_window_layers": 2}  # fmt: skip
+
+NAMES = {name.rpartition("/")[2].removesuffix("-Instruct"): name for name in RELEASED}
+NAMES |= {size: f"Qwen/Qwen3-{size}" for size in QWEN3}
 
 
 def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = False) -> None:
@@ -69,13 +73,14 @@ def model_field(folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("size", choices=sorted(QWEN3))
+    parser.add_argument("model", choices=sorted(NAMES), help="a size of Qwen3, or another model")
     parser.add_argument("out", type=Path)
     parser.add_argument("--weights", action="store_true", help="random ones too")
     parser.add_argument("--tiny", action="store_true", help="two narrow layers of the kind, for a CPU")
     arguments = parser.parse_args()
-    write_folder(f"Qwen/Qwen3-{arguments.size}", arguments.out, tiny=arguments.tiny, weights=arguments.weights)
-    print(f"wrote {arguments.out}: Qwen3-{arguments.size}, {'with' if has_weights(arguments.out) else 'no'} weights")
+    name = NAMES[arguments.model]
+    write_folder(name, arguments.out, tiny=arguments.tiny, weights=arguments.weights)
+    print(f"wrote {arguments.out}: {name}, {'with' if has_weights(arguments.out) else 'no'} weights")
 
 
 if __name__ == "__main__":
