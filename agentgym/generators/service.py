@@ -81,7 +81,7 @@ class GeneratorService:
         self._current = CurrentWeights(config.update_timeout_s, revive)
         self._service: Service[Generator] | None = None
         self._updating = asyncio.Lock()
-        self._awake = Gate()  # replicas start while the others are: asleep they have no memory to start in
+        self._awake = Gate()  # when replicas may start: while they sleep their memory is the trainer's
         self._call_ids = itertools.count()
         self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group, dead ones too
         self._scaling: asyncio.Task[None] | None = None
