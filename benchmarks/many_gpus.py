@@ -97,7 +97,7 @@ def parts(size: Size, out: Path) -> Iterator[Part]:
             name=f"plan-{model}",
             limit_s=420,
             command=[*agentgym("plan"), file, "--measure", "--save-rates", str(out / f"rates-{model}.yaml"), "--json",
-                     *sets([*fields, "trainer.procs=1", "generator.replicas=1"])],
+                     *sets(fields)],
             read=lambda text, _: [],
         )  # fmt: skip
         for procs, replicas in size.splits:
