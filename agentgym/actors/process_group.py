@@ -113,9 +113,13 @@ class ProcessGroup(Generic[A]):
         self._watch(await self._probe(timeout_s))
         for part in self._parts:
             part.actor.agentgym_lasts.call().as_asyncio().add_done_callback(self._on_fault)
-        if options.torchrun:
-            await self._meet(timeout_s)
-        await self.call(LifecycleActor.start, timeout_s=timeout_s)
+        try:
+            if options.torchrun:
+                await self._meet(timeout_s)
+            await self.call(LifecycleActor.start, timeout_s=timeout_s)
+        except asyncio.CancelledError:
+            self.give_up("stopped while it started")  # it is killed: it may not answer before it has
+            raise
 
     def _spawn(self, hosts: Sequence[Host]) -> None:
         options, each = self._options, self._options.procs // len(hosts)
@@ -313,9 +317,14 @@ class ProcessGroup(Generic[A]):
                 self._on_exit(rank)
 
     def _kill(self) -> None:
+        """With what they have started: not all of that looks whether they are still there."""
+        family = [child for rank in self._pidfds for child in _family(self.processes[rank].pid)]
         for descriptor in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        for child in family:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
 
     def _watch(self, processes: list[ProcessId]) -> None:
         self.processes = processes
@@ -386,6 +395,14 @@ def _children(title: str) -> list[ProcessId]:
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             if title in child.cmdline():
                 found.append(ProcessId.of(child.pid))
+    return found
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """All that a process has started, directly or not, and that is still there."""
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(pid).children(recursive=True)
     return found
 
 

@@ -10,8 +10,10 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from counting import Counting
+from slow_start import SlowStart
 from waiting import LONG_S, no_child_left, until
 
 from agentgym.actors.actor import ServiceActor
@@ -195,3 +197,21 @@ async def test_a_full_replica_makes_callers_wait_and_a_deadline_ends_the_wait(tm
         await asyncio.gather(*calls)
         assert service.get_metrics()["requests_total"] == 6
         await service.close()
+
+
+@pytest.mark.slow
+async def test_one_that_is_stopped_while_it_starts_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+    """It could not answer before it has started, which takes an engine minutes."""
+    file = tmp_path / "child"
+    async with no_child_left(), Runtime(log_dir=tmp_path) as runtime:
+        group = SlowStart.launch("slow", file, options=ActorOptions(), runtime=runtime)
+        starting = asyncio.create_task(group.start(timeout_s=LONG_S))
+        await until(file.exists)
+        child = psutil.Process(int(file.read_text()))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        began = asyncio.get_running_loop().time()
+        await group.stop()
+        assert asyncio.get_running_loop().time() - began < 5
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
