@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import psutil
 
+from agentgym.actors.descendants import descendants, titled
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.hosts import Host, HostKeeper
 from agentgym.actors.network import LOOPBACK
@@ -223,7 +224,7 @@ class ProcessGroup(Generic[A]):
         stops = ((part, LOST_STOP_S if part.host.lost else timeout_s) for part in self._parts)
         await asyncio.gather(*(self._runtime.stop(part.mesh, timeout_s=limit_s) for part, limit_s in stops))
         if not self.processes:  # stopped before its first answer
-            self._watch(_children(self._title))
+            self._watch(titled(self._title))
         if self._pidfds and not await self._all_exited(KILL_WAIT_S):
             log.warning("%s did not stop; killing processes %s", self.name, self.pids)
             self._kill()
@@ -318,7 +319,7 @@ class ProcessGroup(Generic[A]):
 
     def _kill(self) -> None:
         """With what they have started: not all of that looks whether they are still there."""
-        family = [child for rank in self._pidfds for child in _family(self.processes[rank].pid)]
+        family = [child for rank in self._pidfds for child in descendants(self.processes[rank].pid)]
         for descriptor in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -386,24 +387,6 @@ def _how_it_ended(descriptor: int) -> str:
 def _by_signal(number: int) -> str:
     name = signal.Signals(number).name
     return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-def _children(title: str) -> list[ProcessId]:
-    """Of the processes below this one, those with the title in their command line."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if title in child.cmdline():
-                found.append(ProcessId.of(child.pid))
-    return found
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """All that a process has started, directly or not, and that is still there."""
-    found: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        found = psutil.Process(pid).children(recursive=True)
-    return found
 
 
 def _with_tail(reason: str, path: Path | None) -> str:
