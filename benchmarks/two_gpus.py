@@ -183,7 +183,7 @@ def step_rows(name: str, _: str, out: Path) -> list[Row]:
     return [
         ("the first step", f"{first:.1f} s", ""),
         ("a later one", f"{statistics.median(later[1:]):.2f} s", ""),
-        ("the trainer's peak", f"{max(peaks):.0f} GiB" if peaks else "not known", "as planned"),
+        ("the trainer's peak", f"{max(peaks):.0f} GiB" if peaks else "not known", ""),
         ("replicas that died", f"{rows[-1].get('generator/respawns_total', 0.0):.0f}", "0"),
     ]
 

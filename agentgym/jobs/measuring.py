@@ -73,7 +73,8 @@ async def measure_rates(
     # at once: what joining a batch costs is measured, not what waiting for each other saves of it
     one = replace(settled, engine=at_once(settled.engine), replicas=1, gpus=())
     architecture = read_architecture(model_path)
-    alone = with_fewest_trainers(replace(recipe, generator=one), architecture, this_machine())
+    elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
+    alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())
     alone = settle_places(alone, architecture, lambda note: None)
     async with AsyncExitStack() as stack:
         gym = await Gym.open(alone, model_path, registry, reporter, training=True)
@@ -101,13 +102,13 @@ async def measure_rates(
         return await _Measurement(alone, gym, generator, client, reporter).run(lengths)
 
 
-def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine) -> Recipe:
-    """With as many trainer processes as it needs here, of those that it has."""
+def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine | None) -> Recipe:
+    """With as many trainer processes as it needs, of those that it has. machine: None is one where any number fits."""
     trainer = recipe.trainer
     counts = [n for n in doubled(trainer.ranks_of_a_row, trainer.procs) if not trainer.procs % n]
     for procs in [*counts, trainer.procs]:
         found = replace(recipe, trainer=replace(trainer, procs=procs, data_parallel_shard=-1, gpus=()))
-        if not trainer.check_memory or place(wanted_of(found, model), machine).fits:
+        if machine is None or not trainer.check_memory or place(wanted_of(found, model), machine).fits:
             break
     return found
 
@@ -182,7 +183,7 @@ class _Measurement:
         samples = group_samples(groups)[: recipe.loop.groups_per_step * recipe.loop.group_size]
         train, fixed_s = await self._train(samples)
         cores, cores_scaling = host_cores(), 1.0
-        if cores > 1 and not (recipe.trainer.gpus or recipe.generator.gpus):
+        if cores > 1 and not (in_turns(recipe) or recipe.trainer.gpus or recipe.generator.gpus):
             cores_scaling = await self._beside_sampling(samples, train, fixed_s)
         rates = Rates(
             decode=decode,

@@ -163,6 +163,7 @@ def test_a_model_is_measured_with_the_fewest_trainers_into_which_it_fits(
     assert found.trainer.procs == procs <= recipe.trainer.procs
     unchecked = replace(one, trainer=replace(recipe.trainer, check_memory=False))
     assert with_fewest_trainers(unchecked, model, machine).trainer.procs == 1
+    assert with_fewest_trainers(one, model, None).trainer.procs == 1
 
 
 def test_the_rate_of_several_trainers_is_planned_as_it_was_measured() -> None:
