@@ -2,7 +2,7 @@
 
     python benchmarks/qwen3_folder.py 0.6B OUT
     python benchmarks/qwen3_folder.py Llama-3.2-1B OUT --weights
-    python benchmarks/qwen3_folder.py 1.7B OUT --weights
+    python benchmarks/qwen3_folder.py 8B OUT --weights --device cuda
     agentgym train --recipe apps/grpo/qwen3_0.6b_two_gpus.yaml --model.path OUT --model.random_weights true
 
 For runs that test speed and correctness at size, on machines that can't reach a model hub. --weights: random weights
@@ -27,10 +27,10 @@ NAMES = {name.rpartition("/")[2].removesuffix("-Instruct"): name for name in REL
 NAMES |= {size: f"Qwen/Qwen3-{size}" for size in QWEN3}
 
 
-def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = False) -> None:
+def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = False, device: str = "cpu") -> None:
     """name: of a released model, as in `model.path`. tiny: a shape of two layers instead, for a CPU.
 
-    weights: draw random ones, unless the folder has those of this shape.
+    weights: draw random ones, unless the folder has those of this shape. device: which draws them, of torch.
     """
     known = released_config(name)
     assert known is not None, f"{name} is not in agentgym/models/released.py"
@@ -48,14 +48,14 @@ def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = Fa
             file.unlink()
     config.write_text(text)
     if weights and not has_weights(out):
-        draw_weights(out)
+        draw_weights(out, device)
 
 
-def draw_weights(folder: Path) -> None:
+def draw_weights(folder: Path, device: str) -> None:
     """They are moved into place when all are written."""
     partial = folder / "partial"
     try:
-        write_random_policy(folder, partial)
+        write_random_policy(folder, partial, device=device)
         for file in sorted(partial.glob("*.safetensors*"), reverse=True):  # the index of several files first
             file.rename(folder / file.name)
     finally:
@@ -76,10 +76,11 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(NAMES), help="a size of Qwen3, or another model")
     parser.add_argument("out", type=Path)
     parser.add_argument("--weights", action="store_true", help="random ones too")
+    parser.add_argument("--device", default="cpu", help="what draws them; a GPU is quicker (default: %(default)s)")
     parser.add_argument("--tiny", action="store_true", help="two narrow layers of the kind, for a CPU")
     arguments = parser.parse_args()
     name = NAMES[arguments.model]
-    write_folder(name, arguments.out, tiny=arguments.tiny, weights=arguments.weights)
+    write_folder(name, arguments.out, tiny=arguments.tiny, weights=arguments.weights, device=arguments.device)
     print(f"wrote {arguments.out}: {name}, {'with' if has_weights(arguments.out) else 'no'} weights")
 
 

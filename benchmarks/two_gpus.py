@@ -9,7 +9,6 @@ Phases follow one another; in each, lanes run beside each other, and the parts o
 
 options     the tests of vLLM's options; `shared`: weight updates on GPUs that both share, by the trainer's settings
 loop        the whole loop, with completions of one length; `tailed`: the recipe of 4B, lengths with a heavy tail
-recipes     `grpo-` and `sft-`: some steps of recipes that fit, at size; those of 8B on GPUs of more than 100 GiB
 learn       a pretrained model that learns, from what `warm` left
 service     generation beside vLLM alone; `sleep`: the tests of a GPU that trainer and generator share
 joins       requests that wait for each other, and that do not
@@ -27,19 +26,16 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Event
 
-from finished_arms import seconds_of, stoppable
-from loop_limit import PEAK, QUIET
-from many_gpus import APPS, GRACE_S, Part, Row, agentgym, loop_rows, measure, script, sets, trainer_rows, weight_rows
+from finished_arms import stoppable
+from many_gpus import APPS, GRACE_S, Part, Row, loop_rows, measure, script, trainer_rows, weight_rows
 from qwen3_folder import write_folder
 
 from agentgym.actors.gpus import gpu_names
@@ -50,9 +46,6 @@ SLEEPS = "tests/generators/vllm/test_sleep_gpu.py"
 MODELS = ("1.7B", "0.6B")
 MIDDLE = "4B"
 LARGE, LARGE_GIB = "8B", 100.0  # a model, and the memory of each GPU that it needs
-LLAMA_SMALL, LLAMA_LARGE = "Llama-3.2-1B", "Llama-3.1-8B"
-PRESETS = APPS / "presets"
-TOOLS, ONE, IN_TURNS = (PRESETS / f"{name}.yaml" for name in ("tasks/tool_use", "gpus/one", "gpus/two_in_turns"))
 LEAST_S = 40.0  # a part that has less is not begun
 Lane = list[Part]
 Phase = list[Lane]
@@ -92,14 +85,6 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     given = [APPS / "grpo" / "qwen3_4b.yaml", "--random", models / MIDDLE]
     tailed = program("loop_limit", given, "--tokens 1024 --prompt-tokens 150 --no-limit --steps 6 --skip 2 --settle 2")
     yield [[drawn(MIDDLE, models), on("0,1", "tailed", 420, tailed, tailed_rows)]]
-    small = models / LLAMA_SMALL
-    yield [
-        [drawn(LLAMA_SMALL, models), tuned("0", "llama3.2_1b", small, out)],
-        [stepped("1", "qwen3_0.6b", [TOOLS, ONE], smaller, out)],
-    ]
-    yield [[stepped("0,1", "llama3.2_1b", [], small, out)]]
-    for name, model in (("llama3.1_8b", LLAMA_LARGE), ("qwen3_8b", LARGE)) if large else ():
-        yield [[drawn(model, models), stepped("0,1", name, [IN_TURNS], models / model, out)]]
     learn = program(
         "pretrained",
         ["train", *runs],
@@ -134,7 +119,7 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
         fields = "gather_weights=each reduce_gradients=each"
         all_of_it = f"--store cuda_ipc --rounds 3 --gpus 2 --shared --trainer {fields} --vllm-share 0.17"
         large_sync = sync(models / LARGE, out, all_of_it)
-        yield [[on("0,1", f"sync-{LARGE}", 260, large_sync, weight_rows)]]
+        yield [[drawn(LARGE, models), on("0,1", f"sync-{LARGE}", 260, large_sync, weight_rows)]]
 
 
 def program(name: str, given: Sequence[object], options: str) -> list[str]:
@@ -152,40 +137,6 @@ def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callabl
 def drawn(model: str, models: Path) -> Part:
     words = program("qwen3_folder", [model, models / model], "--weights")
     return on("", f"draw-{model}", 300, words, last_line)
-
-
-def stepped(gpus: str, recipe: str, layers: Sequence[Path], folder: Path, out: Path) -> Part:
-    """Five steps of a recipe, without a checkpoint, paid for being short: random weights learn nothing else."""
-    name = "-".join(["grpo", recipe, *(layer.stem for layer in layers)])
-    staleness = 0 if IN_TURNS in layers else 1
-    options = f"--name {name} --runs-dir {out / 'recipes'} --phases {staleness}:5"
-    task = [] if TOOLS in layers else ["env={name: math}"]
-    fields = [*QUIET, *task, "rewards={'tailed_engine:short': 1.0}", "rollout.cut_turns=score"]
-    fields += ["rollout.max_turn_tokens=256", f"model.path={folder}"]
-    words = [*program("loop_phases", [APPS / "grpo" / f"{recipe}.yaml", *layers], options), *sets(fields)]
-    return on(gpus, name, 330, words, partial(step_rows, name))
-
-
-def tuned(gpus: str, recipe: str, folder: Path, out: Path) -> Part:
-    """Some steps of supervised fine-tuning, and the checkpoint of the last one, which stays in `out`."""
-    name = f"sft-{recipe}"
-    fields = ["logging.sinks=[]", "env={name: math}", "eval.at_end=false", "sft.oracle_tasks=700", "sft.steps=8"]
-    words = [*agentgym("sft")[1:], str(APPS / "sft" / f"{recipe}.yaml"), "--name", name]
-    words += ["--runs-dir", str(out / "recipes"), *sets([*fields, f"model.path={folder}"])]
-    return on(gpus, name, 260, words, partial(step_rows, name))
-
-
-def step_rows(name: str, _: str, out: Path) -> list[Row]:
-    """Of a run. Its first two steps compile."""
-    rows = seconds_of(out / "recipes" / name / "metrics.jsonl")
-    first, *later = (row["time/step_s"] for row in rows)
-    peaks = [row[PEAK] for row in rows if PEAK in row]
-    return [
-        ("the first step", f"{first:.1f} s", ""),
-        ("a later one", f"{statistics.median(later[1:]):.2f} s", ""),
-        ("the trainer's peak", f"{max(peaks):.0f} GiB" if peaks else "not known", ""),
-        ("replicas that died", f"{rows[-1].get('generator/respawns_total', 0.0):.0f}", "0"),
-    ]
 
 
 def float8(folder: Path, kind: str) -> list[str]:

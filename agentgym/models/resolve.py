@@ -98,10 +98,11 @@ def weights_mark(folder: Path) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:
+def write_random_policy(source: Path, target: Path, *, seed: int = 0, device: str = "cpu") -> Path:
     """A policy with `source`'s config.json and tokenizer and freshly drawn weights, for tests of size and speed.
 
-    bfloat16, scaled as the architecture's own initialisation defines. Returns `target`.
+    bfloat16, scaled as the architecture's own initialisation defines. device: of torch, which draws them; others draw
+    other values. Returns `target`.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -110,7 +111,8 @@ def write_random_policy(source: Path, target: Path, *, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     config = AutoConfig.from_pretrained(source)
     factory: Any = AutoModelForCausalLM  # its classmethods have no types
-    model = factory.from_config(config, dtype=torch.bfloat16)
+    with torch.device(device):
+        model = factory.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(target)
     for file in source.iterdir():
         if file.suffix in (".json", ".jinja", ".txt", ".model") and not (target / file.name).exists():
