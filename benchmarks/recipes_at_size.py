@@ -200,11 +200,13 @@ def run_in_order(wanted: Sequence[Sized], gpus: int, out: Path, clock: Clock) ->
 
 
 def one_part(part: Sized, numbers: Sequence[int], out: Path, clock: Clock) -> list[tuple[str, Row]]:
+    """Its rows. Trash that was there before is another list's, and stays."""
+    trash = part.trash if part.trash is not None and not part.trash.exists() else None
     try:
         return lane_rows([part.make(numbers)], out, clock)
     finally:
-        if part.trash is not None:
-            shutil.rmtree(part.trash, ignore_errors=True)
+        if trash is not None:
+            shutil.rmtree(trash, ignore_errors=True)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -158,3 +159,11 @@ def test_problems_survive_json() -> None:
         Problem(entry="g", visible=(), hidden=(CallCase(args=(1,), expected=(1, 2)),)).to_json()
     with pytest.raises(ValueError, match="a problem's 'entry'"):
         Problem.from_json({"entry": 3})
+
+
+def test_an_instruction_is_a_paragraph_after_every_task_and_changes_nothing_else() -> None:
+    plain, told = (list(islice(CodeExec(instruction=text).tasks("test", 5), 20)) for text in ("", "In Python."))
+    for task, with_it in zip(plain, told, strict=True):
+        ((asked,), (asked_with_it,)) = task.prompt, with_it.prompt
+        assert asked_with_it == {**asked, "content": asked["content"] + "\n\nIn Python."}
+        assert replace(with_it, prompt=task.prompt) == task

@@ -107,7 +107,7 @@ def test_a_run_begins_in_its_turn_once_its_gpus_are_free(tmp_path: Path) -> None
 
     def wanted(name: str, gpus: int, text: str) -> Any:
         trash = tmp_path / f"{name}.checkpoint"
-        trash.mkdir()
+        text = f"mkdir -p {trash}; {text}"
         return Sized(name=name, gpus=gpus, make=partial(make, name, text), trash=trash)
 
     meets = f"touch {tmp_path}/{{}}; until [ -e {tmp_path}/{{}} ]; do sleep 0.05; done; echo met"
@@ -118,12 +118,13 @@ def test_a_run_begins_in_its_turn_once_its_gpus_are_free(tmp_path: Path) -> None
         wanted("later", 1, f"touch {tmp_path}/later; echo late"),
         wanted("fails", 1, "exit 3"),
     ]
+    (tmp_path / "left.checkpoint").mkdir()  # another list's
     found = dict(run_in_order(parts, 4, tmp_path, Clock()))
     assert taken["left"] == (0,) and taken["right"] == (1, 2) and taken["both"] == (0, 1, 2, 3)
     assert set(began[:2]) == {"left", "right"} and began[2] == "both" and set(began[3:]) == {"later", "fails"}
     assert {name: row[0] for name, row in found.items()} == dict.fromkeys(found, "said") | {"fails": "failed"}
     assert found["left"][1] == found["right"][1] == "met" and found["both"][1] == "alone"
-    assert not list(tmp_path.glob("*.checkpoint"))
+    assert [file.name for file in tmp_path.glob("*.checkpoint")] == ["left.checkpoint"]
 
 
 def test_what_runs_is_ended_with_the_list_and_nothing_else_begins(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
@@ -36,22 +37,31 @@ class CodeExec(Environment[Problem]):
     max_turns: ClassVar[int] = 2
 
     def __init__(
-        self, *, source: str = "procedural", feedback_chars: int = 200, wall_s: float = 5.0, **options: object
+        self,
+        *,
+        source: str = "procedural",
+        instruction: str = "",
+        feedback_chars: int = 200,
+        wall_s: float = 5.0,
+        **options: object,
     ) -> None:
         """source: `procedural`, `jsonl`, `parquet` or `hub`; options: what that source takes.
 
-        feedback_chars: the most an error message may take of the context. wall_s: for one attempt.
+        instruction: a paragraph of its own after every task, such as how the answer is read. feedback_chars: the most
+        an error message may take of the context. wall_s: for one attempt.
         Raises UserError for an unknown source, option or file.
         """
         if feedback_chars < 16 or wall_s <= 0:
             raise UserError(f"code_exec: feedback_chars {feedback_chars} must be at least 16, wall_s {wall_s} above 0")
         self._source: TaskSource = make_source(source, options)
+        self._instruction = instruction
         self._feedback_chars = feedback_chars
         self._limits = Limits(wall_s=wall_s)
         self._solved: set[str] = set()  # tasks whose test source was checked
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
-        return self._source.tasks(split, seed)
+        for task in self._source.tasks(split, seed):
+            yield instructed(task, self._instruction) if self._instruction else task
 
     async def start(self, context: EpisodeContext[Problem]) -> Problem:
         context.info.update(
@@ -109,6 +119,12 @@ class CodeExec(Environment[Problem]):
         if len(verdict.results) != len(problem.cases):
             raise InfraError(f"the sandbox judged {len(verdict.results)} of {len(problem.cases)} cases")
         return verdict
+
+
+def instructed(task: Task, instruction: str) -> Task:
+    """The task with a paragraph more."""
+    *before, asked = task.prompt
+    return replace(task, prompt=(*before, {**asked, "content": f"{asked['content']}\n\n{instruction}"}))
 
 
 def feedback_message(error: str) -> Message:
