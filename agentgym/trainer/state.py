@@ -29,7 +29,11 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
         except Exception as error:  # the reader raises errors of many kinds
             raise UserError(f"the checkpoint {folder} could not be loaded: {error}") from error
         built.model.load_state_dict(state["model"], strict=not any(map(is_adapter, state["model"])))
-        built.optimizers.load_state_dict(state["optimizer"])
+        if step:
+            built.optimizers.load_state_dict(state["optimizer"])
+        else:
+            for optimizer in built.optimizers:
+                optimizer.state.clear()
         if saved := RateSchedule.read(Path(folder)):
             built.rate.schedule = built.rate.schedule.taking_over(saved, step)
         _restore_rate(built, state["schedule"])
@@ -38,10 +42,13 @@ def load_checkpoint(folder: str, built: TrainedModel, ranks: Ranks) -> int:
 
 
 def state_of(built: TrainedModel, step: int) -> dict[str, Any]:
-    """What a checkpoint holds. Tensors are the live ones."""
+    """What a checkpoint holds. Tensors are the live ones.
+
+    Nothing of the optimizer before the first step: its moments are zeros then, twice as large as the weights.
+    """
     return {
         "model": _trained(built.model.state_dict()),
-        "optimizer": _optimizer_state(built),
+        **({"optimizer": built.optimizers.state_dict()} if step else {}),
         "schedule": built.schedule.state_dict(),
         "step": step,
         "random": torch.get_rng_state(),
@@ -60,14 +67,3 @@ def _restore_rate(built: TrainedModel, state: dict[str, Any]) -> None:
     for scheduler in built.schedule.schedulers:
         for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
             group["lr"] = rate
-
-
-def _optimizer_state(built: TrainedModel) -> dict[str, Any]:
-    """Its moments and counters; created first, as zeros, if no step was done."""
-    fresh = not any(optimizer.state for optimizer in built.optimizers)
-    state: dict[str, Any] = built.optimizers.state_dict()
-    if fresh:  # torchtitan makes them by a step without gradient, which counts as one
-        for optimizer in built.optimizers:
-            for of_parameter in optimizer.state.values():
-                of_parameter["step"].zero_()
-    return state

@@ -63,6 +63,26 @@ def test_saving_disturbs_nothing_and_leaves_no_partial_folder(
     assert all(torch.equal(weight, expected[name]) for name, weight in saving.hf_weights())
 
 
+def test_before_the_first_step_weights_are_kept_and_zeros_are_not(
+    make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
+) -> None:
+    def size(step: int) -> int:
+        return sum(file.stat().st_size for file in (tmp_path / f"step-{step}").iterdir())
+
+    stepped = make_engine()
+    stepped.save(str(tmp_path / "step-0"))
+    went_on = [stepped.train_step(samples) for _ in range(2)]
+    stepped.save(str(tmp_path / "step-2"))
+    assert size(0) < 0.5 * size(2)
+    expected = dict(stepped.hf_weights())
+    for again in (make_engine(), stepped):  # one that has moments forgets them
+        again.load(str(tmp_path / "step-0"))
+        assert again.step == 0
+        redone = [again.train_step(samples) for _ in range(2)]
+        assert [step["train/loss"] for step in redone] == [step["train/loss"] for step in went_on]
+        assert all(torch.equal(weight, expected[name]) for name, weight in again.hf_weights())
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_loads_an_export_with_equal_logits(
     make_engine: MakeEngine, samples: list[Sample], tmp_path: Path, tied: bool
