@@ -14,6 +14,7 @@ from itertools import islice
 import pytest
 
 from agentgym.sandbox import AssertCase, CallCase
+from agentgym_envs.code_exec.answers import find_code
 from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.operations import OPERATIONS, Step, run_steps, source
 from agentgym_envs.code_exec.problems import Problem
@@ -161,9 +162,13 @@ def test_problems_survive_json() -> None:
         Problem.from_json({"entry": 3})
 
 
-def test_an_instruction_is_a_paragraph_after_every_task_and_changes_nothing_else() -> None:
-    plain, told = (list(islice(CodeExec(instruction=text).tasks("test", 5), 20)) for text in ("", "In Python."))
+def test_an_instruction_is_a_paragraph_after_every_task_and_is_followed_by_the_oracle() -> None:
+    silent, telling = CodeExec(), CodeExec(instruction="In Python.")
+    plain, told = (list(islice(environment.tasks("test", 5), 20)) for environment in (silent, telling))
     for task, with_it in zip(plain, told, strict=True):
+        said, in_a_block = (str(next(env.solve(task) or iter(()))["content"]) for env in (silent, telling))
+        assert not said.startswith("`") and in_a_block.startswith("```python\n") and in_a_block.endswith("\n```")
+        assert find_code(said, "f") == find_code(in_a_block, "f") == f"{said}\n"
         ((asked,), (asked_with_it,)) = task.prompt, with_it.prompt
         assert asked_with_it == {**asked, "content": asked["content"] + "\n\nIn Python."}
         assert replace(with_it, prompt=task.prompt) == task

@@ -47,8 +47,8 @@ class CodeExec(Environment[Problem]):
     ) -> None:
         """source: `procedural`, `jsonl`, `parquet` or `hub`; options: what that source takes.
 
-        instruction: a paragraph of its own after every task, such as how the answer is read. feedback_chars: the most
-        an error message may take of the context. wall_s: for one attempt.
+        instruction: a paragraph of its own after every task, such as how the answer is read; the oracle answers in a
+        block then. feedback_chars: the most an error message may take of the context. wall_s: for one attempt.
         Raises UserError for an unknown source, option or file.
         """
         if feedback_chars < 16 or wall_s <= 0:
@@ -95,8 +95,10 @@ class CodeExec(Environment[Problem]):
         return Reply(messages=(feedback_message(error),))
 
     def solve(self, task: Task) -> Iterator[Message] | None:
-        """The task's own solution; data sets may come without."""
+        """The task's own solution; data sets may come without. In a block where an instruction says how to answer."""
         solution = Problem.from_json(task.answer).solution
+        if solution and self._instruction:
+            solution = f"```python\n{solution.rstrip()}\n```"
         return iter([Message(role="assistant", content=solution)]) if solution else None
 
     async def _check_tests(self, context: EpisodeContext[Problem], problem: Problem) -> None:
