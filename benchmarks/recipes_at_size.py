@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -111,7 +111,7 @@ class Sized:
     name: str
     gpus: int
     make: Callable[[Sequence[int]], Part]
-    trash: Path | None = field(default=None)
+    trash: Path | None = None
 
 
 def sized(run: Run, places: Places) -> Sized:
@@ -169,8 +169,8 @@ def run_rows(folder: Path, said: str, _: Path) -> list[Row]:
             found.append((f"{what}, least and most", f"{min(values):.3g} to {max(values):.3g}{unit}", ""))
     if RESPAWNS in rows[-1]:
         found.append(("replicas that died", f"{rows[-1][RESPAWNS]:.0f}", "0"))
-    if "LOSS" in rows[-1]:
-        found.append(("loss", f"{rows[0]['loss/total']:.3f} to {rows[-1]['loss/total']:.3f}", ""))
+    if SFT_LOSS in rows[-1]:
+        found.append(("loss, first and last", f"{rows[0][SFT_LOSS]:.2f}, {rows[-1][SFT_LOSS]:.2f}", ""))
     return [*found, *(("said", line, "") for line in said.strip().splitlines()[-1:])]
 
 

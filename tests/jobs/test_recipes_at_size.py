@@ -158,7 +158,8 @@ def test_a_table_says_what_a_run_was_and_what_did_not_fit(
     folder = tmp_path / "run"
     folder.mkdir()
     rows = [
-        {"time/step_s": s, "train/gpu_peak_gib": 70 + s, "mismatch/engine_kl": s / 1e4} for s in (50.0, 9.0, 4.0, 6.0)
+        {"time/step_s": s, "train/gpu_peak_gib": 70 + s, "mismatch/engine_kl": s / 1e4, "sft/loss": 1 / s}
+        for s in (50.0, 9.0, 4.0, 6.0)
     ]
     rows[-1]["generator/respawns_total"] = 1.0
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -168,6 +169,7 @@ def test_a_table_says_what_a_run_was_and_what_did_not_fit(
         ("trainer's peak, least and most", "74 to 120 GiB", ""),
         ("engine's mismatch, KL, least and most", "0.0004 to 0.005", ""),
         ("replicas that died", "1", "0"),
+        ("loss, first and last", "0.02, 0.17", ""),
         ("said", "done", ""),
     ]
     gpus = [SimpleNamespace(memory_gib=79.2)] * 2
