@@ -49,6 +49,7 @@ TOO_LARGE = [  # files, GPUs, GiB of each
     ("grpo/qwen3_4b", 1, 139),
     ("grpo/qwen3_4b presets/gpus/one", 1, 139),
     ("grpo/qwen3_0.6b", 1, 23),
+    ("grpo/qwen3_0.6b presets/gpus/one", 1, 23),
     ("sft/qwen3_4b", 1, 79),
 ]
 
@@ -74,7 +75,7 @@ def test_the_order_is_by_cost_and_adapters_come_last() -> None:
     lines = advice(given, place(given, there)).split("\n")
     assert lines[0] == "Each of these alone would fit:"
     assert [line.split()[0] for line in lines[1:]] == [
-        "--generator.engine.gpu_memory_utilization", "--trainer.activation_checkpoint", "--trainer.rows_per_microbatch",
+        "--generator.engine.gpu_memory_utilization", "--trainer.rows_per_microbatch", "--trainer.activation_checkpoint",
         "--generator.engine.sleep", "--weights.store.name", "--trainer.lora.rank",
     ]  # fmt: skip
     assert lines[4].split()[:4] == ["--generator.engine.sleep", "True", "--loop.max_staleness", "0"]
