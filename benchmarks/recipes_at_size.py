@@ -36,7 +36,8 @@ from agentgym.planning.machine import this_machine
 
 PRESETS = APPS / "presets"
 CODE, TOOLS = (PRESETS / "tasks" / f"{name}.yaml" for name in ("code_exec", "tool_use"))
-ONE, IN_TURNS = (PRESETS / "gpus" / f"{name}.yaml" for name in ("one", "two_in_turns"))
+ONE, ONE_IN_TURNS, IN_TURNS = (PRESETS / "gpus" / f"{name}.yaml" for name in ("one", "one_in_turns", "two_in_turns"))
+SMALL, ADAPTERS = (PRESETS / "memory" / f"{name}.yaml" for name in ("small", "adapters"))
 MODELS = {
     "qwen3_0.6b": "0.6B",
     "qwen3_1.7b": "1.7B",
@@ -91,6 +92,9 @@ RUNS = (
     Run(kind="grpo", recipe="qwen3_1.7b", gpus=2, gib=79),
     Run(kind="grpo", recipe="qwen3_0.6b", gpus=1, gib=39, layers=(TOOLS, ONE)),
     Run(kind="grpo", recipe="qwen3_4b", gpus=2, gib=139),
+    Run(kind="grpo", recipe="qwen3_0.6b", gpus=1, gib=23, layers=(ONE, SMALL)),
+    Run(kind="grpo", recipe="qwen3_1.7b", gpus=1, gib=23, layers=(ONE_IN_TURNS, ADAPTERS)),
+    Run(kind="grpo", recipe="qwen3_4b", gpus=1, gib=23, layers=(ONE_IN_TURNS, ADAPTERS)),
 )
 
 
@@ -138,7 +142,7 @@ def command(run: Run, places: Places) -> list[str]:
     fields += run.fields or ["rewards={'tailed_engine:short': 1.0}"]  # random weights learn nothing else
     if run.whole:
         return [*agentgym("train")[1:], *files, *where, *quiet, *sets([*fields, "loop.steps=5"])]
-    staleness = 0 if IN_TURNS in run.layers else 1
+    staleness = 0 if {ONE_IN_TURNS, IN_TURNS} & {*run.layers} else 1
     return [*program("loop_phases", files, f"--phases {staleness}:5"), *where, *sets([*QUIET, *fields])]
 
 

@@ -28,7 +28,8 @@ TASK_OF = {
     "qwen3_4b": "tool_use", "qwen3_8b": "code_exec", "smollm2_135m": "tool_use",
 }  # fmt: skip
 """With which of the tasks each is trained here."""
-LEAN = APPS / "presets" / "memory" / "lean.yaml"
+LESS_MEMORY = {"qwen3_8b": "lean", "qwen3_0.6b": "small", "qwen3_1.7b": "adapters"}
+"""Which of the presets of memory are laid over which recipe here."""
 TASKS = sorted((APPS / "presets" / "tasks").glob("*.yaml"))
 GPUS = sorted((APPS / "presets" / "gpus").glob("*.yaml"))
 SIZES = {"0.6b": 0.596, "1.7b": 1.72, "4b": 4.02, "8b": 8.1, "1b": 1.236, "135m": 0.1345}
@@ -80,6 +81,7 @@ def test_every_model_has_a_recipe_and_each_is_read_with_every_task_and_number_of
 def test_every_recipe_and_every_task_is_trained_below() -> None:
     assert [*TASK_OF] == recipes("grpo") == recipes("sft") == NAMES
     assert {*TASK_OF.values()} == {task.stem for task in TASKS} == {*WITHOUT_HUB}
+    assert {*LESS_MEMORY.values()} == {path.stem for path in (APPS / "presets" / "memory").glob("*.yaml")}
 
 
 @pytest.mark.slow
@@ -89,9 +91,9 @@ def test_a_models_recipe_trains_two_steps(lab, tmp_path: Path, name: str) -> Non
     from transformers import AutoTokenizer
 
     task = APPS / "presets" / "tasks" / f"{TASK_OF[name]}.yaml"
-    lean = [LEAN] if name == "qwen3_8b" else []
+    memory = [APPS / "presets" / "memory" / f"{LESS_MEMORY[name]}.yaml"] if name in LESS_MEMORY else []
     mapping, where = read_recipe_files(
-        [APPS / "grpo" / f"{name}.yaml", task, GPUS[NAMES.index(name) % len(GPUS)], *lean]
+        [APPS / "grpo" / f"{name}.yaml", task, GPUS[NAMES.index(name) % len(GPUS)], *memory]
     )
     released = mapping["model"]["path"]
     more = [f"model.path={write_small(released, tmp_path / 'model')}", *ON_CPU, *STEPS, *WITHOUT_HUB[task.stem]]
@@ -101,6 +103,7 @@ def test_a_models_recipe_trains_two_steps(lab, tmp_path: Path, name: str) -> Non
         asyncio.run(train(recipe, folder, lab.reporter()))
         assert [row.step for row in folder.read_metrics()] == [1, 2]
         assert all(row.metrics["train/trained_tokens"] > 0 for row in folder.read_metrics())
+        assert (folder.checkpoint_dir(2) / "hf" / "adapter").exists() == (LESS_MEMORY.get(name) == "adapters")
         exported = AutoTokenizer.from_pretrained(folder.checkpoint_dir(2) / "hf")
     assert exported.chat_template == template_of(released)
 
