@@ -130,8 +130,11 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Where the axis begins and ends. Of one value alone a share's whole range, so that 0 is at the bottom."""
     low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    if high > low:
+        return low, high
+    return (0.0, 1.0) if 0 <= low <= 1 else (low - 0.5, high + 0.5)
 
 
 def _scale(value: float, low: float, high: float, cells: int) -> int:

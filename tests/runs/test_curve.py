@@ -68,6 +68,17 @@ def test_short_and_flat_curves_are_drawn(values: tuple[float, ...]) -> None:
     assert any(0x2801 <= ord(c) <= 0x28FF for c in drawn)
 
 
+@pytest.mark.parametrize(("value", "ends"), [(0.0, (1, 0)), (1.0, (1, 0)), (0.25, (1, 0)), (7.0, (7.5, 6.5))])
+def test_the_axis_of_one_value_is_that_of_a_share_where_it_could_be_one(
+    value: float, ends: tuple[float, float]
+) -> None:
+    line = curve.Series(key="k", steps=(1, 2), values=(value, value))
+    rows = curve.terminal_plot(line, width=20, height=5).splitlines()[1:6]
+    assert (float(rows[0].split()[0]), float(rows[-1].split()[0])) == ends
+    [drawn] = [at for at, row in enumerate(rows) if any(0x2801 <= ord(c) <= 0x28FF for c in row)]
+    assert drawn == {0.0: 4, 1.0: 0, 0.25: 3, 7.0: 2}[value]
+
+
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
     curve.write_png(ROWS, tmp_path / "curve.png", "a run")
     data = (tmp_path / "curve.png").read_bytes()
