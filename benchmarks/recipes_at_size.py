@@ -30,7 +30,7 @@ from pathlib import Path
 from finished_arms import seconds_of, stoppable
 from loop_limit import MISMATCH, PEAK, QUIET
 from many_gpus import APPS, GRACE_S, Part, Row, agentgym, sets
-from two_gpus import Clock, lane_rows, last_line, on, program
+from two_gpus import Clock, drawn, lane_rows, on, program
 
 from agentgym.planning.machine import this_machine
 
@@ -128,6 +128,10 @@ def sized(run: Run, places: Places) -> Sized:
     return Sized(name=run.name, gpus=run.gpus, make=make, trash=folder / "checkpoints")
 
 
+def weights(model: str, places: Places) -> Sized:
+    return Sized(name=f"draw-{model}", gpus=1, make=lambda numbers: drawn(model, places.models, str(numbers[0])))
+
+
 def command(run: Run, places: Places) -> list[str]:
     files = [str(APPS / run.kind / f"{run.recipe}.yaml"), *map(str, run.layers)]
     fields = task_fields(run, places.data)
@@ -154,12 +158,6 @@ def task_fields(run: Run, data: Path | None) -> list[str]:
         return ["env={name: math}"]
     files = {"source": "jsonl", "path": str(data / "train.jsonl"), "test_path": str(data / "test.jsonl")}
     return [f"env={json.dumps({'name': 'math', 'options': files})}"]
-
-
-def drawn(model: str, models: Path) -> Sized:
-    words = program("qwen3_folder", [model, models / model], "--weights --device cuda")
-    name = f"draw-{model}"
-    return Sized(name=name, gpus=1, make=lambda numbers: on(str(numbers[0]), name, 240, words, last_line))
 
 
 def run_rows(folder: Path, said: str, _: Path) -> list[Row]:
@@ -244,7 +242,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     with stoppable():
         try:
-            for wanted in ([drawn(model, places.models) for model in models], [sized(run, places) for run in fitting]):
+            for wanted in ([weights(model, places) for model in models], [sized(run, places) for run in fitting]):
                 for row in run_in_order(wanted, len(gpus), out, clock):
                     table.append(row)
         finally:

@@ -134,9 +134,9 @@ def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callabl
     return Part(name=name, limit_s=limit_s, command=command, read=read)
 
 
-def drawn(model: str, models: Path) -> Part:
-    words = program("qwen3_folder", [model, models / model], "--weights")
-    return on("", f"draw-{model}", 300, words, last_line)
+def drawn(model: str, models: Path, gpu: str = "0") -> Part:
+    words = program("qwen3_folder", [model, models / model], "--weights --device cuda")
+    return on(gpu, f"draw-{model}", 240, words, last_line)
 
 
 def float8(folder: Path, kind: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_every_recipe_for_gpus_is_in_the_list_and_every_run_is_one_of_few_steps(
 
 @pytest.mark.hostile
 def test_every_command_is_one_that_its_program_takes_and_whole_ones_fit_their_gpus(places: Any) -> None:
-    from recipes_at_size import RUNS, command, drawn
+    from recipes_at_size import RUNS, command, weights
 
     for run in RUNS:
         words = command(run, places)
@@ -87,7 +88,7 @@ def test_every_command_is_one_that_its_program_takes_and_whole_ones_fit_their_gp
             words += ["--dry-run", "--gpus", str(run.gpus), "--gpu-memory", str(gib)]
         found = parsed(words, ROOT)
         assert found["code"] == 0, (run.name, found["errors"])
-    draw = drawn("8B", places.models).make([0]).command
+    draw = weights("8B", places).make([0]).command
     assert parsed(draw[draw.index(sys.executable) + 1 :], ROOT)["code"] == 0
 
 
@@ -145,8 +146,10 @@ def test_what_runs_is_ended_with_the_list_and_nothing_else_begins(tmp_path: Path
         Sized(name="broken", gpus=1, make=broken),
         at("never", f"touch {tmp_path}/never"),
     ]
+    began = time.monotonic()
     with pytest.raises(RuntimeError, match="the caller's own"):
         list(run_in_order(parts, 2, tmp_path, Clock()))
+    assert time.monotonic() - began < 30, "it waited until the part that hangs was over its time"
     assert not (tmp_path / "never").exists()
 
 

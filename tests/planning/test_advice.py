@@ -98,6 +98,14 @@ def test_the_mildest_value_of_each_kind_is_found(
     assert {field: value} in [remedy.changes for remedy in found]
 
 
+def test_a_cache_too_small_for_a_sequence_is_made_larger_beside_other_changes() -> None:
+    files, words, there = "grpo/qwen3_4b", ["generator.engine.gpu_memory_utilization=0.12"], machine(2, 79)
+    several = together(wanted(files, *words), there)
+    share = several["generator.engine.gpu_memory_utilization"]
+    assert isinstance(share, float) and 0.12 < share < 0.5 and "trainer.rows_per_microbatch" in several
+    assert place(wanted(files, *words, *typed(several)), there).fits
+
+
 def test_fewer_sequences_at_a_time_are_advised_where_a_cache_of_ours_is_too_large() -> None:
     host = Machine(cores=8, memory_gib=16.0)
     words = ["trainer.device=cpu", "generator.device=cpu", "generator.engine={name: native}", "generator.max_batch=256"]
