@@ -214,4 +214,5 @@ async def test_one_that_is_stopped_while_it_starts_is_killed_with_what_it_has_st
         began = asyncio.get_running_loop().time()
         await group.stop()
         assert asyncio.get_running_loop().time() - began < 5
+        psutil.wait_procs([child], timeout=5)  # it was told to end, and has a moment for it
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
