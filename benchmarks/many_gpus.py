@@ -154,6 +154,12 @@ def parts(size: Size, out: Path) -> Iterator[Part]:
     yield Part(name="drill", limit_s=600, command=[*script("many_gpus"), "--kill", json.dumps(run)], read=drill_rows)
 
 
+def drawing(model: str, folder: Path) -> Part:
+    """Of random weights, unless the folder has them; on a GPU, where 8B take half a minute."""
+    command = [*script("qwen3_folder"), model, str(folder), "--weights", "--device", "cuda"]
+    return Part(name=f"draw-{model}", limit_s=240, command=command, read=lambda text, _: [])
+
+
 def agentgym(command: str) -> list[str]:
     return [sys.executable, "-m", "agentgym.cli.main", command]
 
@@ -328,12 +334,15 @@ def main() -> int:
             print(f"{part.name}, at most {part.limit_s:.0f} s:\n  {shlex.join(part.command)}")
         return 0
     given.out.mkdir(parents=True, exist_ok=True)
-    for model, _ in size.models():
-        write_folder(f"Qwen/Qwen3-{'0.6B' if given.cpu else model}", size.folder(model), tiny=given.cpu, weights=True)
+    if given.cpu:
+        write_folder("Qwen/Qwen3-0.6B", size.folder("1.7B"), tiny=True, weights=True)
+    words = " ".join(word for part in chosen for word in part.command)
+    folders = {} if given.cpu else {model: size.folder(model) for model, _ in size.models()}
+    drawn = [drawing(model, folder) for model, folder in folders.items() if str(folder) in words]
     table: list[tuple[str, ...]] = []
     with stoppable():
         try:
-            for part in chosen:
+            for part in [*drawn, *chosen]:
                 table += [(part.name, *row) for row in measure(part, given.out)]
         finally:
             print("| part | figure | measured | asked or predicted |\n|---|---|---|---|")

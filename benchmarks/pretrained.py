@@ -1,4 +1,4 @@
-"""A pretrained model learns by reinforcement on one GPU: SmolLM2 135M in tool_use, three seeds and two controls.
+"""A pretrained model learns by reinforcement on one GPU: SmolLM2 135M in tool_use or code_exec, three seeds, controls.
 
     python benchmarks/pretrained.py warm --gpus 0                 fine-tunes briefly: several lengths, one is chosen
     python benchmarks/pretrained.py warm --gpus 0 --warm-steps 22 one length, which is taken and not measured
@@ -6,11 +6,13 @@
     python benchmarks/pretrained.py table                         what they reached, as Markdown
     python benchmarks/pretrained.py curve --picture FILE.png      how the success of their training went, as a picture
     python benchmarks/pretrained.py train --gpus 0 1 --engine vllm --per-run 2 --seeds 0 1 --controls coin --until 900
+    python benchmarks/pretrained.py warm --task code_exec --runs-dir runs/code   and train so: functions in a sandbox
 
 Arms: three seeds of the recipes apps/grpo/smollm2_135m.yaml and apps/presets/tasks/tool_use.yaml, one that is paid by a
-coin toss, one whose tools answer nothing of use. Every arm starts from the same weights: those that solve about --near
-of the held-out tasks, as few demonstrations leave them. `train --until S` stops what runs longer, and measures what it
-has reached. --set gives more fields to every run (`--set model.path=FOLDER`). The runs are folders as any others.
+coin toss, and of tool_use one whose tools answer nothing of use. Every arm starts from the same weights: those that
+solve about --near of the held-out tasks, as few demonstrations leave them. `train --until S` stops what runs longer,
+and measures what it has reached. --set gives more fields to every run (`--set model.path=FOLDER`). The runs are folders
+as any others.
 
 The control `synchronous` is seed 0 without staleness; --other-staleness has more arms of seed 0, so many versions stale
 at most.
@@ -42,9 +44,12 @@ from finished_arms import end, stoppable
 from success_curve import draw_success
 
 ROOT = Path(__file__).parents[1]
-TASK = ROOT / "apps" / "presets" / "tasks" / "tool_use.yaml"
-COMMON = ["env.options.levels=[1, 2]", "rollout.max_turn_tokens=96", "rollout.max_episode_tokens=768"]
-COMMON += ["logging.sinks=[]"]
+TASKS = {
+    "tool_use": ["env.options.levels=[1, 2]", "rollout.max_turn_tokens=96"],
+    "code_exec": ["env.options.max_difficulty=2", "rollout.max_turn_tokens=160"],
+}
+"""By environment, whose preset is in apps/presets/tasks: fields of every run."""
+COMMON = ["rollout.max_episode_tokens=768", "logging.sinks=[]"]
 NATIVE = ["generator.engine={name: native}", "trainer.check_memory=false"]
 GRACE_S = 60.0
 SUCCESS = "rollout/success_mean"
@@ -95,7 +100,13 @@ def start(words: Sequence[str], log: Path, gpus: Gpus) -> subprocess.Popen[bytes
 
 def settings(arguments: argparse.Namespace, more: list[str]) -> list[str]:
     native = NATIVE if arguments.what == "warm" or arguments.engine == "native" else []
-    return [word for field in [*COMMON, *native, *more, *arguments.set] for word in ("--set", field)]
+    return [
+        word for field in [*TASKS[arguments.task], *COMMON, *native, *more, *arguments.set] for word in ("--set", field)
+    ]
+
+
+def preset(arguments: argparse.Namespace) -> Path:
+    return ROOT / "apps" / "presets" / "tasks" / f"{arguments.task}.yaml"
 
 
 def last_success(folder: Path) -> float | None:
@@ -111,7 +122,7 @@ def warm(arguments: argparse.Namespace) -> None:
     runs = []
     for index, steps in enumerate(arguments.warm_steps):
         name, gpu = f"warm-{steps}", arguments.gpus[index % len(arguments.gpus)]
-        words = ["sft", str(recipe), str(TASK), *settings(arguments, [*more, f"sft.steps={steps}"])]
+        words = ["sft", str(recipe), str(preset(arguments)), *settings(arguments, [*more, f"sft.steps={steps}"])]
         words += ["--name", name, "--runs-dir", str(arguments.runs_dir)]
         runs.append(start(words, arguments.runs_dir / f"{name}.log", (gpu,)))
     try:
@@ -147,7 +158,7 @@ def chosen_policy(arguments: argparse.Namespace) -> Path:
 def arms_of(arguments: argparse.Namespace, policy: Path) -> list[Arm]:
     coin = arguments.runs_dir / "coin.py"
     coin.write_text(COIN)
-    recipes = [ROOT / "apps" / "grpo" / "smollm2_135m.yaml", TASK]
+    recipes = [ROOT / "apps" / "grpo" / "smollm2_135m.yaml", preset(arguments)]
     if arguments.per_run == 2:
         recipes.append(ROOT / "apps" / "presets" / "gpus" / "two.yaml")
     lr = f"optimizer.lr={arguments.lr}"
@@ -270,6 +281,7 @@ def curve(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("warm", "train", "table", "curve"))
+    parser.add_argument("--task", choices=tuple(TASKS), default="tool_use")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs/pretrained"))
     parser.add_argument("--gpus", type=int, nargs="+", default=[0])
     parser.add_argument("--warm-steps", type=int, nargs="+", default=[12, 16, 20], help="lengths of the fine-tuning")
@@ -278,7 +290,10 @@ def main() -> None:
     parser.add_argument("--per-run", type=int, choices=(1, 2), default=1, help="GPUs of each arm; 2 with vllm alone")
     parser.add_argument("--at-once", type=int, default=1, help="arms on the same GPUs, with vllm")
     parser.add_argument(
-        "--controls", nargs="*", choices=("coin", "withheld", "synchronous"), default=["coin", "withheld"]
+        "--controls",
+        nargs="*",
+        choices=("coin", "withheld", "synchronous"),
+        help="default: coin, and withheld of tool_use",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=100)
@@ -292,6 +307,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if len(arguments.gpus) % arguments.per_run or (arguments.per_run == 2 and arguments.engine == "native"):
         parser.error(f"--per-run {arguments.per_run}: give --engine vllm, and as many --gpus or a multiple")
+    if arguments.controls is None:
+        arguments.controls = ["coin", "withheld"] if arguments.task == "tool_use" else ["coin"]
+    if "withheld" in arguments.controls and arguments.task != "tool_use":
+        parser.error("--controls withheld: what tools reply is withheld, and only tool_use has them")
     if arguments.what == "curve" and arguments.picture is None:
         parser.error("curve: give --picture, the file to write")
     arguments.runs_dir = arguments.runs_dir.resolve()

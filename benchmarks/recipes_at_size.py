@@ -3,6 +3,7 @@
     python benchmarks/recipes_at_size.py --list
     python benchmarks/recipes_at_size.py --data gsm8k --out results --minutes 26
     python benchmarks/recipes_at_size.py --only sft- grpo-qwen3_8b
+    python benchmarks/recipes_at_size.py --within 23     those of smaller GPUs, in as much of each GPU's memory
     CUDA_VISIBLE_DEVICES=0,1 python benchmarks/recipes_at_size.py ...    on these GPUs alone
 
 Runs begin in the order of the list, each as soon as its GPUs are free; one that needs more GPUs or memory than the
@@ -26,12 +27,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from finished_arms import seconds_of, stoppable
 from loop_limit import MISMATCH, PEAK, QUIET
-from many_gpus import APPS, GRACE_S, Part, Row, agentgym, sets
+from many_gpus import APPS, GRACE_S, Part, Row, agentgym, script, sets
 from two_gpus import Clock, drawn, lane_rows, on, program
 
+from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.planning.machine import this_machine
 
 PRESETS = APPS / "presets"
@@ -48,6 +51,7 @@ MODELS = {
 }
 """By recipe, of those with random weights: as benchmarks/qwen3_folder.py calls them."""
 RESPAWNS, SFT_LOSS = "generator/respawns_total", "sft/loss"
+SHARE = "generator.engine.gpu_memory_utilization"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +97,26 @@ RUNS = (
     Run(kind="grpo", recipe="qwen3_0.6b", gpus=1, gib=39, layers=(TOOLS, ONE)),
     Run(kind="grpo", recipe="qwen3_4b", gpus=2, gib=139),
     Run(kind="grpo", recipe="qwen3_0.6b", gpus=1, gib=23, layers=(ONE, SMALL)),
-    Run(kind="grpo", recipe="qwen3_1.7b", gpus=1, gib=23, layers=(ONE_IN_TURNS, ADAPTERS)),
     Run(kind="grpo", recipe="qwen3_4b", gpus=1, gib=23, layers=(ONE_IN_TURNS, ADAPTERS)),
+    Run(kind="grpo", recipe="qwen3_1.7b", gpus=1, gib=23, layers=(ONE_IN_TURNS, ADAPTERS)),
+    Run(kind="grpo", recipe="llama3.2_1b", gpus=1, gib=23, layers=(ONE_IN_TURNS, ADAPTERS)),
+    Run(kind="sft", recipe="qwen3_4b", gpus=1, gib=23, layers=(ONE, ADAPTERS), whole=True),
+    Run(kind="sft", recipe="qwen3_0.6b", gpus=1, gib=23, layers=(SMALL,)),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Folders. models: of the weights. runs: of the runs' own. data: of GSM8K's files, if there is one."""
+    """Folders. models: of the weights. runs: of the runs' own. data: of GSM8K's files, if there is one.
+
+    within: the GiB of each GPU that a run may use, and those that it has; None where that is all of it.
+    """
 
     out: Path
     models: Path
     runs: Path
     data: Path | None
+    within: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +129,15 @@ class Sized:
     trash: Path | None = None
 
 
+def named(run: Run, word: str) -> bool:
+    """word: a run's whole name, or how those of several begin."""
+    return run.name == word if word in {one.name for one in RUNS} else run.name.startswith(word)
+
+
 def sized(run: Run, places: Places) -> Sized:
     words, folder = command(run, places), places.runs / run.name
+    if places.within:
+        words = [*script("within_memory")[1:], f"{places.within[0]:g}", sys.executable, *words]
     read = partial(run_rows, folder)
 
     def make(numbers: Sequence[int]) -> Part:
@@ -137,6 +155,9 @@ def command(run: Run, places: Places) -> list[str]:
     fields = task_fields(run, places.data)
     if run.recipe in MODELS:
         fields.append(f"model.path={places.models / MODELS[run.recipe]}")
+    if places.within:
+        usable, memory = places.within
+        fields.append(f"{SHARE}={share_of(files) * usable / memory:.4f}")
     fields += ["eval.tasks=32"] if run.whole else ["eval.at_end=false"]
     where = ["--name", run.name, "--runs-dir", str(places.runs)]
     quiet = ["--plain", "--set", "logging.sinks=[]"]
@@ -148,6 +169,14 @@ def command(run: Run, places: Places) -> list[str]:
         return [*agentgym("train")[1:], *files, *where, *quiet, *sets([*fields, "loop.steps=5"])]
     staleness = 0 if {ONE_IN_TURNS, IN_TURNS} & {*run.layers} else 1
     return [*program("loop_phases", files, f"--phases {staleness}:5"), *where, *sets([*QUIET, *fields])]
+
+
+def share_of(files: Sequence[str]) -> float:
+    """Of a GPU's memory, which vLLM takes by these files."""
+    found: Any = read_recipe_files(files)[0]
+    for key in SHARE.split("."):
+        found = found[key]
+    return float(found)
 
 
 def task_fields(run: Run, data: Path | None) -> list[str]:
@@ -217,32 +246,36 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, help="folder of the runs; default: in --out")
     parser.add_argument("--models", type=Path, default=Path("/tmp/many-gpus"), help="folder of the random weights")
     parser.add_argument("--data", type=Path, help="folder of GSM8K's train.jsonl and test.jsonl")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="runs whose name begins so")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="a run, or all whose names begin so")
     parser.add_argument("--minutes", type=float, help="after which nothing may run; default: as long as it takes")
+    parser.add_argument("--within", type=float, metavar="GIB", help="of each GPU; the rest is held meanwhile")
     parser.add_argument("--list", action="store_true", help="the commands; runs nothing")
     given = parser.parse_args()
     clock = Clock(None if given.minutes is None else time.monotonic() + 60 * given.minutes - GRACE_S)
     out = given.out.resolve()
     data = given.data and given.data.resolve()
-    places = Places(out=out, models=given.models.resolve(), runs=(given.runs or out / "recipes").resolve(), data=data)
-    chosen = [run for run in RUNS if run.name.startswith(tuple(given.only))]
+    gpus = this_machine().gpus
+    least = min((gpu.memory_gib for gpu in gpus), default=0.0)
+    within = (given.within, least) if given.within and gpus else None
+    models, runs = given.models.resolve(), (given.runs or out / "recipes").resolve()
+    places = Places(out=out, models=models, runs=runs, data=data, within=within)
+    chosen = [run for run in RUNS if any(named(run, word) for word in given.only)]
     if given.list:
         for run in chosen:
             print(f"{run.name}, {run.gpus} x {run.gib:.0f} GiB:\n  {shlex.join(['python', *command(run, places)])}")
         return 0
-    gpus = this_machine().gpus
-    least = min((gpu.memory_gib for gpu in gpus), default=0.0)
+    least = min(least, given.within or least)
     fitting = [run for run in chosen if run.gpus <= len(gpus) and run.gib <= least + 1]
     if not fitting:
         parser.error(f"none fits {len(gpus)} GPUs of {least:.0f} GiB; --list shows what each needs")
     table: list[tuple[str, Row]] = [
         (run.name, ("left out", f"needs {run.gpus} x {run.gib:.0f} GiB", "")) for run in chosen if run not in fitting
     ]
-    models = dict.fromkeys(MODELS[run.recipe] for run in fitting if run.recipe in MODELS)
+    drawn_first = dict.fromkeys(MODELS[run.recipe] for run in fitting if run.recipe in MODELS)
     out.mkdir(parents=True, exist_ok=True)
     with stoppable():
         try:
-            for wanted in ([weights(model, places) for model in models], [sized(run, places) for run in fitting]):
+            for wanted in ([weights(model, places) for model in drawn_first], [sized(run, places) for run in fitting]):
                 for row in run_in_order(wanted, len(gpus), out, clock):
                     table.append(row)
         finally:
