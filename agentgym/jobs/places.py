@@ -11,6 +11,7 @@ from agentgym.jobs.free_gpus import refuse_taken_gpus
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.architecture import Architecture
 from agentgym.models.device import pick_device, why_no_gpu
+from agentgym.planning.accumulation import sparing
 from agentgym.planning.advice import advice, check
 from agentgym.planning.copies import no_room
 from agentgym.planning.layout import refuse_impossible
@@ -68,7 +69,7 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
     if recipe.trainer.check_memory or not placement.seats:
         check(wanted, placement)
     if recipe.trainer.check_memory and machine is None:
-        refuse_taken_gpus(placement)
+        placement = beside_others(wanted, placement)
     standing = stands_still(recipe, model, placement)
     for text in placement.notes + unchecked(placement) + standing:
         note(text)
@@ -77,6 +78,22 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
     elif standing and isinstance(recipe, Recipe):
         recipe = replace(recipe, loop=replace(recipe.loop, checkpoint_in_background=False))
     return on_gpus(recipe, placement)
+
+
+def beside_others(wanted: Wanted, placement: Placement) -> Placement:
+    """As planned, or with what `auto` took for speed given up, where others hold memory of these GPUs.
+
+    Raises UserError where that is too little, too.
+    """
+    try:
+        refuse_taken_gpus(placement)
+    except UserError:
+        frugal = place(replace(wanted, trainer=sparing(wanted.trainer)), placement.machine)
+        if frugal.seats == placement.seats:
+            raise
+        refuse_taken_gpus(frugal, wait_s=0.0)
+        return frugal
+    return placement
 
 
 def stands_still(recipe: Recipe | SftRecipe, model: Architecture, placement: Placement) -> tuple[str, ...]:

@@ -9,6 +9,15 @@ from agentgym.planning.memory import is_sharded
 from agentgym.trainer.config import TrainerConfig
 
 
+def sparing(trainer: TrainerConfig | None) -> TrainerConfig | None:
+    """With `auto` settled for the least memory."""
+    if trainer is None:
+        return None
+    reduce = "each" if trainer.reduce_gradients == "auto" else trainer.reduce_gradients
+    gather = "each" if trainer.gather_weights == "auto" else trainer.gather_weights
+    return replace(trainer, reduce_gradients=reduce, gather_weights=gather)
+
+
 def settle_accumulation(trainer: TrainerConfig, fits: Callable[[TrainerConfig], bool]) -> TrainerConfig:
     """Without auto, where FSDP shards. Gathering once comes first: it spares as much and takes less memory.
 

@@ -19,7 +19,8 @@ Parts: TypeAlias = dict[str, float]
 """GiB by what it is for."""
 
 BYTES = {"float32": 4, "bfloat16": 2}
-CONTEXT_GIB = 0.5  # of CUDA, NCCL and libraries, in each process
+CONTEXT_GIB = 1.25  # of CUDA, NCCL, libraries and kernels, in each process
+READER_GIB = 0.5  # of CUDA, in a process that maps another GPU's memory there
 PROCESS_GIB = 0.6  # of Python with torch, in the host's memory
 GRAPHS_GIB = 1.0  # vLLM's captured CUDA graphs
 BATCHED_TOKENS = 8192  # that vLLM computes in one step at most, by its own default
@@ -162,22 +163,25 @@ def weight_gib(model: Architecture, generator: GeneratorConfig) -> float:
 
 
 def vllm_own_gib(model: Architecture, generator: GeneratorConfig) -> float:
-    """What vLLM takes besides weights and cache: one step's activations, the logits, graphs, the context."""
+    """Of its share, what vLLM takes besides weights and cache: one step's activations, the logits, graphs."""
     engine = generator.engine
     size = BYTES[generator.dtype]
     step = BATCHED_TOKENS * (4 * model.dim + 3 * model.ffn_dim / engine.gpus_per_replica) * size
     logits = 3 * generator.max_batch * model.vocab_size * 4
     eager = isinstance(engine, VllmEngineConfig) and engine.enforce_eager
-    return (step + logits) / GIB + CONTEXT_GIB + (0.0 if eager else GRAPHS_GIB)
+    return (step + logits) / GIB + (0.0 if eager else GRAPHS_GIB)
 
 
 def vllm_parts(model: Architecture, generator: GeneratorConfig, memory_gib: float) -> Parts:
-    """On each GPU of a replica. The cache gets what is left of gpu_memory_utilization; below 0 it is too little."""
+    """On each GPU of a replica. The cache gets what is left of gpu_memory_utilization; below 0 it is too little.
+
+    Its process's context comes on top of that share: vLLM starts to count once it has one.
+    """
     engine = generator.engine
     assert isinstance(engine, VllmEngineConfig)
     taken = engine.gpu_memory_utilization * memory_gib
     parts = {"weights": weight_gib(model, generator), "engine": vllm_own_gib(model, generator)}
-    return parts | {"cache": taken - sum(parts.values())}
+    return parts | {"cache": taken - sum(parts.values()), "process": CONTEXT_GIB}
 
 
 def engine_parts(model: Architecture, generator: GeneratorConfig, *, on_gpu: bool) -> Parts:

@@ -16,6 +16,7 @@ from agentgym.planning.memory import (
     BYTES,
     CONTEXT_GIB,
     GRAPHS_GIB,
+    READER_GIB,
     STAGED_OTHERS_GIB,
     STAGED_SPARE_GIB,
     Parts,
@@ -246,7 +247,7 @@ def _seats(
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:
                 parts = {**parts, "versions": wanted.gpu_versions * version_gib(model, generator, trainer)}
                 if wanted.mapped and (elsewhere := sum(gpu != trainer_gpus[0] for gpu in generator_gpus)):
-                    parts["readers"] = min(elsewhere, HOST_GPUS - 1) * CONTEXT_GIB
+                    parts["readers"] = min(elsewhere, HOST_GPUS - 1) * READER_GIB
             gpu = trainer_gpus[rank] if on_gpu else None
             if wanted.in_turns and on_gpu:
                 passing = {name: parts[name] for name in OF_A_STEP if name in parts}

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor, Replicate
 
-from agentgym.models.matmul import matmul_float32
+from agentgym.models.matmul import add_matmul_float32, matmul_float32
 from agentgym.rl.packing import even_slices
 from agentgym.trainer.titan import Linear
 
@@ -165,7 +165,7 @@ class ChunkedLogProb(torch.autograd.Function):
             grad_NV.scatter_(1, column_N1, torch.where(here_N, at_label_N.to(grad_NV.dtype), others_N)[:, None])
             grad_hidden_ND[part] = grad_NV @ weight_VD
             if grad_weight_VD is not None:
-                grad_weight_VD += matmul_float32(grad_NV.t(), hidden_ND[part])
+                add_matmul_float32(grad_weight_VD, grad_NV.t(), hidden_ND[part])
         shard.reduce(grad_hidden_ND)  # every rank has all hidden states, and a part of their gradient
         of_weight_VD = None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype)
         return grad_hidden_ND, of_weight_VD, None, None, None, None, None, None
