@@ -81,18 +81,15 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
 
 
 def beside_others(wanted: Wanted, placement: Placement) -> Placement:
-    """As planned, or with what `auto` took for speed given up, where others hold memory of these GPUs.
+    """As planned, or without what `auto` took for speed, where others hold memory of these GPUs.
 
     Raises UserError where that is too little, too.
     """
     try:
-        refuse_taken_gpus(placement)
+        refuse_taken_gpus(placement, spare=True)
     except UserError:
-        frugal = place(replace(wanted, trainer=sparing(wanted.trainer)), placement.machine)
-        if frugal.seats == placement.seats:
-            raise
-        refuse_taken_gpus(frugal, wait_s=0.0)
-        return frugal
+        placement = place(replace(wanted, trainer=sparing(wanted.trainer)), placement.machine)
+        refuse_taken_gpus(placement, wait_s=0.0)
     return placement
 
 

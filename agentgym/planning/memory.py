@@ -107,10 +107,18 @@ def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool
 
 
 def head_gib(model: Architecture, trainer: TrainerConfig, tokens: float, *, trained: bool = True) -> float:
-    """Of the log-probability head: chunks of float32 logits, and its weight's float32 gradient."""
+    """Of the log-probability head: chunks of float32 logits, and its weight's gradient.
+
+    That is summed in float32 while there are logits, and then in the computation's type; tied weights have it of the
+    embedding, too.
+    """
     vocabulary = model.vocab_size / trainer.tensor_parallel
     logits = HEAD_CHUNKS * min(trainer.logprob_chunk, tokens) * vocabulary * 4
-    return (logits + (vocabulary * model.dim * 4 if trained else 0)) / GIB
+    if not trained:
+        return logits / GIB
+    weight = vocabulary * model.dim
+    after = weight * BYTES[trainer.dtype] * (2 if model.tied else 1)
+    return (4 * weight + max(logits, after)) / GIB
 
 
 def adapter_parameters(model: Architecture, lora: LoraConfig) -> int:

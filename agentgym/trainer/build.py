@@ -20,7 +20,7 @@ from agentgym.trainer.float8 import with_float8
 from agentgym.trainer.lora import store_frozen_as, with_adapters
 from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
-from agentgym.trainer.recompute import ElementwiseAC
+from agentgym.trainer.recompute import ElementwiseAC, EverySecondAC
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
 from agentgym.trainer.setup import TrainerSetup
 
@@ -103,15 +103,19 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
 
 
 def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> nn.Module:
-    checkpointing = {"elementwise": ElementwiseAC, "selective": titan.SelectiveAC, "full": titan.FullAC}
-    recompute = checkpointing.get(trainer.activation_checkpoint)
+    rank = trainer.lora.rank
+    checkpointing = {
+        "elementwise": ElementwiseAC.Config(rank=rank),
+        "selective": EverySecondAC.Config(rank=rank),
+        "full": titan.FullAC.Config(),
+    }
     model = titan.qwen3.parallelize_qwen3(
         model,
         parallel_dims=ranks.dims,
         training=titan.TrainingConfig(mixed_precision_param=trainer.dtype, seq_len=trainer.seq_len),
         parallelism=ranks.parallelism,
         compile_config=titan.CompileConfig(enable=trainer.compile),
-        ac_config=recompute.Config() if recompute else None,
+        ac_config=checkpointing.get(trainer.activation_checkpoint),
         dump_folder=folder,
         skip_dp=not ranks.sharded,
     )

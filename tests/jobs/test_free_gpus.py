@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from agentgym.errors import UserError
 from agentgym.jobs import free_gpus, places
 from agentgym.jobs.free_gpus import refuse_taken_gpus
 from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.places import settle_places
-from agentgym.models.architecture import read_architecture
+from agentgym.jobs.places import beside_others, settle_places
+from agentgym.models.architecture import architecture_of, read_architecture
+from agentgym.models.released import RELEASED
 from agentgym.models.tiny import policy_path
 from agentgym.planning.machine import Gpu, Machine
-from agentgym.planning.placement import Placement, Seat
+from agentgym.planning.placement import Placement, Seat, Wanted, place
+from agentgym.trainer.config import TrainerConfig
 
 EMPTY = Gpu(name="H100", memory_gib=80.0, free_gib=79.0, uuid="1c")
 TAKEN = replace(EMPTY, free_gib=20.0)
@@ -42,6 +45,30 @@ def test_it_is_named_with_what_is_used_and_what_is_needed() -> None:
 def test_one_that_nobody_here_uses_may_be_full_and_one_that_is_unknown_is_tried() -> None:
     for gpus in ((TAKEN, EMPTY), (TAKEN, replace(EMPTY, free_gib=None)), (TAKEN, replace(EMPTY, free_gib=40.0))):
         refuse_taken_gpus(placed(*gpus), wait_s=0.0)
+
+
+def test_what_is_lost_between_blocks_is_spared_where_others_hold_memory_and_auto_gives_way_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for free, refused in ((41.0, True), (43.0, False)):
+        shared = replace(EMPTY, free_gib=free)
+        refuse_taken_gpus(placed(EMPTY, shared), wait_s=0.0)
+        with pytest.raises(UserError) if refused else contextlib.nullcontext():
+            refuse_taken_gpus(placed(EMPTY, shared), wait_s=0.0, spare=True)
+    refuse_taken_gpus(placed(EMPTY, replace(EMPTY, memory_gib=41.0, free_gib=40.5)), wait_s=0.0, spare=True)
+
+    model = architecture_of(RELEASED["Qwen/Qwen3-1.7B"], "Qwen3-1.7B")
+    trainer = TrainerConfig(device="cuda", dtype="bfloat16", seq_len=2048, rows_per_microbatch=1, logprob_chunk=256)
+    alone = Wanted(model=model, trainer=trainer, generator=None, batch_tokens=1 << 20)
+    monkeypatch.setattr(free_gpus, "WAIT_S", 0.0)
+    gathers = {}
+    for free in (79.0, 39.5, 38.0, 30.0):  # 37.2 are needed to gather once, 34.8 without
+        gpu = replace(EMPTY, free_gib=free)
+        try:
+            gathers[free] = beside_others(alone, place(alone, Machine(gpus=(gpu,)))).gather_weights
+        except UserError as error:
+            gathers[free] = str(error)[:6]
+    assert gathers == {79.0: "once", 39.5: "once", 38.0: "each", 30.0: "GPU 0:"}
 
 
 def test_memory_that_is_given_back_a_moment_later_is_waited_for() -> None:

@@ -41,6 +41,28 @@ def test_the_arms_of_a_pretrained_model_on_two_gpus_are_recipes(
     assert f"{tmp_path}/coin.py:coin" in arms[2].words
 
 
+def test_code_exec_has_its_own_fields_and_one_control_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pretrained
+
+    seen: list[Any] = []
+    monkeypatch.setattr(pretrained, "train", seen.append)
+    words = ["pretrained.py", "train", "--task", "code_exec", "--runs-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    pretrained.main()
+    arms = pretrained.arms_of(seen[0], Path("builtin:tiny"))
+    assert [arm.name for arm in arms] == ["seed 0", "seed 1", "seed 2", "coin"]
+    fields = [word for flag, word in pairwise(arms[0].words) if flag == "--set"]
+    recipe = finished([Path(word) for word in arms[0].words[1:] if word.endswith(".yaml")], fields)
+    assert recipe.env.name == "code_exec" and recipe.env.options["max_difficulty"] == 2
+    assert "```python" in str(recipe.env.options["instruction"]) and recipe.rollout.max_turn_tokens == 160
+    monkeypatch.setattr(sys, "argv", [*words, "--controls", "withheld"])
+    with pytest.raises(SystemExit):
+        pretrained.main()
+    assert "only tool_use has them" in capsys.readouterr().err
+
+
 def test_the_curve_has_the_runs_that_took_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pretrained
     from success_curve import draw_success, running_means  # type: ignore[import-not-found]

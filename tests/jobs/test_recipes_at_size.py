@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from finishing import finished
 from parsing import parsed
 from shell_parts import shell
@@ -90,6 +92,64 @@ def test_every_command_is_one_that_its_program_takes_and_whole_ones_fit_their_gp
         assert found["code"] == 0, (run.name, found["errors"])
     draw = weights("8B", places).make([0]).command
     assert parsed(draw[draw.index(sys.executable) + 1 :], ROOT)["code"] == 0
+
+
+def test_within_less_memory_vllm_takes_its_share_of_that_and_the_rest_is_held(places: Any) -> None:
+    from recipes_at_size import RUNS, named, share_of, sized
+
+    [run] = [run for run in RUNS if named(run, "grpo-qwen3_0.6b-one-small")]
+    words = sized(run, replace(places, within=(23.0, 139.0))).make([0]).command
+    python = words.index(sys.executable)
+    script, gib, again, program = words[python + 1 : python + 5]
+    assert (Path(script).name, gib, again) == ("within_memory.py", "23", sys.executable)
+    assert Path(program).name == "loop_phases.py"
+    fields = dict(field.split("=", 1) for field in set_fields(words))
+    share = share_of([word for word in words if word.endswith(".yaml")])
+    assert float(fields["generator.engine.gpu_memory_utilization"]) == pytest.approx(share * 23 / 139, rel=0.01)
+    assert "gpu_memory_utilization" not in str(sized(run, places).make([0]).command)
+
+
+def test_a_word_is_one_run_or_how_several_begin() -> None:
+    from recipes_at_size import RUNS, named
+
+    def chosen(word: str) -> set[str]:
+        return {run.name for run in RUNS if named(run, word)}
+
+    assert chosen("grpo-qwen3_1.7b") == {"grpo-qwen3_1.7b"} < chosen("grpo-qwen3_1.7b-") | {"grpo-qwen3_1.7b"}
+    assert chosen("sft-") == {run.name for run in RUNS if run.kind == "sft"}
+    assert chosen("") == {run.name for run in RUNS}
+
+
+def test_a_command_has_what_is_left_of_each_gpu_and_its_most_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import within_memory  # type: ignore[import-not-found]
+
+    gib, empty = 2**30, torch.empty
+    free = [100 * gib, 60 * gib]
+    looks: list[int] = []
+
+    def hold(size: int, *, device: int, **_: object) -> torch.Tensor:
+        free[device] -= size if size > 1 else gib // 2
+        return empty(1)
+
+    def info(gpu: int) -> tuple[int, int]:
+        looks.append(gpu)
+        return free[gpu] - (5 + gpu) * gib * (4 < len(looks) < 20), 139 * gib  # what the command takes for a while
+
+    monkeypatch.setattr(within_memory.torch, "empty", hold)
+    monkeypatch.setattr(within_memory.torch.cuda, "mem_get_info", info)
+    monkeypatch.setattr(within_memory.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(within_memory, "LOOK_EVERY_S", 0.01)
+    within_memory.hold(2, 23.0)
+    assert free == [23 * gib, 23 * gib]
+    with pytest.raises(SystemExit, match=r"GPU 0 has 22\.5 GiB free: no 30 GiB to leave"):
+        within_memory.hold(2, 30.0)
+    looks.clear()
+    free[:] = [100 * gib, 60 * gib]
+    command = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(1); raise SystemExit(4)"]
+    assert within_memory.run_watched(command, 2) == (4, [5.0, 6.0])
+    assert "here" in capfd.readouterr().out
 
 
 def test_a_run_begins_in_its_turn_once_its_gpus_are_free(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_order_is_by_cost_and_adapters_come_last() -> None:
     assert lines[0] == "Each of these alone would fit:"
     assert [line.split()[0] for line in lines[1:]] == [
         "--generator.engine.gpu_memory_utilization", "--trainer.rows_per_microbatch", "--trainer.activation_checkpoint",
-        "--generator.engine.sleep", "--weights.store.name", "--trainer.lora.rank",
+        "--generator.engine.sleep", "--trainer.lora.rank",
     ]  # fmt: skip
     assert lines[4].split()[:4] == ["--generator.engine.sleep", "True", "--loop.max_staleness", "0"]
 
