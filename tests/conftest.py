@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -26,6 +29,17 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _own_temporary_folder(config)
+
+
+def _own_temporary_folder(config: pytest.Config) -> None:
+    """For what killed processes leave, which is gone when the tests end. pytest's own folders stay where they are."""
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
+    folder.chmod(0o1777)  # other users' processes have their files in it, as in /tmp
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(wrapper=True)

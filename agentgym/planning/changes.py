@@ -18,6 +18,7 @@ Changes = dict[str, object]
 
 EVERY = 16  # GPUs, up to which each number of trainer processes is tried
 USEFUL = 1 / 8  # of generator.max_batch: sequences of full length that vLLM's cache should hold
+FEW_SEQUENCES = 2  # of them, where there is no room for that
 LORA, LORA_RANK = "trainer.lora.rank", 32
 LEAST_BATCH = 8
 
@@ -169,12 +170,20 @@ def _own_share(wanted: Wanted) -> float:
     return made.engine.gpu_memory_utilization
 
 
-def _useful_shares(wanted: Wanted, machine: Machine) -> list[float]:
-    """Of a GPU's memory for vLLM, in ascending steps, with which it can do its work."""
+def _useful_shares(wanted: Wanted, machine: Machine, *, few: bool = False) -> list[float]:
+    """Of a GPU's memory for vLLM, in ascending steps, with which it can do its work.
+
+    few: or some of it, as where none of them can.
+    """
     assert wanted.generator is not None
-    least = max(1.0, USEFUL * wanted.generator.max_batch) * _sequence_gib(wanted)
-    shares = [round(0.05 * step, 2) for step in range(2, 19)]
-    return [share for share in shares if _cache_gib(wanted, machine, share) >= least]
+    sequence = _sequence_gib(wanted)
+    caches = {round(0.05 * step, 2): _cache_gib(wanted, machine, 0.05 * step) for step in range(2, 19)}
+    useful = max(1.0, USEFUL * wanted.generator.max_batch)
+    found = (
+        [share for share, cache in caches.items() if cache >= sequences * sequence]
+        for sequences in ([FEW_SEQUENCES] if few else [useful, FEW_SEQUENCES])
+    )
+    return next(filter(None, found), [])
 
 
 def _cache_gib(wanted: Wanted, machine: Machine, share: float) -> float:
@@ -221,7 +230,10 @@ def _in_turns(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
         return
     placement = place(wanted, machine)
     if set(placement.trainer_gpus) & set(placement.generator_gpus):
-        shares = [share for share in reversed(_useful_shares(wanted, machine)) if share < _own_share(wanted)]
+        own = _own_share(wanted)
+        none = _cache_gib(wanted, machine, own) < _sequence_gib(wanted)
+        useful = _useful_shares(wanted, machine, few=none)
+        shares = [share for share in reversed(useful) if share < own or none]
         asleep = _of_vllm(wanted, sleep=True) | {"loop.max_staleness": 0}
         values = (asleep, *(asleep | _of_vllm(wanted, gpu_memory_utilization=share) for share in shares))
         yield Kind(cost="a synchronous run: vLLM sleeps while the trainer steps", values=values)

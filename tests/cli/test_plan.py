@@ -192,7 +192,7 @@ def test_a_dry_run_shows_who_sits_where_and_refuses_what_does_not_fit(cli) -> No
     given = ("train", "--config", recipe("qwen3_1.7b"), "--dry-run", *LOCAL)
     end = cli(*given, "--gpus", "2", "--gpu-memory", "80")
     assert end.code == 0, end.err
-    assert "trainer 0" in end.out and "GPU 1        68.0 of 80.0 GiB estimated" in end.out
+    assert "trainer 0" in end.out and "GPU 1        69.2 of 80.0 GiB estimated" in end.out
     refused = cli(*given, "--gpus", "1", "--gpu-memory", "24")
     assert refused.code == 2 and "this does not fit" in refused.err and "would fit" in refused.err
     assert "give --dry-run too" in cli("train", recipe("qwen3_1.7b"), "--gpus", "2").err

@@ -106,6 +106,17 @@ def test_a_cache_too_small_for_a_sequence_is_made_larger_beside_other_changes() 
     assert place(wanted(files, *words, *typed(several)), there).fits
 
 
+def test_where_vllm_cannot_hold_an_eighth_of_its_batch_it_is_left_some() -> None:
+    """Qwen3 4B on one GPU of 24 GB, in turns with adapters; and 8B, which that GPU holds no such batch of at all."""
+    files, there = "grpo/qwen3_4b presets/gpus/one", machine(1, 23.6)
+    several = together(wanted(files), there)
+    assert several["trainer.lora.rank"] and several["generator.engine.sleep"] and several["loop.max_staleness"] == 0
+    assert place(wanted(files, *typed(several)), there).fits
+    large = wanted("grpo/qwen3_8b presets/gpus/one")
+    said = advice(large, place(large, there))
+    assert "such GPUs with --trainer.procs" in said and "--model.path Qwen/Qwen3-4B " in said
+
+
 def test_fewer_sequences_at_a_time_are_advised_where_a_cache_of_ours_is_too_large() -> None:
     host = Machine(cores=8, memory_gib=16.0)
     words = ["trainer.device=cpu", "generator.device=cpu", "generator.engine={name: native}", "generator.max_batch=256"]
