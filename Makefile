@@ -27,7 +27,7 @@ train: setup ## set up, then train the tiny policy that ships with the package o
 
 test: setup-test ## set up, then lint and, beside it, run the tests: all but the GPU's and the hostile ones
 	@{ $(LINT); } > $(VENV)/lint.log 2>&1 & lint=$$!; \
-	$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
+	$(VENV)/bin/python -m pytest -n 4 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
 	wait $$lint || tests=1; cat $(VENV)/lint.log; exit $$tests
 
 test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks

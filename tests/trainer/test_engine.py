@@ -23,7 +23,7 @@ from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
 from agentgym.trainer.build import uses_flex
-from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Task, Turn, VersionSpan
 
@@ -370,18 +370,6 @@ def test_what_is_published_is_rounded_once_and_what_is_exported_is_not(make_engi
     assert all(torch.equal(tensor, exact[name].to(torch.bfloat16)) for name, tensor in published.items())
     engine.export_hf(str(tmp_path / "hf"))
     assert {tensor.dtype for tensor in load_file(tmp_path / "hf" / "model.safetensors").values()} == {torch.float32}
-
-
-@pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("recompute", ["elementwise", "selective", "full"])
-def test_activation_checkpoints_change_nothing(
-    make_engine: MakeEngine, samples: list[Sample], recompute: str, rank: int
-) -> None:
-    lora = LoraConfig(rank=rank)
-    plain = make_engine(lora=lora).train_step(samples)
-    step = make_engine(lora=lora, activation_checkpoint=recompute).train_step(samples)
-    assert step["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-6)
-    assert step["train/grad_norm"] == pytest.approx(plain["train/grad_norm"], abs=1e-5)
 
 
 def test_bfloat16_products_stay_near_float32(make_engine: MakeEngine, samples: list[Sample]) -> None:

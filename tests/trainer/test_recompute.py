@@ -48,3 +48,15 @@ def test_products_of_adapters_are_computed_again_and_do_not_count_as_every_secon
     again = 2 * len(LORA_TARGETS) * LAYERS  # x A and (x A) B
     assert some["adapters"] - all_kept["adapters"] == again
     assert some["own"] - all_kept["own"] == own_again * LAYERS
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("recompute", ["elementwise", "selective", "full"])
+def test_activation_checkpoints_change_nothing(
+    make_engine: Callable[..., TitanEngine], samples: list[Sample], recompute: str, rank: int
+) -> None:
+    lora = LoraConfig(rank=rank)
+    plain = make_engine(lora=lora).train_step(samples)
+    step = make_engine(lora=lora, activation_checkpoint=recompute).train_step(samples)
+    assert step["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-6)
+    assert step["train/grad_norm"] == pytest.approx(plain["train/grad_norm"], abs=1e-5)
