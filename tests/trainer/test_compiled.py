@@ -26,11 +26,10 @@ def test_batches_of_any_size_are_compiled_once(make_engine) -> None:
 @pytest.mark.slow
 @pytest.mark.hostile
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("recompute", ["elementwise", "selective"])
-def test_compiled_passes_that_compute_adapters_again_are_those_that_keep_all(make_engine, recompute: str) -> None:
+def test_compiled_passes_that_compute_adapters_again_are_those_that_keep_all(make_engine) -> None:
     samples = draw_samples(12, seed=1, longest=20)
     lora = LoraConfig(rank=3)
     plain = make_engine(lora=lora).train_step(samples)
-    step = make_engine(lora=lora, compile=True, activation_checkpoint=recompute).train_step(samples)
+    step = make_engine(lora=lora, compile=True, activation_checkpoint="selective").train_step(samples)
     assert step["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-5)
     assert step["train/grad_norm"] == pytest.approx(plain["train/grad_norm"], rel=1e-4)
