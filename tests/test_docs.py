@@ -12,7 +12,9 @@ import sys
 import textwrap
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_commands import EXAMPLE, CommandFailed, check, registry
@@ -180,8 +182,19 @@ def test_toml_is_toml(block: Block) -> None:
 # commands
 
 
+SLOW = re.compile(r"python benchmarks/|agentgym plan ")
+"""Commands that take seconds each: they import torch, or simulate many GPUs."""
+
+
+def each_command() -> Iterator[Any]:
+    for one in COMMANDS:
+        words = " ".join(one.words)
+        marks = [pytest.mark.hostile] if SLOW.match(words) else []
+        yield pytest.param(one, id=f"{one.name} {words[:60]}", marks=marks)
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: f"{one.name} {' '.join(one.words)[:60]}")
+@pytest.mark.parametrize("command", [*each_command()])
 def test_a_command_is_one_that_works(command: Command, place: Path) -> None:
     try:
         printed = " ".join(check(command.words, place).split())
@@ -197,7 +210,7 @@ def test_a_command_is_one_that_works(command: Command, place: Path) -> None:
 FEWER = {"plan": ["--steps", "4"]}  # than its own, which take seconds for many GPUs
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.hostile] * (n == "plan")) for n in OWN])
 def test_the_examples_of_a_command_work(name: str, place: Path) -> None:
     for line in load_command(name).EXAMPLES.strip().splitlines():
         check([*re.split(r"\s{3,}", line)[0].split(), *FEWER.get(name, [])], place)
