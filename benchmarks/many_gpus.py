@@ -31,7 +31,7 @@ from threading import Event
 
 from finished_arms import Interrupted, run, stoppable, with_paths
 from loop_limit import random_fields
-from qwen3_folder import write_folder
+from qwen3_folder import has_weights, write_folder
 
 from agentgym.planning.machine import this_machine
 
@@ -154,10 +154,19 @@ def parts(size: Size, out: Path) -> Iterator[Part]:
     yield Part(name="drill", limit_s=600, command=[*script("many_gpus"), "--kill", json.dumps(run)], read=drill_rows)
 
 
-def drawing(model: str, folder: Path) -> Part:
-    """Of random weights, unless the folder has them; on a GPU, where 8B take half a minute."""
-    command = [*script("qwen3_folder"), model, str(folder), "--weights", "--device", "cuda"]
-    return Part(name=f"draw-{model}", limit_s=240, command=command, read=lambda text, _: [])
+def draw(model: str, folder: Path) -> list[str]:
+    """The command that draws random weights, unless the folder has them; on a GPU, where 8B take half a minute."""
+    return [*script("qwen3_folder"), model, str(folder), "--weights", "--device", "cuda"]
+
+
+def missing(size: Size, chosen: Sequence[Part], out: Path) -> Iterator[Part]:
+    """What draws the weights that these parts need and that are not there."""
+    words = " ".join(word for part in chosen for word in part.command)
+    for model, _ in size.models():
+        folder = size.folder(model)
+        if str(folder) in words and not has_weights(folder):
+            (out / f"draw-{model}.txt").unlink(missing_ok=True)  # of weights that have been removed
+            yield Part(name=f"draw-{model}", limit_s=240, command=draw(model, folder), read=lambda text, _: [])
 
 
 def agentgym(command: str) -> list[str]:
@@ -336,13 +345,10 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     if given.cpu:
         write_folder("Qwen/Qwen3-0.6B", size.folder("1.7B"), tiny=True, weights=True)
-    words = " ".join(word for part in chosen for word in part.command)
-    folders = {} if given.cpu else {model: size.folder(model) for model, _ in size.models()}
-    drawn = [drawing(model, folder) for model, folder in folders.items() if str(folder) in words]
     table: list[tuple[str, ...]] = []
     with stoppable():
         try:
-            for part in [*drawn, *chosen]:
+            for part in [*missing(size, chosen, given.out), *chosen]:
                 table += [(part.name, *row) for row in measure(part, given.out)]
         finally:
             print("| part | figure | measured | asked or predicted |\n|---|---|---|---|")

@@ -35,7 +35,7 @@ from pathlib import Path
 from threading import Event
 
 from finished_arms import stoppable
-from many_gpus import APPS, GRACE_S, Part, Row, loop_rows, measure, script, trainer_rows, weight_rows
+from many_gpus import APPS, GRACE_S, Part, Row, draw, loop_rows, measure, script, trainer_rows, weight_rows
 from qwen3_folder import write_folder
 
 from agentgym.actors.gpus import gpu_names
@@ -135,8 +135,7 @@ def on(gpus: str, name: str, limit_s: float, words: Sequence[str], read: Callabl
 
 
 def drawn(model: str, models: Path, gpu: str = "0") -> Part:
-    words = program("qwen3_folder", [model, models / model], "--weights --device cuda")
-    return on(gpu, f"draw-{model}", 240, words, last_line)
+    return on(gpu, f"draw-{model}", 240, draw(model, models / model)[1:], last_line)
 
 
 def float8(folder: Path, kind: str) -> list[str]:

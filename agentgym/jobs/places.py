@@ -69,7 +69,12 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
     if recipe.trainer.check_memory or not placement.seats:
         check(wanted, placement)
     if recipe.trainer.check_memory and machine is None:
-        placement = beside_others(wanted, placement)
+        planned, placement = placement, beside_others(wanted, placement)
+        if placement.seats != planned.seats:
+            note(
+                "shared       others hold memory of these GPUs: trainer.gather_weights is "
+                f"{placement.gather_weights}, trainer.reduce_gradients {placement.reduce_gradients}"
+            )
     standing = stands_still(recipe, model, placement)
     for text in placement.notes + unchecked(placement) + standing:
         note(text)

@@ -71,6 +71,23 @@ def test_what_is_lost_between_blocks_is_spared_where_others_hold_memory_and_auto
     assert gathers == {79.0: "once", 39.5: "once", 38.0: "each", 30.0: "GPU 0:"}
 
 
+def test_a_run_says_what_auto_gave_up_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_gpus, "WAIT_S", 0.0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = architecture_of(RELEASED["Qwen/Qwen3-1.7B"], "Qwen3-1.7B")
+    fields = ["env.name=math", "trainer={device: cuda, dtype: bfloat16, seq_len: 2048, rows_per_microbatch: 1}"]
+    recipe = finish_recipe(apply_overrides({}, [*fields, "generator.device=cpu"]))[0]
+    needed = next(seat.gib for seat in place(places.wanted_of(recipe, model), Machine(gpus=(EMPTY,))).seats)
+    notes: list[str] = []
+    for free in (needed + 0.1, 79.0):
+        gpu = replace(EMPTY, free_gib=free)
+        monkeypatch.setattr(places, "this_machine", lambda gpu=gpu: Machine(gpus=(gpu,)))
+        kept = free == 79.0
+        assert settle_places(recipe, model, notes.append).trainer.gather_weights == ("once" if kept else "each")
+        assert [note for note in notes if note.startswith("shared")] == notes[:1] != []
+        assert "others hold memory" in notes[0] and "gather_weights is each" in notes[0]
+
+
 def test_memory_that_is_given_back_a_moment_later_is_waited_for() -> None:
     looks = [Machine(gpus=(EMPTY, TAKEN)), Machine(gpus=(EMPTY, EMPTY))]
     refuse_taken_gpus(placed(EMPTY, TAKEN), lambda: looks.pop(0), wait_s=5.0)

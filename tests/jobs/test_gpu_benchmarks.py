@@ -294,6 +294,22 @@ def test_each_number_of_gpus_has_all_parts_of_many_gpus(tmp_path: Path) -> None:
             assert {part.name.split("-")[0] for part in found} == {"plan", "loop", "trainer", "weights", "drill"}
 
 
+def test_weights_that_parts_need_and_that_are_not_there_are_drawn_first(tmp_path: Path) -> None:
+    from many_gpus import Size, missing, parts
+    from qwen3_folder import write_folder
+
+    size = Size(gpus=4, tokens=64, steps=14, tiny=False, models_dir=tmp_path / "models")
+    every = list(parts(size, tmp_path))
+    said = tmp_path / "draw-8B.txt"
+    said.write_text("of a folder that was removed since")
+    assert [part.name for part in missing(size, every, tmp_path)] == ["draw-1.7B", "draw-8B"]
+    assert not said.exists()
+    write_folder("Qwen/Qwen3-0.6B", size.folder("8B"), tiny=True, weights=True)
+    assert [part.name for part in missing(size, every, tmp_path)] == ["draw-1.7B"]
+    of_8b = [part for part in every if "8B" in part.name]
+    assert of_8b and list(missing(size, of_8b, tmp_path)) == []
+
+
 def test_medians_leave_out_the_steps_that_compile_and_are_empty_before_one_counts() -> None:
     from trainer_rate import medians_of  # type: ignore[import-not-found]
 
