@@ -12,7 +12,6 @@ loop        the whole loop, with completions of one length; `tailed`: the recipe
 learn       a pretrained model that learns, from what `warm` left
 service     generation beside vLLM alone; `sleep`: the tests of a GPU that trainer and generator share
 joins       requests that wait for each other, and that do not
-invariance  what batch-invariant kernels cost
 float8      the trainer's rate and losses, by precision
 sync        weight updates from one GPU to the other; 8B's on two GPUs that both share, of more than 100 GiB
 
@@ -94,7 +93,6 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
     )
     learn.append("generator.engine.options={kv_cache_memory_bytes: 5000000000}")
     yield [[on("0,1", "learn", 420, learn, table_rows)]]
-    invariant = program("batch_invariance", [smaller], "--rounds 3 --tokens 256 --watched 8")
     service = program("generation_rate", [larger], "--arms vllm service --rounds 2 2")
     few_places = "--arms engine at-once --requests 512 --places 128 --loads tailed turns --rounds 2"
     joins = program("generation_rate", [larger], few_places)
@@ -102,7 +100,6 @@ def phases(models: Path, out: Path, *, large: bool = True) -> Iterator[Phase]:
         [on("0", "service", 420, service, table_rows), on("0", "sleep", 130, [*TESTS, SLEEPS], last_line)],
         [
             on("1", "joins", 400, joins, table_rows),
-            on("1", "invariance", 300, invariant, table_rows),
             on("1", "float8-off", 110, float8(larger, "off"), trainer_rows),
             on("1", "float8-rowwise", 170, float8(larger, "rowwise"), trainer_rows),
             on("1", "float8-tensorwise", 110, float8(larger, "tensorwise"), trainer_rows),

@@ -262,6 +262,6 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     ours = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.*")]
     shown = {block.marks["file"] for block in BLOCKS if "file" in block.marks}
     made = {"curve.png", "config.yaml", "program.py"}  # by a run or a reader
-    for name in re.findall(r"`([\w/.-]+\.(?:py|yaml|toml|md|png|svg))`", page.read_text()):
+    for name in re.findall(r"`([\w/.-]+\.(?:py|yaml|toml|md|png|svg))`(?! of commit )", page.read_text()):
         exists = (ROOT / name).exists() or any(path.endswith(f"/{name}") for path in ours)
         assert exists or name in shown | made, f"{page.name} names {name}, which does not exist"

@@ -158,7 +158,7 @@ function useFresh(id, live) {
 
 let marking = false;
 
-/* The sentence and the first curve are on the screen, after the frame that has them: what `benchmarks/view_first.py` measures. */
+/* The sentence and the first curve are on the screen, after the frame that has them: what a browser measures as the first view. */
 function firstView() {
   if (marking) return;
   marking = true;
