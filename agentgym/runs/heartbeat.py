@@ -112,11 +112,9 @@ class Heartbeat:
         used = 100 * (cpu - self._cpu[1]) / max(now - self._cpu[0], 1e-9)
         self._cpu = (now, cpu)
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        found, busy = sys._current_frames(), []
-        self._stacks = {ident: stack for ident, stack in self._stacks.items() if ident in found}
-        for ident, frame in found.items():
-            frames = [] if ident == self._thread.ident else _frames(frame)
-            stack = self._stacks[ident] = _aged(frames, self._stacks.get(ident, []), now)
+        before, busy = self._stacks, []
+        self._stacks = {ident: _aged(frames, before.get(ident, []), now) for ident, frames in _other_threads().items()}
+        for ident, stack in self._stacks.items():
             shown = [
                 [one.words, round(now - one.since, 1), round(now - one.line_since, 1)] for one in stack if one.words
             ][-MAX_FRAMES:]
@@ -151,6 +149,17 @@ def place() -> str:
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
+
+
+def _other_threads() -> dict[int, list[_Frame]]:
+    """The frames of each thread but this one.
+
+    This call's own frame must not stay in `found`: that would be a cycle, which keeps the locals of every thread, with
+    the tensors of a forward pass, until a full garbage collection.
+    """
+    found = sys._current_frames()
+    del found[threading.get_ident()]
+    return {ident: _frames(frame) for ident, frame in found.items()}
 
 
 def _frames(frame: FrameType) -> list[_Frame]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +62,10 @@ EXPECTED = {
 }
 
 
+class Weights:
+    """Stands for a tensor, which a weak reference can watch."""
+
+
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     script = tmp_path / "stuck.py"
@@ -104,6 +111,30 @@ def test_a_process_that_ends_leaves_no_heartbeat_and_one_that_was_killed_is_left
     process.kill()
     process.wait()
     assert read_pulses(tmp_path / "logs") == []
+
+
+def test_a_heartbeat_leaves_the_locals_of_other_threads_to_them(tmp_path: Path) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    held: list[weakref.ref[Weights]] = []
+
+    def forward() -> None:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        entered.set()
+        leave.wait(60)
+
+    thread = threading.Thread(target=forward)
+    gc.disable()
+    try:
+        thread.start()
+        entered.wait(60)
+        beat = Heartbeat(tmp_path / "one.beat", "one", held_s=0).beat()
+        leave.set()
+        thread.join()
+        assert held[0]() is None
+    finally:
+        gc.enable()
+    assert any("forward" in words for shown in beat["busy"] for words, *_ in shown["frames"])
 
 
 def _beat(logs: Path, name: str, **values: object) -> None:
