@@ -265,6 +265,27 @@ async def test_run_cuts_output_and_ends_a_flood(backend: SandboxBackend) -> None
     assert len(flood.stdout) == 1000
 
 
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("while True: pass", RunStatus.TIMEOUT),
+        ("import os\nos.kill(os.getpid(), 9)", RunStatus.ERROR),
+        ("import os\nos._exit(3)", RunStatus.ERROR),
+    ],
+    ids=["timed out", "killed", "left at once"],
+)
+async def test_the_lines_printed_before_an_early_end_are_kept(
+    backend: SandboxBackend, end: str, status: RunStatus
+) -> None:
+    if backend.name == "monty" and "os" in end:
+        pytest.skip("monty has no processes to kill")
+    for wall_s in (1.0, 10.0, 60.0):  # enough to reach the loop
+        result = await backend.run(f"print('first')\nprint('second', 2)\n{end}\n", limits=Limits(wall_s=wall_s))
+        if result.stdout or result.status is not RunStatus.TIMEOUT:
+            break
+    assert (result.status, result.stdout) == (status, "first\nsecond 2\n")
+
+
 async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBackend) -> None:
     allowed, able = ("monty", "docker"), await backend.probe()
     assert backend.supports(SandboxSpec(allow_interpreters=allowed))

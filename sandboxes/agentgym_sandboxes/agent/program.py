@@ -45,12 +45,15 @@ def run_program(payload: bytes, notes_fd: int) -> int:
 
 
 def _reopened(fd: int, old: io.TextIOWrapper) -> io.TextIOWrapper:
-    """A standard stream that knows what its descriptor is: the old one was opened on another."""
+    """A standard stream that knows what its descriptor is: the old one was opened on another.
+
+    Each line is written at once: a program that is killed has no other chance to show what it printed.
+    """
     mode = "w" if fd else "r"
     buffered = open(fd, mode + "b", closefd=False)  # noqa: SIM115
     buffered.raw.name = old.name  # type: ignore[attr-defined]
     stream = io.TextIOWrapper(
-        buffered, old.encoding, old.errors, "\n", line_buffering=old.line_buffering, write_through=old.write_through
+        buffered, old.encoding, old.errors, "\n", line_buffering=fd > 0, write_through=old.write_through
     )
     stream.mode = mode  # type: ignore[misc]
     return stream
