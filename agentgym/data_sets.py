@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 
 READERS: Final = ("json", "csv", "parquet", "text", "arrow")  # of files; any other name is a data set's
 _HUB_TIMEOUT_S: Final = 3.0  # for any answer
@@ -49,7 +49,7 @@ def package(who: str) -> ModuleType:
     try:
         return importlib.import_module("datasets")
     except ImportError as error:
-        raise UserError(f"{who}: data sets are read by `datasets`: pip install 'agentgym[data]'") from error
+        raise UserError(f"{who}: data sets are read by `datasets`: {pip_install('data')}") from error
 
 
 class OutOfReach(UserError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable
 
@@ -27,6 +28,29 @@ def nearest(given: str, known: Iterable[str]) -> str:
     )
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return f"{guess} Available: {', '.join(shown) or 'none'}{more}."
+
+
+def pip_install(extra: str, *only: str) -> str:
+    """The command that installs the packages of an extra, or those named, by the installed metadata.
+
+    The extra itself can't be named: on the package index, the distribution's name is another project's.
+    """
+    import importlib.metadata
+    import shlex
+
+    from packaging.requirements import Requirement
+
+    packages = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for line in importlib.metadata.requires("agentgym") or ():
+            needed = Requirement(line)
+            of_extra = "extra" in str(needed.marker) and needed.marker is not None
+            if of_extra and needed.marker.evaluate({"extra": extra}) and (not only or needed.name in only):
+                needed.marker = None
+                packages.append(shlex.quote(str(needed)))
+    return (
+        f"pip install {' '.join(packages)}" if packages else f"pip install -e '.[{extra}]' in the checkout of agentgym"
+    )
 
 
 def waited_for(error: BaseException) -> InfraError | None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TextIO, TypeVar, cast
 
-from agentgym.errors import InfraError, UserError, nearest
+from agentgym.errors import InfraError, UserError, nearest, pip_install
 from agentgym.tools import Schema, ToolCall, ToolResult
 from agentgym.types import Json
 
@@ -248,7 +248,7 @@ def _import_mcp() -> None:
         import jsonschema  # noqa: F401
         import mcp  # noqa: F401
     except ImportError as error:
-        raise UserError("tools of MCP servers need more packages: pip install 'agentgym[mcp]'") from error
+        raise UserError(f"tools of MCP servers need more packages: {pip_install('mcp')}") from error
 
 
 def _process(

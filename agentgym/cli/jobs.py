@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from agentgym.commands.shell import Shell
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.runs.report import JsonReporter, PlainReporter, Reporter
 
@@ -186,6 +186,6 @@ def explain_missing(error: ModuleNotFoundError) -> Exception:
     if module not in NEEDED:
         return error
     return UserError(
-        f"this needs {module}, which is not installed: pip install 'agentgym[train]'. "
+        f"this needs {module}, which is not installed: {pip_install('train')}. "
         "`agentgym doctor` shows what else is missing"
     )

@@ -27,11 +27,15 @@ _TAKEN = {"agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagePlan:
-    """What is made. name: of the package, its plugin and what it provides. environment: the name for `--env`."""
+    """What is made. name: of the package, its plugin and what it provides. environment: the name for `--env`.
+
+    source: the URL from which pip installs agentgym; empty: it is no dependency, since no package index has it.
+    """
 
     name: str
     template: str
     folder: Path
+    source: str = ""
 
     @property
     def environment(self) -> str:
@@ -44,6 +48,7 @@ class PackagePlan:
     def contents(self) -> dict[str, str]:
         """The files by their paths in the folder."""
         name, template = self.name, self.template
+        extras = "[tools]" if template == "tools" else ""
         modules = ("environment", *_MODULES[template])
         sources = {
             "pyproject.toml": "shared/pyproject.toml",
@@ -61,7 +66,9 @@ class PackagePlan:
             "Class": self.class_name,
             "distribution": name.replace("_", "-"),
             "description": TEMPLATES[template],
-            "agentgym": "agentgym[tools]" if template == "tools" else "agentgym",
+            "source": self.source,
+            "extras": extras,
+            "dependencies": f'"agentgym{extras} @ {self.source}"' if self.source else "",
             "files": "\n".join([*listed, f"- `tests/test_{name}.py`: tests of these"]),
         }
         return {path: _filled(source, values) for path, source in sources.items()}
@@ -96,6 +103,22 @@ def package_name(given: str) -> str:
     if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
         raise UserError(f"{name!r} is a word or a module of Python or of agentgym; give another, such as my_{name}")
     return name
+
+
+def source_address(given: str) -> str:
+    """What follows the @ of a dependency: a URL as it is, a file or folder of this machine as its URL.
+
+    Raises UserError for anything else: a bare name is looked up on the package index, where another project has it.
+    """
+    if re.fullmatch(r"[a-z][a-z+]*://[\w.~:/?#@!$&()*+,;=%-]+", given, re.ASCII):
+        return given
+    if Path(given).exists() and ("/" in given or given.endswith(".whl")):
+        return Path(given).resolve().as_uri()
+    raise UserError(
+        f"--source {given!r} is not a place from which pip can install agentgym; give a URL such as "
+        "git+https://HOST/OWNER/agentgym@TAG or https://HOST/agentgym-0.1.0-py3-none-any.whl, or the path of a wheel "
+        "or a checkout"
+    )
 
 
 def _names_of(template: str) -> set[str]:

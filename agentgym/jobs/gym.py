@@ -12,7 +12,7 @@ from typing import TypedDict
 from agentgym.agents import Agent, Chat
 from agentgym.components import name_of
 from agentgym.env import Environment
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
@@ -126,7 +126,7 @@ class Gym:
             name = name_of("agents", agent)
             raise UserError(
                 f"the agent {name!r} asks the policy through an endpoint, which needs {error.name}: "
-                "pip install 'agentgym[serve]'"
+                f"{pip_install('serve')}"
             ) from error
         self.stack.push_async_callback(agent.close)
         self.door = await self.stack.enter_async_context(Endpoint())

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from agentgym.components import SEAMS, find
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.rollout.tokenizer import Tokenizer
 from agentgym.rollout.tool_formats.base import ToolFormat
 from agentgym.rollout.tool_formats.hermes import Hermes
@@ -38,7 +38,6 @@ _SCHEMAS = tuple(
     }
     for call in _PROBES
 )
-_MORE = ". DeepSeek's, GLM's, Kimi's and harmony's formats are known to pip install 'agentgym[renderers]'"
 _TAG = re.compile(r"</?[A-Za-z_]{3,40}>|\[/?[A-Z_]{3,40}\]")
 
 
@@ -70,11 +69,12 @@ def find_tool_use(tokenizer: Tokenizer, given: ToolFormat | None = None) -> Tool
     proved = next((one for one in readers if _writes_as(one, written)), readers[0] if readers else None)
     if proved is None and given is None and takes_tools:
         names = ", ".join(SEAMS["tool_formats"].builtin)
+        more = ". DeepSeek's, GLM's, Kimi's and harmony's formats need one more package: " + pip_install("renderers")
         raise UserError(
             "the chat template takes tools, but no known format reads back the call that it writes: asked for "
             f"{_PROBES[0].name} with {dumps(_PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
             f"model.tool_format to one of {names}, or to the import path of a ToolFormat; it is then taught in the "
-            f"system message{_MORE if find_spec('renderers') is None else ''}"
+            f"system message{more if find_spec('renderers') is None else ''}"
         )
     chosen = proved or given or Hermes()
     use = ToolUse(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym.errors import UserError, nearest
+from agentgym.errors import UserError, nearest, pip_install
 from agentgym.runs.files import writing
 from agentgym.runs.folder import MetricsRow
 
@@ -102,7 +102,7 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("the picture needs matplotlib: pip install 'agentgym[train]'") from None
+        raise UserError(f"the picture needs matplotlib: {pip_install('train', 'matplotlib')}") from None
     figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")  # no pyplot: it would keep global state
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.hooks import SinkFactory, hookimpl
 from agentgym.sinks import COLUMNS, episode_rows
 from agentgym.types import Group, Json
@@ -43,7 +43,7 @@ class MlflowSink:
             self._entities = importlib.import_module("mlflow.entities")
         except ImportError as error:
             raise UserError(
-                "the sink 'mlflow' needs the package `mlflow-skinny` (or `mlflow`): pip install agentgym[mlflow], "
+                f"the sink 'mlflow' needs the package `mlflow-skinny` (or `mlflow`): {pip_install('mlflow')}, "
                 "or leave it out of `logging.sinks`"
             ) from error
         folder = Path(run_dir).resolve()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.hooks import SinkFactory, hookimpl
 from agentgym.sinks import COLUMNS, episode_rows
 from agentgym.types import Episode, Group, Json
@@ -36,7 +36,7 @@ class TrackioSink:
                 self._trackio = importlib.import_module("trackio")
         except ImportError as error:
             raise UserError(
-                "the sink 'trackio' needs the package `trackio`: pip install agentgym[trackio], "
+                f"the sink 'trackio' needs the package `trackio`: {pip_install('trackio')}, "
                 "or leave it out of `logging.sinks`"
             ) from error
         try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.hooks import SinkFactory, hookimpl
 from agentgym.sinks import COLUMNS, episode_rows
 from agentgym.types import Group, Json
@@ -33,7 +33,7 @@ class WandbSink:
             wandb = importlib.import_module("wandb")
         except ImportError as error:
             raise UserError(
-                "the sink 'wandb' needs the package `wandb`: pip install agentgym[wandb], "
+                f"the sink 'wandb' needs the package `wandb`: {pip_install('wandb')}, "
                 "or leave it out of `logging.sinks`"
             ) from error
         try:

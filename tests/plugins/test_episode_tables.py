@@ -78,7 +78,7 @@ def test_a_sink_that_shows_no_episodes_is_left_alone() -> None:
 def test_mlflow_holds_every_value_and_table_and_a_resumed_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="pip install agentgym[mlflow]")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = tmp_path / "runs" / "one"
@@ -110,7 +110,7 @@ def test_mlflow_holds_every_value_and_table_and_a_resumed_run_goes_on(
 
 @pytest.mark.slow
 def test_trackio_holds_every_value_and_table_and_keeps_the_terminal_clean(tmp_path: Path) -> None:
-    pytest.importorskip("trackio", reason="pip install agentgym[trackio]")
+    pytest.importorskip("trackio", reason="pip install trackio")
     tests = str(Path(__file__).parent)
     environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "tracked"), "HOME": str(tmp_path)}
     written, read = (

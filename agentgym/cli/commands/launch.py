@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     slurm = _cluster(clusters, "slurm", "a batch job of SLURM (sbatch)")
     slurm.add_argument("--option", action="append", default=[], metavar="--NAME=VALUE", help="one more of sbatch's")
     pods = _cluster(clusters, "kubernetes", "an indexed Job of Kubernetes 1.33 or later (kubectl)")
-    pods.add_argument("--image", required=True, help="has bash, Python and agentgym[train]")
+    pods.add_argument("--image", required=True, help="has bash, Python, and agentgym with its extra train")
     pods.add_argument("--namespace", default="default")
     pods.add_argument("--claim", default="", help="a PersistentVolumeClaim that all pods can write, for the runs")
     pods.add_argument("--mount", default="/work", metavar="FOLDER", help="where it is mounted (default /work)")

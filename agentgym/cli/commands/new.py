@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agentgym.cli.packages import TEMPLATES, PackagePlan, package_name
+from agentgym.cli.packages import TEMPLATES, PackagePlan, package_name, source_address
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
@@ -19,6 +19,7 @@ agentgym new word_game
 agentgym new short_answers --template reward
 agentgym new stack_machine --template sandbox --folder packages/stack_machine
 agentgym new lamps --template tools
+agentgym new crosswords --source git+https://example.org/me/agentgym@v0.1
 """
 TAKES_OVERRIDES = False
 
@@ -32,12 +33,20 @@ def add_arguments(parser: Parser) -> None:
         help="; ".join(f"{name}: {what[0].lower()}{what[1:]}" for name, what in TEMPLATES.items()) + " (default env)",
     )
     parser.add_argument("--folder", metavar="DIR", help="where (default: a folder with the name, here)")
+    parser.add_argument(
+        "--source",
+        default="",
+        metavar="URL",
+        help="from where the package and its CI install agentgym: git+https://..., a wheel, a checkout (default: it is "
+        "no dependency, and the CI workflow says what to set)",
+    )
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     name = package_name(arguments.name)
-    plan = PackagePlan(name=name, template=arguments.template, folder=Path(arguments.folder or name))
+    source = source_address(arguments.source) if arguments.source else ""
+    plan = PackagePlan(name=name, template=arguments.template, folder=Path(arguments.folder or name), source=source)
     taken = next((record for record in shell.plugins().records if record.name in (name, plan.environment)), None)
     if taken is not None:
         raise UserError(f"there is a plugin {taken.origin} already; give another name")
@@ -53,4 +62,9 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         f"\nnext:\n  pip install -e '{folder}[test]'\n  agentgym envs check {plan.environment}\n"
         f"  pytest {plan.folder}\n  agentgym train --env {plan.environment}"
     )
+    if not source:
+        shell.say(
+            "\nNo package index has agentgym, so the package does not depend on it, and its CI needs AGENTGYM in\n"
+            ".github/workflows/check.yml set to a URL. --source URL writes both."
+        )
     return 0

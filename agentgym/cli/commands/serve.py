@@ -17,7 +17,7 @@ from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, recipe_help
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Stopped, run_until_stopped
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 
 if TYPE_CHECKING:
     from agentgym.jobs.serving import Served
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         raise UserError("agentgym serve needs a CHECKPOINT. `agentgym serve --help` shows examples.")
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
-            raise UserError(f"this needs {package}, which is not installed: pip install 'agentgym[serve]'")
+            raise UserError(f"this needs {package}, which is not installed: {pip_install('serve')}")
     flags = {"generator.engine": {"name": arguments.engine}} if arguments.engine else {}
     recipe, _, registry = finish_for(find_policy(arguments.model), flags, arguments, shell)
     bind = _address(arguments)

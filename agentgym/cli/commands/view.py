@@ -11,7 +11,7 @@ from pathlib import Path
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import Stopped, run_until_stopped
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
 
 DESCRIPTION = """
@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
-            raise UserError(f"this needs {package}, which is not installed: pip install 'agentgym[serve]'")
+            raise UserError(f"this needs {package}, which is not installed: {pip_install('serve')}")
     from agentgym.view.app import View
     from agentgym.view.export import Export
     from agentgym.view.plays import Plays

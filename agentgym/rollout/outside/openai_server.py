@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.rollout.outside.answers import (
     ContextFull,
     Filtered,
@@ -40,7 +40,7 @@ class OpenAIServer:
             if error.name != "openai":
                 raise
             raise UserError(
-                "a policy behind a server is asked with the package openai: pip install 'agentgym[openai]'"
+                f"a policy behind a server is asked with the package openai: {pip_install('openai')}"
             ) from error
         self._openai, self._url, self._key_variable, self._timeout_s = openai, url, key_variable, timeout_s
         self._has_key = bool(key)

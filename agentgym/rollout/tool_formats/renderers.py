@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
 from agentgym.rollout.tool_formats.json_calls import MAX_FAULT, Unreadable, dumps, read_json
 from agentgym.rollout.tool_formats.qwen_coder import value_of
@@ -131,7 +131,7 @@ def _load(name: str) -> tuple[Characters, Any]:
         from renderers.kimi_k2 import KimiK2Renderer
     except ImportError as error:
         raise UserError(
-            f"the tool format {name!r} is read by a package that is not installed: pip install 'agentgym[renderers]'"
+            f"the tool format {name!r} is read by a package that is not installed: {pip_install('renderers')}"
         ) from error
     tokenizer = Characters()
     if name == "gpt_oss":  # its renderer would download a vocabulary

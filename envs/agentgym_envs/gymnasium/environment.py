@@ -39,7 +39,7 @@ class GymnasiumEnvironment(Environment[Play]):
     name: ClassVar[str] = "gymnasium"
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 40
-    requirements: ClassVar[str] = "pip install 'agentgym[gym]'"
+    requirements: ClassVar[str] = "pip install 'gymnasium>=1.1'"
 
     def __init__(
         self,

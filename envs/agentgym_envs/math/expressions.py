@@ -6,7 +6,7 @@ import importlib.util
 import re
 from typing import Final
 
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError, UserError, pip_install
 from agentgym.killable import CallFailed, KillableCalls
 from agentgym_envs.math.answers import plain_number
 
@@ -29,7 +29,7 @@ class Judge:
 
     def __init__(self, tolerance: float = 0.0) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise UserError("math: expressions are compared by math-verify: pip install 'agentgym[math]'")
+            raise UserError(f"math: expressions are compared by math-verify: {pip_install('math')}")
         self._tolerance = tolerance
         self._calls = KillableCalls("agentgym_envs.math.judge:equivalent", processes=2)
 

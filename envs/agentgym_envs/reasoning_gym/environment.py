@@ -48,7 +48,7 @@ class ReasoningGym(Environment[None]):
 
     name: ClassVar[str] = "reasoning_gym"
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
-    requirements: ClassVar[str] = "pip install 'agentgym[reasoning_gym]'"
+    requirements: ClassVar[str] = "pip install 'reasoning-gym>=0.1.25'"
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from agentgym.agents import Agent, Desk
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
 from agentgym.types import Json
 from agentgym_plugins.agents.places import Places
@@ -74,7 +74,7 @@ class InProcess(Agent):
             await self._workers.first()
         except UserError as error:
             await self.close()
-            advice = f"{self.python or 'python'} -m pip install 'agentgym[{self.extra}]', or set agent.python"
+            advice = f"{self.python or 'python'} -m {pip_install(self.extra)}, or set agent.python"
             raise UserError(f"{error}. {advice}" if self.extra else str(error)) from error
         except BaseException:
             await self.close()

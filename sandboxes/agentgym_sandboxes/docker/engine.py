@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, pip_install
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import Json
 from agentgym_sandboxes.docker.attach import RequestRefused, attach, ping, removed
@@ -109,7 +109,7 @@ class Engine:
             import docker  # noqa: F401
         except ImportError:
             raise SandboxUnavailable(
-                "the docker package is not installed. Install it with `pip install 'agentgym[docker]'`."
+                f"the docker package is not installed. Install it with `{pip_install('docker')}`."
             ) from None
         failures = []
         for candidate in [url] if url else usual_urls():

@@ -7,6 +7,7 @@ import resource
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from agentgym.errors import pip_install
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.container import Container
@@ -38,7 +39,7 @@ class SessionNetworks:
         except ImportError as error:
             raise SandboxUnavailable(
                 f"a session with an allow list needs a package that could not be imported ({error}). "
-                "Install it with `pip install 'agentgym[docker]'`."
+                f"Install it with `{pip_install('docker')}`."
             ) from error
         allowed = AllowList(hosts)
         proxy = Proxy(container.name, allowed, self._limits, count=self._count)

@@ -15,7 +15,7 @@ def sandboxes() -> Mapping[str, SandboxPlugin]:
         auto_rank=100,
         interpreter=True,
         needs=("pydantic-monty==1.4.0",),
-        setup="`pip install 'agentgym[monty]'`",
+        setup="`pip install pydantic-monty==1.4.0 'pyseccomp>=0.1.2'`",
     )
     return {"monty": plugin}
 

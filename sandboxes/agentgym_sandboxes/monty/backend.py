@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from agentgym.errors import pip_install
 from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxBackend, SandboxUnavailable, Verdict
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.host.backend import DEFAULT_LIMITS, NOT_STARTED
@@ -153,6 +154,6 @@ def _version() -> str:
         import pydantic_monty  # noqa: F401
     except ImportError:
         raise SandboxUnavailable(
-            "the interpreter pydantic-monty is not installed. Install it with `pip install 'agentgym[monty]'`."
+            f"the interpreter pydantic-monty is not installed. Install it with `{pip_install('monty')}`."
         ) from None
     return importlib.metadata.version("pydantic-monty")

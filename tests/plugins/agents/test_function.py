@@ -97,7 +97,7 @@ async def test_mistakes_of_the_user_are_found_before_a_run(agent):
     with pytest.raises(UserError, match=r"does not exist.*Did you mean 'plain'"):
         await agent("plane").check()
     if importlib.util.find_spec("smolagents") is None:
-        with pytest.raises(UserError, match=r"No module named 'smolagents'.*pip install 'agentgym\[smolagents\]'"):
+        with pytest.raises(UserError, match=r"No module named 'smolagents'.*pip install 'smolagents"):
             await Smolagents().check()
     with pytest.raises(UserError, match="no interpreter '/no/python'"):
         await agent("plain", python="/no/python").check()
