@@ -44,8 +44,10 @@ def pip_install(extra: str, *only: str) -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("agentgym") or ():
             needed = Requirement(line)
-            of_extra = "extra" in str(needed.marker) and needed.marker is not None
-            if of_extra and needed.marker.evaluate({"extra": extra}) and (not only or needed.name in only):
+            marker = needed.marker
+            if marker is None or "extra" not in str(marker) or (only and needed.name not in only):
+                continue
+            if marker.evaluate({"extra": extra}):
                 needed.marker = None
                 packages.append(shlex.quote(str(needed)))
     return (
