@@ -1,0 +1,57 @@
+"""Runs in each Python process of a soak: more heartbeats than a run has, and a count of the live tensors.
+
+Python imports this file by its name when its folder is on PYTHONPATH (soak.py). The heartbeats are the run's own code,
+every few milliseconds, so that many of them meet a forward pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections import _count_elements
+from itertools import chain
+from pathlib import Path
+
+FOLDER = "AGENTGYM_SOAK_FOLDER"  # PID.json is written there
+BEAT_S = "AGENTGYM_SOAK_BEAT_S"
+COUNTED = 8  # beats from one count to the next
+LAST = 4  # counts, of which the lowest is written: a forward pass has tensors of its own
+
+
+def watch(folder: Path, every_s: float) -> None:
+    while not any(thread.name == "heartbeat" for thread in threading.enumerate()):
+        time.sleep(every_s)
+    from agentgym.runs.heartbeat import Heartbeat
+
+    extra, path, counts = Heartbeat(Path(os.devnull), "soak", held_s=0), folder / f"{os.getpid()}.json", []
+    beats, met = 0, 0
+    while True:
+        time.sleep(every_s)
+        beats += 1
+        met += any(words.startswith("forward ") for one in extra.beat()["busy"] for words, *_ in one["frames"])
+        if beats % COUNTED == 0 and hasattr(sys.modules.get("torch"), "Tensor"):
+            counts = [*counts[1 - LAST :], live_tensors()]
+            path.with_suffix(".new").write_text(json.dumps({"beats": beats, "met": met, "tensors": min(counts)}))
+            path.with_suffix(".new").rename(path)
+
+
+def live_tensors() -> int:
+    """Of those that Python can see; what was frozen at the start is left out.
+
+    All in one call into C: no other thread runs while `gc.get_objects` holds its objects. Half-made tuples are among
+    them, which Python refuses to grow when somebody else holds them.
+    """
+    kinds: dict[type, int] = {}
+    _count_elements(kinds, map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
+    tensor = sys.modules["torch"].Tensor
+    return sum(number for kind, number in kinds.items() if issubclass(kind, tensor))
+
+
+if FOLDER in os.environ:
+    threading.Thread(
+        target=watch, args=(Path(os.environ[FOLDER]), float(os.environ[BEAT_S])), name="soak", daemon=True
+    ).start()
