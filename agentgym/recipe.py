@@ -81,12 +81,17 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
-    """Every evaluation, and whether a run ends with one. greedy: the likeliest token is taken."""
+    """Every evaluation, and whether a run ends with one. greedy: the likeliest token is taken.
+
+    scores_cuts: whether an episode that a limit of wall time ended (rollout.generate_timeout_s, rollout.episode_time_s)
+    is scored as in training; otherwise it is left out and counted as `cut`, since it measures the machine.
+    """
 
     tasks: int = 128
     samples_per_task: int = 2
     seed: int = 1_000_003
     greedy: bool = False
+    scores_cuts: bool = False
     at_end: bool = True
 
 

@@ -263,9 +263,9 @@ class ToolTrace:
     seconds: float = 0.0
 
 
-COUNTED_APART = ("unsupported", "prompt_too_long")
-"""Kinds of errors that leave an episode out although nothing broke: code that the sandbox's interpreter cannot run,
-and a prompt that leaves the agent no token of `rollout.max_episode_tokens`."""
+COUNTED_APART = ("unsupported", "prompt_too_long", "cut")
+"""Kinds of errors that leave an episode out although nothing broke: code that the sandbox's interpreter cannot run, a
+prompt that leaves the agent no token of `rollout.max_episode_tokens`, and, in evaluations, `Episode.time_limit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +289,7 @@ class Episode:
     tool_calls: list[ToolTrace] = field(default_factory=list)
     info: dict[str, Json] = field(default_factory=dict)  # what the environment recorded
     stop: Stop | None = None
+    time_limit: str = ""  # the limit of wall time that ended it, as "rollout.generate_timeout_s = 60"
     rewards: dict[str, float | None] = field(default_factory=dict)  # None: not scored
     turn_rewards: list[float] = field(default_factory=list)  # what each turn contributed to the reward; often empty
     reward: float | None = None  # the weighted sum; None: not scored

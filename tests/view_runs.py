@@ -125,14 +125,21 @@ def replace_wins(one: Group) -> Group:
     return one
 
 
-def write_evaluation(folder: RunFolder, step: int, wins: int, *, tasks: int = 8, seed: int = 1) -> None:
-    """Two samples a task; those of the first `wins` tasks succeed."""
+def write_evaluation(folder: RunFolder, step: int, wins: int, *, tasks: int = 8, seed: int = 1, cut: int = 0) -> None:
+    """Two samples a task; those of the first `wins` tasks succeed, and those of the last `cut` are cut by time."""
+    limit = "rollout.generate_timeout_s = 60"
+    record = ErrorRecord(source="episode", kind="cut", message=limit)
+    too_slow = {"outcome": Outcome.INFRA_ERROR, "reward": None, "time_limit": limit, "error": record}
     setup = EvalSetup(
         environment="counting", version=1, data_hash="x", num_tasks=tasks, samples_per_task=2, seed=seed, greedy=False
     )  # fmt: skip
     rows = [
         [
-            replace(episode(n, s, success=n < wins, old=step, new=step, name=f"eval-{n:04d}-{s:02d}"), seed=10 * n + s)
+            replace(
+                episode(n, s, success=n < wins, old=step, new=step, name=f"eval-{n:04d}-{s:02d}"),
+                seed=10 * n + s,
+                **(too_slow if n >= tasks - cut else {}),
+            )
             for s in range(2)
         ]
         for n in range(tasks)

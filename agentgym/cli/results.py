@@ -20,6 +20,7 @@ HEADER = (
     "episodes",
     "unsupported",
     "too long",
+    "cut",
     "infra errors",
 )
 
@@ -27,13 +28,14 @@ HEADER = (
 def eval_row(result: EvalResult) -> tuple[str, ...]:
     return (
         result.checkpoint,
-        f"{result.success:.3f}",
+        figure(result.success),
         interval(result),
-        f"{result.reward_mean:.3f}",
+        figure(result.reward_mean),
         str(result.num_tasks),
         str(result.num_episodes),
         str(result.num_unsupported),
         str(result.num_too_long),
+        str(result.num_cut),
         str(result.num_infra_errors),
     )
 
@@ -66,8 +68,12 @@ def usage_row(result: EvalResult) -> tuple[str, ...]:
     return (result.checkpoint, *(f"{usage[name]:,.0f}" for name in names), *costs)
 
 
+def figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
 def interval(measured: EvalResult | PassAtK) -> str:
-    return f"[{measured.low:.3f}, {measured.high:.3f}]"
+    return "-" if measured.low is None else f"[{measured.low:.3f}, {measured.high:.3f}]"
 
 
 def eval_json(result: EvalResult, folder: RunFolder) -> dict[str, object]:

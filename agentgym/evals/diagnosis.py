@@ -199,7 +199,7 @@ def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
     if len(evaluations) < 3:
         return None
     last = evaluations[-1]
-    best = max(evaluations[:-1], key=lambda one: one.result.success)
+    best = max(evaluations[:-1], key=lambda one: one.result.success or 0.0)
     fall = _paired(best, last) if _comparable(best, last) else None
     if fall is None or fall.high >= 0 or fall.mean > -PAST_BEST:
         return None

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, cast
@@ -16,7 +17,7 @@ from agentgym.evals.statistics import pass_at_k, success_interval
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
-from agentgym.types import COUNTED_APART, Episode, Json, Outcome, Task
+from agentgym.types import COUNTED_APART, Episode, ErrorRecord, Json, Outcome, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +72,24 @@ class PassAtK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """success: share of counted episodes; [low, high]: its 95% interval. by_task: successes of each task,
-    None for an episode that could not be counted. pass_at: over all tasks, then by difficulty. sandbox: what ran
-    the code, where some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes
-    took: requests, tokens, `cost` and `paid_cost` in `currency`, see `usage_of`."""
+    """success: share of counted episodes; [low, high]: its 95% interval; None where all were cut. by_task: successes
+    of each task, None for an episode that could not be counted. num_cut: episodes that a limit of wall time ended, and
+    cut_by: the limit that ended the most, as "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by
+    difficulty. sandbox: what ran the code, where some was run, and its metrics at the end. usage: of a policy behind a
+    server, what all episodes took: requests, tokens, `cost` and `paid_cost` in `currency`, see `usage_of`."""
 
     checkpoint: str
-    success: float
-    low: float
-    high: float
-    reward_mean: float
+    success: float | None
+    low: float | None
+    high: float | None
+    reward_mean: float | None
     num_tasks: int
     num_episodes: int
     num_unsupported: int
     num_too_long: int = 0  # prompts that left no token of rollout.max_episode_tokens
     num_infra_errors: int
+    num_cut: int = 0
+    cut_by: str = ""
     by_task: tuple[tuple[bool | None, ...], ...]
     pass_at: tuple[PassAtK, ...] = ()
     sandbox: str = ""
@@ -112,11 +116,13 @@ async def play_eval(
     *,
     known: Mapping[str, Episode],
     ended: Callable[[int, int, Episode], None],
+    scores_cuts: bool = False,
 ) -> list[list[Episode]]:
     """One row of episodes for each task.
 
     The same tasks and seed give the same prompts and sampling seeds, whatever the policy. known: episodes by id
     that were played before. ended: is called with every other one, with the numbers of its task and sample.
+    scores_cuts: what a limit of wall time ended is scored like the rest; otherwise it is left out.
     """
     player = replace(player, greedy=setup.greedy)
 
@@ -126,6 +132,8 @@ async def play_eval(
             return known[episode_id]
         seed = derive_seed("eval", setup.seed, number, sample)
         episode = await player.play(tasks[number], episode_id=episode_id, seed=seed)
+        if not scores_cuts:
+            _leave_out_cut(episode)
         ended(number, sample, episode)
         return episode
 
@@ -137,35 +145,63 @@ async def play_eval(
     return [[one.result() for one in row] for row in plays]
 
 
-def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
-    """Count successes. Infrastructure errors, unsupported code and prompts that are too long are left out, and
-    counted separately.
+def _leave_out_cut(episode: Episode) -> None:
+    """What the policy did is scored; that the machine was too slow for it is not."""
+    broken = episode.error is not None and episode.error.source != "episode"
+    if episode.time_limit and not broken:
+        message = f"{episode.time_limit} s of wall time were over before the policy had finished"
+        if episode.error is not None:
+            message = episode.error.message
+        episode.outcome, episode.reward = Outcome.INFRA_ERROR, None
+        episode.error = ErrorRecord(source="episode", kind="cut", message=message)
 
-    Raises InfraError when nothing could be counted.
+
+def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalResult:
+    """Count successes. Infrastructure errors, unsupported code, prompts that are too long and episodes that a limit of
+    wall time cut are left out, and counted separately.
+
+    Raises InfraError when nothing could be counted, unless episodes were cut.
     """
     by_task = tuple(tuple(_counted(episode) for episode in row) for row in episodes)
     flat = [episode for row in episodes for episode in row]
     known = [value for row in by_task for value in row if value is not None]
-    if not known:
+    kinds = [e.error.kind for e in flat if e.error is not None and e.outcome is Outcome.INFRA_ERROR]
+    unsupported, too_long, cut = (kinds.count(kind) for kind in COUNTED_APART)
+    if not known and not cut:
         first = next((e.error for e in flat if e.error is not None), None)
         raise InfraError(f"none of {len(flat)} episodes could be counted; the first error: {first}")
-    low, high = success_interval(by_task)
+    low, high = success_interval(by_task) if known else (None, None)
     rewards = [e.reward for e in flat if e.reward is not None and e.outcome is not Outcome.INFRA_ERROR]
-    kinds = [e.error.kind for e in flat if e.error is not None]
-    unsupported, too_long = (kinds.count(kind) for kind in COUNTED_APART)
+    limits = Counter(e.time_limit for e in flat if e.error is not None and e.error.kind == "cut")
     return EvalResult(
         checkpoint=checkpoint,
-        success=sum(known) / len(known),
+        success=sum(known) / len(known) if known else None,
         low=low,
         high=high,
-        reward_mean=sum(rewards) / len(rewards),
+        reward_mean=sum(rewards) / len(rewards) if rewards else None,
         num_tasks=len(by_task),
         num_episodes=len(known),
         num_unsupported=unsupported,
         num_too_long=too_long,
-        num_infra_errors=len(flat) - len(known) - unsupported - too_long,
+        num_infra_errors=len(flat) - len(known) - unsupported - too_long - cut,
+        num_cut=cut,
+        cut_by=limits.most_common(1)[0][0] if limits else "",
         by_task=by_task,
         pass_at=pass_shares(by_task, [row[0].task.difficulty for row in episodes]),
+    )
+
+
+def cut_line(result: EvalResult) -> str:
+    """What to say loudly where episodes were cut by wall time, with the limit and how to raise it; empty otherwise."""
+    if not result.num_cut:
+        return ""
+    name, _, value = result.cut_by.partition(" = ")
+    played = result.num_cut + result.num_episodes
+    return (
+        f"CUT BY TIME: {result.num_cut} of {played} episodes of {result.checkpoint} reached {result.cut_by} (seconds "
+        "of wall time) before the policy had finished. They are not counted, since they measure this machine; what is "
+        f"left favours short answers. Raise the limit (--{name} {4 * float(value):g}) or make the engine faster, and "
+        "measure again. eval.scores_cuts: true counts them as they ended"
     )
 
 

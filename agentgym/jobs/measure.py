@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentgym.evals.play import EvalResult, EvalSetup, play_eval, summarize
+from agentgym.evals.play import EvalResult, EvalSetup, cut_line, play_eval, summarize
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
 from agentgym.rollout.agent_faults import agent_faults
@@ -59,11 +59,13 @@ async def measure(
             reporter.phase(f"{done} of {total} episodes played")  # no success: short episodes end first
 
     with gym.activity.doing("evaluate"):
-        rows = await play_eval(player, tasks, setup, known=known, ended=ended)
+        rows = await play_eval(player, tasks, setup, known=known, ended=ended, scores_cuts=config.scores_cuts)
     files.save_episodes(rows)
     if faults := agent_faults([episode for row in rows for episode in row]):
         reporter.note(faults)
     result = summarize(rows, name)
+    if cut := cut_line(result):
+        reporter.note(cut)
     if gym.backend is not None:
         metrics = gym.sandbox_metrics()
         metrics |= counts_since(metrics, {})

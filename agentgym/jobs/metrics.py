@@ -109,7 +109,8 @@ def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over the episodes of a step; rewards and successes over those without infrastructure errors.
 
-    rollout/truncated_share: of those that count, how many reached a limit of tokens or time before their end.
+    rollout/truncated_share: of those that count, how many reached a limit of tokens or time before their end, and
+    rollout/time_cut_share how many one of wall time, which is the machine's.
     rollout/tool_calls: how many those made, tool_malformed of them could not be read, and tool_errors were answered
     with another mistake of the agent. reward/<name>_missing: how many have no such score, where any has none.
     rollout/agent_failed_share: of those that count, in how many the agent's program failed, where it did in any.
@@ -118,7 +119,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
     broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
     kinds = [e.error.kind for e in broken if e.error is not None]
-    apart = {kind: kinds.count(kind) for kind in COUNTED_APART}
+    apart = {kind: kinds.count(kind) for kind in COUNTED_APART if kind != "cut"}  # training scores it
     errors = [call.error for e in counted for call in e.tool_calls]
     malformed = errors.count("malformed")
     metrics = {
@@ -133,6 +134,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "rollout/masked_turns": sum(turn.masked for e in counted for turn in e.turns),
         "rollout/invalid_share": _mean([float(e.outcome is Outcome.INVALID) for e in counted]),
         "rollout/truncated_share": _mean([float(e.stop in CUT) for e in counted]),
+        "rollout/time_cut_share": _mean([float(bool(e.time_limit)) for e in counted]),
         "rollout/infra_errors": len(broken) - sum(apart.values()),
         **{f"rollout/{kind}": count for kind, count in apart.items()},
         "rollout/retries": sum(e.retries for e in episodes),

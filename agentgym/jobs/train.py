@@ -311,7 +311,8 @@ class TrainJob:
         if loop.eval_every and step % loop.eval_every == 0 and not last:
             await self.loop.held()
             result = await self._evaluate(step, loop.eval_tasks)
-            metrics["eval/success"] = result.success
+            if result.success is not None:
+                metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
         tables = self.recipe.logging.episodes_every
         for sink in self.sinks:

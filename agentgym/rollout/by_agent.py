@@ -150,10 +150,17 @@ class AgentPlayer(EpisodePlayer):
             episode.stop = Stop.MAX_TURNS if desk.spent else Stop.ABANDONED
 
     def _end_at_limit(self, runner: EpisodeRunner) -> None:
-        """The program's fault, unless the environment and its sandbox took half of the time."""
+        """The program's fault, unless the environment and its sandbox took half of the time.
+
+        A program that hangs by itself reached no limit of the machine's: `time_limit` stays empty.
+        """
         episode, limit_s = runner.episode, self.config.episode_time_s
-        episode.stop = Stop.TIME
-        if (environment_s := episode.timing_s.get("environment_s", 0.0)) * 2 >= limit_s:
+        times_s, episode.stop = episode.timing_s, Stop.TIME
+        environment_s, queue_s = times_s.get("environment_s", 0.0), times_s.get("queue_s", 0.0)
+        waited_s = environment_s + times_s.get("generate_s", 0.0) - queue_s
+        if "generate_timeout_s" not in episode.time_limit:
+            episode.time_limit = f"rollout.episode_time_s = {limit_s:g}" if waited_s * 2 >= limit_s else ""
+        if environment_s * 2 >= limit_s:
             message = (
                 f"the episode took longer than rollout.episode_time_s = {limit_s:g}; the agent waited for the "
                 f"environment and its sandbox for {environment_s:.3g} s of it"

@@ -245,6 +245,7 @@ class EpisodeSeat:
         self._too_long = ""
         if turn.finish_reason is FinishReason.TIME:
             self._cut(Stop.TIME)
+            episode.time_limit = f"rollout.generate_timeout_s = {config.generate_timeout_s:g}"
             if asked.left_s <= config.generate_timeout_s:
                 self._end_for_time()
         elif not stopped and (asked.limit is not None or turn.finish_reason is not FinishReason.LENGTH):

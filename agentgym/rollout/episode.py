@@ -90,7 +90,7 @@ class EpisodePlayer(Player):
             episode.turns.append(turn)
             cut = None
             if turn.finish_reason is FinishReason.TIME:
-                cut = Stop.TIME
+                cut, episode.time_limit = Stop.TIME, f"rollout.generate_timeout_s = {config.generate_timeout_s:g}"
                 if time_s == left_s:
                     end_for_time(episode, config)
             elif turn.finish_reason is not FinishReason.STOP:  # the agent never finished what it was saying

@@ -49,8 +49,8 @@ class EpisodeTimeOver(Exception):
 
 def end_for_time(episode: Episode, config: RolloutConfig) -> None:
     """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
-    episode.stop = Stop.TIME
     limit_s, times_s = config.episode_time_s, episode.timing_s
+    episode.stop, episode.time_limit = Stop.TIME, f"rollout.episode_time_s = {limit_s:g}"
     tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
     if tokens_s * 2 < limit_s:
         message = (

@@ -10,6 +10,7 @@ from agentgym.evals.statistics import PairedDifference, paired_difference, succe
 from agentgym.view.run import Run
 from agentgym.view.table import Table
 
+CUT = "episode: cut"  # source and kind of the error
 Scores = dict[str, list[float | None]]  # by task
 
 
@@ -27,7 +28,7 @@ def evaluations(run: Run) -> list[dict[str, Any]]:
         for step in steps:
             scores = scores_of(table, step)
             setup = records[step].get("setup")
-            one = _one(step, scores, records[step])
+            one = _one(step, scores, records[step]) | {"cut": _num_cut(table, step)}
             if first is not None and _same(first[2], setup):
                 one["difference"] = _difference(first[0], first[1], scores)
             found.append(one)
@@ -48,6 +49,12 @@ def scores_of(table: Table, step: int) -> Scores:
         counted = columns["outcome"][row] != "infra_error"
         scores.setdefault(columns["task_id"][row], []).append(float(columns["success"][row]) if counted else None)
     return scores
+
+
+def _num_cut(table: Table, step: int) -> int:
+    """Episodes that a limit of wall time ended, which are not counted."""
+    part = next(part for part in table.parts if (part.source, part.step) == ("eval", step))
+    return table.columns["error"][part.first : part.first + part.count].count(CUT)
 
 
 def difference_json(difference: PairedDifference) -> dict[str, Any]:

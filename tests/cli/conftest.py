@@ -38,7 +38,7 @@ from agentgym.sandbox import (
     SandboxUnavailable,
     Verdict,
 )
-from agentgym.types import Episode, Outcome
+from agentgym.types import Episode, ErrorRecord, Outcome
 
 
 def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
@@ -58,6 +58,8 @@ def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
     )
 
 
+LIMIT = "rollout.generate_timeout_s = 60"
+CUT = ErrorRecord(source="episode", kind="cut", message=LIMIT)
 Solves = Callable[[str, int, int], bool]  # by model, task and sample
 
 
@@ -91,6 +93,7 @@ class FakeJobs:
     nothing_left: str = ""
     stopped: str = ""
     solves: Solves = lambda model, task, sample: task < 9
+    cuts: int = 0  # tasks, the last ones, whose episodes are cut by time
     breaks_after: int = 0  # tasks, an evaluation fails, once
     notice: asyncio.Event | None = None  # of the last job
     restarts: list[Restarts] = field(default_factory=list)
@@ -150,6 +153,10 @@ class FakeJobs:
         known = files.begin(setup.to_mapping(), resume=resume)
         reporter.note(f"{len(known)} were played before")
         rows = play(recipe, setup, tasks, self.solves)
+        for row in rows[len(rows) - self.cuts :]:
+            row[:] = [
+                replace(one, outcome=Outcome.INFRA_ERROR, reward=None, time_limit=LIMIT, error=CUT) for one in row
+            ]
         for number, row in enumerate(rows):
             files.add(number, 0, row[0])
             if number + 1 == self.breaks_after:

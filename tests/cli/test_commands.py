@@ -122,6 +122,25 @@ def test_an_interrupted_eval_goes_on_where_it_was(cli) -> None:
     assert end.code == 2 and "is done" in end.err
 
 
+def test_eval_counts_what_was_cut_by_time_in_a_column_of_its_own(cli) -> None:
+    cli.jobs.cuts = 5
+    end = cli(*EVAL, "--samples", "1")
+    header, row = (line.split("  ") for line in end.out.splitlines() if line.startswith(("checkpoint", "builtin:tiny")))
+    cells = dict(zip([x.strip() for x in header if x.strip()], [x.strip() for x in row if x.strip()], strict=True))
+    assert (cells["success"], cells["episodes"], cells["cut"], cells["infra errors"]) == ("0.600", "15", "5", "0")
+    cli.jobs.cuts = 20
+    end = cli(*EVAL, "--samples", "1")
+    assert end.code == 1 and "builtin:tiny        -" in end.out and "pass@k" not in end.out, "nothing was measured"
+    end = cli(*EVAL, "--samples", "1", "--json")
+    found = json.loads(end.out.splitlines()[-1])
+    assert (end.code, found["success"], found["num_cut"], found["cut_by"]) == (
+        1,
+        None,
+        20,
+        "rollout.generate_timeout_s = 60",
+    )
+
+
 def test_a_greedy_eval_plays_each_task_once(cli) -> None:
     assert cli(*EVAL, "--greedy").code == 0
     assert (cli.jobs.evaluated[0].eval.greedy, cli.jobs.evaluated[0].eval.samples_per_task) == (True, 1)

@@ -52,6 +52,17 @@ def test_two_runs_are_played_once_and_compared_task_by_task(cli, runs) -> None:
     assert cli("compare", *runs, "--samples", "1").code == 0 and len(cli.jobs.evaluated) == 3
 
 
+def test_episodes_that_were_cut_by_time_are_no_zeros_and_the_limit_is_named(cli, runs) -> None:
+    cli.jobs.cuts = 8
+    end = cli("compare", *runs, "--samples", "1")
+    assert end.code == 0 and "12 tasks, 12 pairs of episodes; 16 episodes have no partner" in end.out
+    assert end.err.count("CUT BY TIME: 8 of 20") == 2 and "--rollout.generate_timeout_s 240" in end.err
+    assert last_line(cli("compare", *runs, "--samples", "1", "--json"))["first"]["num_cut"] == 8
+    cli.jobs.cuts = 20
+    end = cli("compare", *runs, "--samples", "1", "--again")
+    assert end.code == 2 and end.err.count("CUT BY TIME: 20 of 20") == 2 and "0 tasks have counted" in end.err
+
+
 def test_the_side_that_is_missing_is_played_with_the_tasks_of_the_one_that_is_saved(cli, runs) -> None:
     assert cli("eval", "runs/b", "--tasks", "12", "--samples", "3", "--seed", "4", "--name", "saved").code == 0
     end = cli("compare", "runs/a", "evals/saved", "--dry-run")

@@ -258,7 +258,22 @@ def test_a_program_that_hangs_is_cancelled_when_the_episodes_time_is_over(play):
 
     episode = play(program, episode_time_s=9)
     assert (episode.stop, episode.outcome, ended) == (Stop.TIME, Outcome.INVALID, [True])
+    assert episode.time_limit == "", "it hung by itself, so an evaluation counts it too"
     assert episode.info["agent"]["output"] == "killed"
+
+
+@pytest.mark.parametrize(("delay_s", "limit"), [(4.0, "rollout.episode_time_s = 9"), (7.0, "")])
+def test_a_program_that_waited_for_a_slow_engine_reached_a_limit_of_the_machine(play, delay_s, limit):
+    """Half of the time is the measure: 8 of 9 s are the engine's, or 7 of 20."""
+
+    async def program(desk, hall):
+        play.generator.delay_s = delay_s
+        for _ in range(2 if delay_s < 5 else 1):
+            await hall.ask(desk)
+        await asyncio.Event().wait()
+
+    episode = play(program, episode_time_s=9 if delay_s < 5 else 20)
+    assert (episode.stop, episode.outcome, episode.time_limit) == (Stop.TIME, Outcome.INVALID, limit)
 
 
 def test_a_program_that_does_not_end_with_its_episode_is_given_a_moment_and_cancelled(play):
@@ -276,6 +291,7 @@ def test_an_environment_that_hangs_is_not_the_programs_fault(play):
 
     episode = play(program, hangs=True, episode_time_s=9)
     assert (episode.outcome, episode.stop, episode.error.source) == (Outcome.INFRA_ERROR, Stop.TIME, "episode")
+    assert episode.time_limit == "rollout.episode_time_s = 9"
 
 
 def test_an_environment_that_breaks_is_not_the_programs_fault_even_if_that_would_go_on(play):

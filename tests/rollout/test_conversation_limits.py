@@ -139,6 +139,7 @@ async def test_time_is_limited(tokenizer, speaking):
     seat = seat_of(cut, tokenizer, RolloutConfig(generate_timeout_s=0.01))
     answer = await ask(seat, user("a"))
     assert answer.finish == "length" and seat.episode.stop is Stop.TIME and seat.broken is None
+    assert seat.episode.time_limit == "rollout.generate_timeout_s = 0.01"
     assert seat.episode.outcome is Outcome.INVALID
 
 

@@ -93,6 +93,15 @@ def test_evaluations_are_paired_by_task_with_the_first(view: TestClient) -> None
     assert got["to_step"] == 0 and got["clear"] is wanted.is_clear
 
 
+def test_an_evaluation_says_how_many_episodes_were_cut_by_time(tmp_path: Path, open_view) -> None:
+    with RunFolder.create(tmp_path / "runs", "one") as folder:
+        write_evaluation(folder, 0, wins=2, cut=3)
+        write_evaluation(folder, 1, wins=2, cut=8)
+    some, every = get(open_view(tmp_path / "runs"), "/api/runs/runs:one")["evaluations"]
+    assert (some["success"], some["episodes"], some["cut"]) == (2 / 5, 10, 6)
+    assert (every["success"], every["episodes"], every["cut"], every["difference"]) == (None, 0, 16, None)
+
+
 def test_evaluations_with_other_seeds_are_not_paired(tmp_path: Path, open_view) -> None:
     with RunFolder.create(tmp_path / "runs", "one") as folder:
         write_evaluation(folder, 0, wins=2)

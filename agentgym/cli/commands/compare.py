@@ -58,6 +58,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     from agentgym.evals.compare import compare, config_differences, mismatches
+    from agentgym.evals.play import cut_line
 
     if arguments.help_recipe:
         shell.say(recipe_help())
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     reporter = choose_reporter(shell, "compare", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter):
         first, second = (plan.side.saved or _play(plan, reporter, shell) for plan in plans)
+        for line in filter(None, (cut_line(first.result), cut_line(second.result))):
+            shell.warn(line)
         differs = mismatches(first, second)
         if differs and not arguments.allow_mismatch:
             raise UserError(

@@ -172,16 +172,17 @@ def _measure(
             return failure.exit_code
         if arguments.json:
             shell.say(json.dumps(eval_json(result, folder)))
-            return 0
+            return 0 if result.num_episodes else 1
         reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
         if result.sandbox:
             reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
         header, rows = pass_table(result)
         if result.usage:
             reporter.table("tokens of the server, and what they cost", USAGE_HEADER, [usage_row(result)])
-        reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
+        if rows:
+            reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
         reporter.note(f"\nsaved in {folder.path}: agentgym episodes {folder.path}")
-    return 0
+    return 0 if result.num_episodes else 1  # all were cut by time: nothing was measured
 
 
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:

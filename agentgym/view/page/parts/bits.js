@@ -14,6 +14,7 @@ export function Loading({ what = "Loading" }) {
 }
 
 export function Outcome({ row }) {
+  if (row.error === "episode: cut" || row.error?.kind === "cut") return html`<span class="tag warn">cut by time</span>`;
   if (row.outcome === "infra_error") return html`<span class="tag bad">infrastructure error</span>`;
   if (row.outcome === "invalid") return html`<span class="tag warn">invalid</span>`;
   if (!row.outcome) return html`<span class="tag">unfinished</span>`;

@@ -83,12 +83,12 @@ function Evaluations({ run }) {
   return html`<section aria-labelledby="evaluations">
     <h2 id="evaluations">Evaluations</h2>
     <div class="scroll"><table class="narrow">
-      <thead><tr><th class="num">step</th><th class="num">success</th><th>95% interval</th><th class="num">tasks</th><th class="num">episodes</th><th class="num">paired difference</th><th>95% interval</th><th class="num">better, worse</th><th>more</th></tr></thead>
+      <thead><tr><th class="num">step</th><th class="num">success</th><th>95% interval</th><th class="num">tasks</th><th class="num">episodes</th><th class="num" title="ended by a limit of wall time, not counted">cut</th><th class="num">paired difference</th><th>95% interval</th><th class="num">better, worse</th><th>more</th></tr></thead>
       <tbody>${run.evaluations.map((row) => {
         const d = row.difference;
         return html`<tr key=${row.step}>
           <td class="num">${figure(row.step)}</td><td class="num">${figure(row.success)}</td><td class="nowrap">${row.finished ? interval(row.low, row.high) : "not finished"}</td>
-          <td class="num">${figure(row.tasks)}</td><td class="num">${figure(row.episodes)}</td>
+          <td class="num">${figure(row.tasks)}</td><td class="num">${figure(row.episodes)}</td><td class="num ${row.cut ? "bad" : ""}">${figure(row.cut ?? 0)}</td>
           <td class="num ${d?.clear ? (d.mean > 0 ? "good" : "bad") : ""}">${d ? signed(d.mean) : "–"}</td><td class="nowrap">${d ? interval(d.low, d.high) : ""}</td>
           <td class="num">${d ? `${figure(d.better)}, ${figure(d.worse)}` : ""}</td>
           <td><a href=${link("episodes", { run: run.id, source: "eval", step: row.step })} aria-label=${`episodes of the evaluation at step ${row.step}`}>episodes</a>
