@@ -8,7 +8,6 @@ from fast_clock import run_fast
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
-from agentgym.evals.play import EvalSetup, cut_line, play_eval, summarize
 from agentgym.rewards import Reward
 from agentgym.rl.samples import episode_sample
 from agentgym.rollout.activity import Activity
@@ -85,17 +84,7 @@ def said_yes(episode: Episode) -> float:
 
 @pytest.fixture
 def play(tokenizer, speaking):
-    def run(
-        *says,
-        config=None,
-        reward=said_yes,
-        breaks=None,
-        task=TASK,
-        sandbox=None,
-        generator=None,
-        evaluates=None,
-        **speaks,
-    ):
+    def run(*says, config=None, reward=said_yes, breaks=None, task=TASK, sandbox=None, generator=None, **speaks):
         generator = generator or speaking(*says, **speaks)
         run.environment = environment = SayYes(breaks)
 
@@ -111,12 +100,7 @@ def play(tokenizer, speaking):
                 activity=Activity(),
             )
             try:
-                if evaluates is None:
-                    episode = await player.play(task, episode_id="e", seed=7)
-                else:
-                    setup = EvalSetup.of(environment, [task], samples_per_task=1, seed=7, greedy=False)
-                    none = {"known": {}, "ended": lambda number, sample, episode: None}
-                    [[episode]] = await play_eval(player, [task], setup, **none, **evaluates)
+                episode = await player.play(task, episode_id="e", seed=7)
                 assert not player.activity.in_flight()
                 return episode
             finally:
@@ -301,44 +285,6 @@ def test_an_episode_whose_time_went_into_the_environment_is_left_out(play):
     episode, _ = play("no", config=RolloutConfig(episode_time_s=0.2), delay_s=30.0, breaks={"start": 0.18})
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.TIME, Outcome.INFRA_ERROR, None)
     assert "for the environment and its sandbox for the rest" in episode.error.message
-
-
-CUTS = {  # what is said, the limits, how slow the engine and the environment are
-    "a completion": ("yes", {"generate_timeout_s": 0.02}, {"delay_s": 30.0}),
-    "an episode between turns": ("no", {"episode_time_s": 0.1}, {"delay_s": 0.08}),
-    "an episode in a reply": ("hang", {"episode_time_s": 0.1}, {"delay_s": 0.08}),
-    "an environment": ("no", {"episode_time_s": 0.2}, {"delay_s": 30.0, "breaks": {"start": 0.18}}),
-}
-
-
-@pytest.mark.parametrize("name", CUTS)
-def test_an_evaluation_leaves_out_what_a_limit_of_wall_time_cut_and_training_does_not(play, name):
-    said, limits, slow = CUTS[name]
-    [(limit, value)] = limits.items()
-    config = RolloutConfig(**limits)
-    trained, _ = play(said, config=config, **slow)
-    episode, _ = play(said, config=config, evaluates={}, **slow)
-    assert (episode.stop, episode.outcome, episode.reward) == (Stop.TIME, Outcome.INFRA_ERROR, None)
-    assert (episode.error.kind, episode.time_limit) == ("cut", f"rollout.{limit} = {value}")
-    result = summarize([[episode]], "p")
-    assert (result.success, result.num_episodes, result.num_infra_errors) == (None, 0, 0)
-    assert (result.num_cut, result.cut_by) == (1, f"rollout.{limit} = {value}")
-    assert f"1 of 1 episodes of p reached rollout.{limit}" in cut_line(result)
-    assert f"--rollout.{limit} {4 * value}" in cut_line(result)
-    scored, _ = play(said, config=config, evaluates={"scores_cuts": True}, **slow)
-    assert (scored.outcome, scored.reward) == (trained.outcome, trained.reward)
-
-
-def test_what_the_policy_did_is_scored_beside_what_was_cut(play):
-    right, _ = play("yes", evaluates={})
-    wrong, _ = play("no", evaluates={})
-    long, _ = play("y" * 9, config=RolloutConfig(max_turn_tokens=4), evaluates={})
-    assert long.stop is Stop.TURN_TOKENS, "a limit of tokens is the policy's"
-    cut, _ = play("yes", config=RolloutConfig(generate_timeout_s=0.02), delay_s=30.0, evaluates={})
-    result = summarize([[right, cut], [wrong, long]], "p")
-    assert (result.success, result.num_episodes, result.num_cut) == (1 / 3, 3, 1)
-    assert result.by_task == ((True, None), (False, False))
-    assert cut_line(summarize([[right, wrong]], "p")) == ""
 
 
 def test_a_wait_in_the_engines_queue_is_none_of_the_episodes_time(play):
