@@ -15,7 +15,7 @@ _TYPES: dict[str, type] = {
     name: found
     for name, found in vars(builtins).items()
     if isinstance(found, type)
-    and (issubclass(found, Exception) or name in (
+    and (issubclass(found, BaseException) or name in (
         "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "range",
         "set", "slice", "str", "tuple",
     ))

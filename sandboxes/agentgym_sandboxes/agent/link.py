@@ -17,8 +17,9 @@ from typing import Any, Callable, Optional, cast
 
 from . import arrays, operations, subclassed, values
 from .channel import Channel, TooMuch
-from .raising import Told, made_class, parents, refused, tell
+from .raising import Told, arguments, crossing_name, library_name, made_class, members, parents, refused, tell
 from .remote import MADE, READ, RETURNED, Proxy
+from .source import MAX_MESSAGE
 from .values import NotPlain, Reader, Tree, Writer
 
 ENTRY, NAMES, ROOT = 0, 1, 2  # places that a solution's side has from the start
@@ -198,26 +199,27 @@ class Link:
                 changes.append([place, tree])
         return changes
 
-    def _told(self, error: BaseException, writer: Writer) -> list[Any]:
+    def _told(self, error: BaseException, writer: Writer, depth: int = 0) -> list[Any]:
         """An exception as a message, its class, its arguments and its public attributes."""
         try:
-            message = str(error)[:500]
+            message = str(error)[:MAX_MESSAGE]
         except BaseException:
             message = ""
         try:
             attributes = [(k, v) for k, v in vars(error).items() if operations.is_public(k)]
-            args, held = writer.tree(error.args), writer.tree(tuple(attributes))
+            args = writer.tree(arguments(error), depth)
+            held = writer.tree((*attributes, *members(error)), depth)
         except BaseException:
             args, held = ["t", message], ["t"]
         return ["x", message, self._class_tree(type(error)), args, held]
 
     def _class_tree(self, kind: type) -> Tree:
         if getattr(builtins, kind.__name__, None) is kind:
-            return ["type", kind.__name__ if issubclass(kind, Exception) else "RuntimeError"]
+            return ["type", crossing_name(kind)]
         if kind in self._class_places:
             return ["o", self._class_places[kind]]
         bases = cast("list[Tree]", [self._class_tree(base) for base in parents(kind)])
-        return ["e", self.hold(kind), kind.__name__, *bases]
+        return ["e", self.hold(kind), library_name(kind), *bases]
 
     def _give(self, writer: Writer, value: object, depth: int) -> Tree:
         """The tree of what is not of exactly a plain type."""
@@ -226,6 +228,8 @@ class Link:
             return ["o", value._place]  # type: ignore[attr-defined]
         if isinstance(value, type) and issubclass(value, BaseException):
             return self._class_tree(value)
+        if kind is Told:
+            return ["told", *self._told(value.error, writer, depth + 1)[1:]]  # type: ignore[attr-defined]
         if kind is CoroutineType:
             return ["w", self.hold(value, frozenset(("await",)))]
         array = arrays.array_parts(value)
@@ -251,6 +255,8 @@ class Link:
             return arrays.build_array(*items)
         if tag == "named":
             return subclassed.build_named(*map(reader.value, items))
+        if tag == "told":
+            return tell(items[0], *map(reader.value, items[1:])).error
         place = items[0]
         if type(place) is not int or place < 0:
             raise ValueError("a place is a whole number")

@@ -8,6 +8,7 @@ import operator
 from typing import Any, Callable
 
 from . import subclassed
+from .raising import made
 
 TESTS_MODULE = "tests"
 UNARY: dict[str, Callable[..., object]] = {
@@ -51,7 +52,7 @@ def _exit(held: Any, kind: type[BaseException] | None, message: str) -> object:
     """Leave a context manager; what is under way in the other process is raised again for it."""
     if kind is None:
         return type(held).__exit__(held, None, None, None)
-    error = kind(message)
+    error = made(kind, message)
     try:
         return type(held).__exit__(held, kind, error, None)
     except kind as raised:

@@ -98,7 +98,13 @@ def _key(message: str) -> object:
 
 
 def builtin_exception(raised: Raised) -> Exception:
+    """The exception for a test to meet. Raises Unsupported for a class that one string can't make, or whose raising
+    would end more than the test."""
     kind = getattr(builtins, raised.kind, None)
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, (StopIteration, UnicodeError)):
-        return kind(_key(raised.message) if kind is KeyError else raised.message)
-    return RuntimeError(raised.message)
+    if not isinstance(kind, type) or not issubclass(kind, BaseException):
+        return RuntimeError(raised.message)
+    if issubclass(kind, (StopIteration, StopAsyncIteration, GeneratorExit)):  # as elsewhere: not to end an iteration
+        return RuntimeError(raised.message)
+    if issubclass(kind, UnicodeError) or not issubclass(kind, Exception):
+        raise Unsupported(f"it raised {raised.kind}, which only full Python hands to a test")
+    return kind(_key(raised.message) if kind is KeyError else raised.message)

@@ -102,11 +102,12 @@ class Solution:
                 if _cost(answer.tree) > _MOST_COLLISIONS:
                     raise timed_out(self._request.limits)
                 return _value(answer.tree)
+            assert isinstance(answer, Raised)
+            raised = builtin_exception(answer)
         except (Ended, Unsupported) as error:
             self.end = error
             raise RuntimeError(str(error)) from None
-        assert isinstance(answer, Raised)
-        raise builtin_exception(answer)
+        raise raised
 
 
 def read_told(found: object, limits: Limits) -> Tree:
