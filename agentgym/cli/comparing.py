@@ -16,6 +16,7 @@ from agentgym.errors import UserError
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.outside.config import served_name
+from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 
@@ -74,7 +75,7 @@ class Plan:
         recipe = self.finished[0]
         how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
         return (
-            f"{recipe.eval.tasks} held-out tasks of {recipe.env.name}, {recipe.eval.samples_per_task} times each, {how}"
+            f"{num_held_out(recipe.eval.tasks)} of {recipe.env.name}, {recipe.eval.samples_per_task} times each, {how}"
         )
 
 

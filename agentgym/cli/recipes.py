@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from agentgym.actors.hosts import HostsConfig
 from agentgym.commands.parser import Parser
@@ -22,12 +22,15 @@ from agentgym.jobs.places import placement_lines
 from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.defaults import KEYS
+from agentgym.models.device import pick_device
 from agentgym.models.resolve import check_local, local_folder, model_architecture
 from agentgym.planning.machine import Machine, machine_of
 from agentgym.recipe import Recipe
 from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
+from agentgym.rollout.tasks import num_held_out
+from agentgym.trainer.config import TrainerConfig
 
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
@@ -234,17 +237,17 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
     return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
-def plan(recipe: Recipe | SftRecipe) -> list[str]:
-    """What a run of this recipe starts and does, in lines for a person."""
+def plan(recipe: Recipe | SftRecipe, held_out: str = "") -> list[str]:
+    """What a run of this recipe starts and does, in lines for a person. held_out: how many tasks, where it is known."""
     trainer, env = recipe.trainer, recipe.env
     lines = [f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else "")]
     if env.name:
         lines.append(f"environment  {env.name}" + (f" {env.options}" if env.options else ""))
-    of_trainer = f"trainer      {trainer.procs} process(es) on {_place(trainer.device, trainer.gpus)}, {trainer.dtype}"
+    of_trainer = f"trainer      {trainer.procs} process(es) on {_place(recipe, 'trainer')}, {trainer.dtype}"
     lines += _sft_plan(recipe, of_trainer) if isinstance(recipe, SftRecipe) else _rl_plan(recipe, of_trainer)
     if env.name and recipe.eval.at_end:
         lines.append(
-            f"at the end   first and last checkpoint on {recipe.eval.tasks} held-out tasks, "
+            f"at the end   first and last checkpoint on {held_out or num_held_out(recipe.eval.tasks)}, "
             f"{recipe.eval.samples_per_task} times each"
         )
     return lines
@@ -260,7 +263,7 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
         of_trainer,
-        f"generator    {_replicas(generator)} replica(s) on {_place(generator.device, generator.gpus)}, "
+        f"generator    {_replicas(generator)} replica(s) on {_place(recipe, 'generator')}, "
         f"engine {name_of('generator_engines', generator.engine)}",
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
         f"processes    by the launcher {name_of('launchers', recipe.launcher)}{_hosts(recipe.hosts)}",
@@ -300,6 +303,11 @@ def _hosts(hosts: HostsConfig) -> str:
     return "".join(f", {part} on {', '.join(names)}" for part, names in chosen if names)
 
 
-def _place(device: str, gpus: tuple[int, ...]) -> str:
-    where = "the GPU if there is one, else CPU" if device == "auto" else device
-    return f"{where} {','.join(map(str, gpus))}" if gpus else where
+def _place(recipe: Recipe | SftRecipe, section: Literal["trainer", "generator"]) -> str:
+    config: TrainerConfig | GeneratorConfig = getattr(recipe, section)
+    device, where = config.device, config.device
+    if device == "auto" and name_of("launchers", recipe.launcher) in ("local", "process"):
+        where = "the GPU" if pick_device(device, section) == "cuda" else "CPU"
+    elif device == "auto":
+        where = "the GPU if there is one, else CPU"  # of hosts that are not asked yet
+    return f"{where} {','.join(map(str, config.gpus))}" if config.gpus else where

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import signal
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.jobs.sft_config import SftRecipe
-from agentgym.recipe import Recipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord
@@ -38,8 +36,11 @@ def start(
     shell: JobShell,
     *,
     command: str,
+    held_out: str = "",
 ) -> int:
     """Train in a new folder, or in that of an `earlier` run; with --dry-run only show what would be done.
+
+    held_out: how many tasks there are to measure on, in words, where that is known.
 
     With --restarts a process of its own does that, and others after it.
     """
@@ -48,7 +49,14 @@ def start(
     name = arguments.name or default_name(recipe)
     if arguments.dry_run:
         path = earlier or Path(recipe.logging.runs_dir) / name
-        _show_plan(recipe, sources, path, bool(earlier), places(recipe, arguments), arguments.json, shell)
+        lines = [*plan(recipe, held_out), *(seats := places(recipe, arguments))]
+        if arguments.json:
+            shown = {"run_dir": str(path), "resume": bool(earlier), "config": to_mapping(recipe), "sources": sources}
+            shell.say_json({**shown, "placement": seats})
+            return 0
+        lines.append(f"folder       {path}{' (continued)' if earlier else ''}")
+        shell.say("\n".join([dump_yaml(to_mapping(recipe)).rstrip(), "", *source_lines(sources), ""]))
+        shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
         return 0
     if arguments.restarts:
         path = Path(recipe.logging.runs_dir) / name
@@ -60,25 +68,6 @@ def start(
     before = RunFolder.open(earlier).status()
     with RunFolder.open(earlier, for_writing=True) as folder:
         return _train(finished, folder, arguments, shell, before=before, command=command)
-
-
-def _show_plan(
-    recipe: Recipe | SftRecipe,
-    sources: Mapping[str, str],
-    path: Path,
-    resume: bool,
-    seats: list[str],
-    as_json: bool,
-    shell: JobShell,
-) -> None:
-    config = to_mapping(recipe)
-    if as_json:
-        shown = {"run_dir": str(path), "resume": resume, "config": config, "sources": dict(sources)}
-        shell.say_json({**shown, "placement": seats})
-        return
-    shell.say("\n".join([dump_yaml(config).rstrip(), "", *source_lines(sources), ""]))
-    shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in [*plan(recipe), *seats])]))
-    shell.say(f"  folder       {path}{' (continued)' if resume else ''}")
 
 
 def _train(

@@ -27,7 +27,7 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tasks import held_out_tasks, num_held_out
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
@@ -215,20 +215,22 @@ def prepare(
     return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
 
 
-def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry) -> None:
+def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True) -> str:
     """For a dry run: as `prepare`, and measures the prompts where the model's tokenizer is on this machine.
 
-    It is not loaded for prompts of so few bytes that they fit.
+    It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are, in words.
     """
-    environment, _, *splits = prepare(recipe, registry)
+    environment, _, *splits = prepare(recipe, registry, training=training, here=here)
     longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)
     tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
     room = recipe.rollout.max_episode_tokens - TEMPLATE_TOKENS - len(str(tools or "").encode())
     folder = None if longest < room else local_folder(recipe.model.path)
     if folder is not None:
         renderer = open_renderer(recipe.model, folder, registry)
-        for tasks in splits:
+        for tasks in filter(None, splits):
             _check_prompts(recipe, renderer, tasks, tools)
+    few = len(splits[-1]) < SAMPLED_TASKS or recipe.eval.tasks <= SAMPLED_TASKS
+    return num_held_out(recipe.eval.tasks, len(splits[-1]) if few else None)
 
 
 def check_sampling(recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from agentgym.errors import UserError
 from agentgym.models.architecture import architecture_of, read_config
 from agentgym.models.device import pick_device
-from agentgym.models.resolve import TINY, ModelUnavailable, model_config
+from agentgym.models.resolve import TINY, ModelUnavailable, is_tiny, model_config
 from agentgym.models.smollm2 import SMOLLM2
 from agentgym.models.tiny import policy_path, policy_recipe
 from agentgym.rollout.outside.config import served_name
@@ -61,7 +61,7 @@ def _model_defaults(path: str, given: Mapping[str, object], rates: LearningRates
     """
     if served_name(path) is not None:
         return {key: Default(value=value, source="a policy behind a server") for key, value in OF_SERVERS.items()}
-    if path == TINY:
+    if is_tiny(path):
         own = {
             f"{section}.{name}": Default(value=value, source=f"recipe of {TINY}")
             for section, fields in policy_recipe().items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import shutil
 from pathlib import Path
@@ -89,6 +90,20 @@ def local_folder(path: str) -> Path | None:
         hint = nearest(folder.name, siblings) if siblings else ""
         raise UserError(f"no model folder {path!r}.{hint} Give {ALLOWED}.")
     return None
+
+
+def is_tiny(path: str) -> bool:
+    """Whether it is the shipped policy or a checkpoint of it: a folder with the same architecture and tokenizer."""
+    if path == TINY or not Path(path).is_dir():
+        return path == TINY
+    folder, ours = local_folder(path) or Path(path), policy_path()
+    files = [place / "tokenizer.json" for place in (folder, ours)]
+    if not (files[0].is_file() and (folder / "config.json").is_file() and filecmp.cmp(*files, shallow=False)):
+        return False
+    try:
+        return architecture_of(read_config(folder), path) == architecture_of(read_config(ours), TINY)
+    except UserError:
+        return False  # what is wrong with it is reported when it is loaded
 
 
 def weights_mark(folder: Path) -> str:

@@ -83,6 +83,11 @@ def held_out_tasks(environment: Environment, count: int, seed: int = 0) -> list[
     return tasks
 
 
+def num_held_out(asked: int, found: int | None = None) -> str:
+    """How many tasks are measured on, in words. found: how many there are; None where they were not all drawn."""
+    return f"up to {asked} held-out tasks" if found is None else f"{found} held-out tasks"
+
+
 def _epochs(environment: Environment, seeds: Iterable[int]) -> Iterator[Task]:
     for seed in seeds:
         drawn = 0

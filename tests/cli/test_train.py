@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,20 @@ def test_a_dry_run_shows_config_and_plan_and_starts_nothing(cli) -> None:
     shown = json.loads(end.out)
     assert build(Recipe, shown["config"]).env.name == "counting"
     assert shown["sources"]["env.name"] == "command line"
+
+
+def test_a_plan_says_how_many_held_out_tasks_there_are_and_where_it_computes(cli, monkeypatch) -> None:
+    counting = cli.plugins().environment("counting")
+    tasks = counting.tasks
+    monkeypatch.setattr(counting, "tasks", lambda self, split, seed=0: islice(tasks(self, split, seed), 40))
+    few, some = cli.train("--dry-run"), cli.train("--dry-run", "--eval.tasks", "20")
+    assert "on 40 held-out tasks, 2 times each" in few.out and "on 20 held-out tasks" in some.out
+    measured = cli("eval", "builtin:tiny", "--env", "counting", "--dry-run", "--logging.sinks", "[]")
+    assert "tasks        40 held-out tasks, 2 times each" in measured.out
+    assert "on up to 128 held-out tasks" in cli.train("--name", "one").out
+    for device, said in (("cpu", "on CPU, float32"), ("cuda", "on the GPU, float32")):
+        monkeypatch.setattr("agentgym.cli.recipes.pick_device", lambda wanted, section, found=device: found)
+        assert said in cli.train("--loop.steps", "1").out
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,23 @@ def test_the_tiny_policy_brings_the_settings_it_was_measured_with() -> None:
     assert set(values("builtin:tiny", {})) == set(KEYS) - {ROWS}
 
 
+@pytest.mark.parametrize(
+    ("config", "tokenizer", "same"),
+    [({"dtype": "bfloat16"}, "", True), ({"num_hidden_layers": 3}, "", False), ({}, " ", False)],
+)
+def test_a_checkpoint_of_the_tiny_policy_keeps_its_settings(
+    tmp_path: Path, config: dict[str, object], tokenizer: str, same: bool
+) -> None:
+    (tmp_path / "hf").mkdir()
+    model(tmp_path / "hf", **config)
+    text = (policy_path() / "tokenizer.json").read_text()
+    (tmp_path / "hf" / "tokenizer.json").write_text(text + tokenizer)
+    assert (values(str(tmp_path), dict(CPU)) == values("builtin:tiny", dict(CPU))) is same
+    if same:
+        assert model_defaults(str(tmp_path), CPU)["trainer.seq_len"].source == "recipe of builtin:tiny"
+        assert values(str(tmp_path), {"trainer.seq_len": 256})["generator.max_model_len"] == 1024
+
+
 def test_a_model_on_a_gpu_gets_bfloat16_and_compile_and_on_a_cpu_neither(tmp_path: Path) -> None:
     path = model(tmp_path)
     on_gpu, on_cpu = values(path, dict(GPU)), values(path, dict(CPU))

@@ -18,6 +18,7 @@ from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.rollout.outside.config import served_name
+from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import sandbox_text
 
@@ -69,7 +70,7 @@ def add_eval_arguments(parser: Parser) -> None:
         "--greedy", action="store_true", default=None, help="take the likeliest tokens; once a task without --samples"
     )
     parser.add_argument("--evals-dir", metavar="DIR", help="where evaluations are saved (default: evals)")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be played; contacts nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be played; asks no server")
     add_server_arguments(parser)
 
 
@@ -187,7 +188,15 @@ def _measure(
 
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
     """And with --check what the server says."""
-    recipe = finished[0]
+    from agentgym.data_sets import OutOfReach
+    from agentgym.jobs.gym import refuse_long_prompts
+
+    recipe, _, registry = finished
+    try:
+        here = served_name(recipe.model.path) is None
+        held_out = refuse_long_prompts(recipe, registry, training=False, here=here)
+    except OutOfReach:
+        held_out = num_held_out(recipe.eval.tasks)
     if arguments.check:
         reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
         found = run_until_stopped(shell.jobs().check_server(recipe, reporter), shell.warn)
@@ -204,7 +213,7 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
     shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
     if (agent := name_of("agents", recipe.agent)) != "chat":
         shell.say(f"  agent        {agent}")
-    shell.say(f"  tasks        {recipe.eval.tasks} held-out tasks, {recipe.eval.samples_per_task} times each")
+    shell.say(f"  tasks        {held_out}, {recipe.eval.samples_per_task} times each")
     shell.say(f"  folder       {recipe.logging.evals_dir}/{name}")
     if arguments.check:
         shell.say(found)

@@ -75,11 +75,12 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         recipe, _, registry = finished
         check_sampling(recipe)
         try:
-            refuse_long_prompts(recipe, registry)
+            held_out = refuse_long_prompts(recipe, registry)
         except OutOfReach:  # the plan is worth having without the environment's data, too
             start(finished, earlier, arguments, shell, command="train")
             raise
-    elif arguments.gpus is not None or arguments.gpu_memory is not None:
+        return start(finished, earlier, arguments, shell, command="train", held_out=held_out)
+    if arguments.gpus is not None or arguments.gpu_memory is not None:
         raise UserError("--gpus and --gpu-memory are of a machine that is only planned for: give --dry-run too")
     return start(finished, earlier, arguments, shell, command="train")
 
