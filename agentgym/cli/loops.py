@@ -144,7 +144,7 @@ def run_loop(
     given = list(sys.argv[1:] if words is None else words)
     shell = JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
     try:
-        with stoppable(), warnings_to(shell.warn):
+        with stoppable(shell.warn), warnings_to(shell.warn):
             arguments = _arguments(loop, given, "sft.steps=20" if kind is SftRecipe else "loop.steps=20")
             if kind is SftRecipe and arguments.reward:
                 raise UserError("--reward is for what is played while it trains; set the section rewards of the recipe")

@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> i
     words = sys.argv[1:] if words is None else list(words)
     shell = shell or JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
     try:
-        with stoppable(), warnings_to(shell.warn):
+        with stoppable(shell.warn), warnings_to(shell.warn):
             return _run(words, shell)
     except SystemExit as end:  # argparse's --help and --version
         return int(end.code or 0)

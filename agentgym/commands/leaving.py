@@ -1,26 +1,57 @@
-"""The end of a program that has used Monarch."""
+"""The end of a program: threads that do not end are not waited for, and Monarch's are not surprised."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
+
+THREADS_S = 3.0
+
+
+class Threads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`. At its end a loop would wait for one that never returns."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+        until_s = time.monotonic() + THREADS_S
+        for thread in self._threads if wait else ():
+            thread.join(max(0.0, until_s - time.monotonic()))
 
 
 def leave(code: int) -> NoReturn:
     """End this process with the code, after all that Python does at its exit but for taking itself apart.
 
     A native thread of Monarch may still want the interpreter then. Up to Python 3.13 that ends the process with SIGABRT
-    ("FATAL: exception not rethrown") and another code, now and then.
+    ("FATAL: exception not rethrown") and another code, now and then. And a plugin's thread may never end.
     """
-    if "monarch" not in sys.modules:
-        sys.exit(code)
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    others = threading.Thread(target=_wait_for_others, daemon=True)
+    others.start()
+    others.join(THREADS_S)
+    if not others.is_alive():
+        if "monarch" not in sys.modules:
+            sys.exit(code)
+        threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _wait_for_others() -> None:
+    """As Python does at its exit, but in a thread, which can be left."""
+    for call in reversed(threading._threading_atexits):  # type: ignore[attr-defined]
+        call()  # ends the threads of pools
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()

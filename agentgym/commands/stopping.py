@@ -5,18 +5,30 @@ The terminal may be gone by then, and nothing that would be said there may get i
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
+import ctypes
+import logging
 import os
 import select
 import signal
+import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar
 
+from agentgym.commands.leaving import Threads
+from agentgym.held_loop import watching
+
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SA_RESETHAND = -0x80000000  # linux/signal.h, as an int of C
+END_S = 5.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,29 +56,90 @@ class Grace:
     noticed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class Requests:
+    """Counts the signals that ask a command to stop: after the second it ends within `end_s`, at the third at once.
+
+    Nothing is waited for then, neither code that swallows what a signal raises nor a clean-up that hangs.
+    """
+
+    def __init__(self, end_s: float) -> None:
+        self.seen: list[int] = []
+        self._end_s, self._is_over = end_s, False
+
+    def add(self, number: int) -> None:
+        self.seen.append(number)
+        if len(self.seen) == 2:
+            self._handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, self._end_s + 1)  # the kernel's end: a call may hold the interpreter
+            _thread.start_new_thread(self._end_later, ())  # threading's locks may be held by what was interrupted
+        elif len(self.seen) > 2:
+            os._exit(Stopped(number).exit_code)
+
+    def close(self) -> None:
+        """The command has ended by itself."""
+        self._is_over = True
+        if len(self.seen) > 1:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._handler)
+
+    def _end_later(self) -> None:
+        time.sleep(self._end_s)
+        if not self._is_over:
+            with contextlib.suppress(OSError):
+                os.write(2, f"agentgym: still running {self._end_s:g} s after the second signal: ended\n".encode())
+            os._exit(Stopped(self.seen[0]).exit_code)
+
+
 @contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Inside, the signals raise Stopped in the main thread."""
+def stoppable(say: Callable[[str], None] = log.warning) -> Iterator[None]:
+    """Inside, the signals raise Stopped in the main thread. say: takes what a watch of that thread reports."""
+    requests = Requests(END_S)
 
     def stop(number: int, frame: FrameType | None) -> None:
+        requests.add(number)
         raise Stopped(number)
 
-    with signals_to(stop):
+    with contextlib.closing(requests), signals_to(stop), watching(say):
         yield
 
 
 @contextlib.contextmanager
 def signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Inside, the signals call `handle`, but for one that is ignored, as nohup sets it."""
+
+    def handled(number: int, frame: FrameType | None) -> None:
+        _set(number, handled)
+        handle(number, frame)
+
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, handle)
+            _set(number, handled)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Action(ctypes.Structure):
+    """Of <signal.h>, in glibc and musl on 64 bits."""
+
+    _fields_ = (("h", ctypes.c_void_p), ("m", ctypes.c_ulong * 16), ("flags", ctypes.c_int), ("r", ctypes.c_void_p))
+
+
+def _set(number: int, handle: Callable[[int, FrameType | None], None]) -> None:
+    """The handler of a signal. Python calls it only between two of its own instructions.
+
+    So that a second Ctrl-C ends native code that holds the interpreter, the kernel forgets the handler as it delivers
+    the first, and the handler comes back here. Not for SIGTERM: `timeout` sends two in a row, for one.
+    """
+    signal.signal(number, handle)
+    if number == signal.SIGINT and sys.platform == "linux" and sys.maxsize > 2**32:
+        libc, action = ctypes.CDLL(None), _Action()
+        if libc.sigaction(number, None, ctypes.byref(action)) == 0:
+            action.flags |= SA_RESETHAND
+            libc.sigaction(number, ctypes.byref(action), None)
 
 
 def leave_lost_terminal() -> None:
@@ -80,46 +153,61 @@ def leave_lost_terminal() -> None:
             os.close(nowhere)
 
 
-def run_until_stopped(job: Coroutine[Any, Any, T], say: Callable[[str], None], *, grace: Grace | None = None) -> T:
-    """Run a job on an event loop. The first signal cancels it; the next one cancels its clean-up, too.
+def run_until_stopped(
+    job: Coroutine[Any, Any, T], say: Callable[[str], None], *, grace: Grace | None = None, end_s: float = END_S
+) -> T:
+    """Run a job on an event loop. The first signal cancels it, also where code that never awaits holds the loop.
 
-    grace: what a SIGTERM does before that. Raises Stopped once the job has ended because of a signal, whatever the
-    job raised.
+    The second one cancels its clean-up, too, and ends the process after end_s, whatever it does. grace: what a SIGTERM
+    does before the first. Raises Stopped once the job has ended because of a signal, whatever the job raised.
     """
-    seen: list[int] = []
+    requests, stops = Requests(end_s), list[Callable[[int, FrameType | None], None]]()
 
     async def supervise() -> T:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
 
-        def stop(number: int) -> None:
-            if number == signal.SIGTERM and grace is not None and not seen and not grace.noticed.is_set():
-                grace.noticed.set()
-                leave_lost_terminal()
-                say(f"SIGTERM: it saves and ends, within {grace.seconds:g} s; again to stop at once")
-                loop.call_later(grace.seconds, lambda: None if seen else stop(number))
-                return
+        def cancel() -> None:
             task.cancel()
-            seen.append(number)
             leave_lost_terminal()
-            if len(seen) == 1:
-                say(f"stopping ({Stopped(number).reason}); again to stop without cleaning up")
+            if len(requests.seen) == 1:
+                say(f"stopping ({Stopped(requests.seen[0]).reason}); again to stop without cleaning up")
 
-        watched = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.getsignal(number) for number in watched}
-        for number in watched:
-            loop.add_signal_handler(number, stop, number)
-        try:
+        def notice(number: int, grace: Grace) -> None:
+            grace.noticed.set()
+            leave_lost_terminal()
+            say(f"SIGTERM: it saves and ends, within {grace.seconds:g} s; again to stop at once")
+            loop.call_later(grace.seconds, lambda: requests.seen or stop(number, None))
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if number == signal.SIGTERM and grace is not None and not requests.seen and not noticed:
+                noticed.append(number)
+                watch.stop(after_s=grace.seconds)
+                loop.call_soon_threadsafe(notice, number, grace)
+                return
+            requests.add(number)
+            watch.stop()
+            loop.call_soon_threadsafe(cancel)
+
+        noticed: list[int] = []
+        loop.set_default_executor(Threads())
+        stops.append(stop)
+        with watch.on_loop(say):
             return await job
-        finally:
-            for number in watched:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
 
-    try:
-        return asyncio.run(supervise())
-    except BaseException as error:
-        if seen:
-            raise Stopped(seen[0]) from error
-        raise
+    def handle(number: int, frame: FrameType | None) -> None:
+        try:
+            stops[0](number, frame)
+        except (IndexError, RuntimeError):  # there is no loop yet, or none any more
+            requests.add(number)
+            raise Stopped(number) from None
+
+    with contextlib.closing(requests), watching(say) as watch, signals_to(handle):
+        try:
+            return asyncio.run(supervise())
+        except BaseException as error:
+            job.close()
+            if requests.seen:
+                raise Stopped(requests.seen[0]) from error
+            raise

@@ -23,6 +23,7 @@ from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.outside.seat import ServedSeat
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import drawn
 from agentgym.runs.report import Reporter
 from agentgym.types import Split, Task
 
@@ -67,7 +68,7 @@ async def opened_table(
 ) -> AsyncIterator[Played]:
     """The recipe's environment with its sandbox, if some task needs one. Raises UserError."""
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
-    tasks = list(islice(environment.tasks(split), MAX_TASKS))
+    tasks = list(islice(drawn(environment, split), MAX_TASKS))
     async with AsyncExitStack() as stack:
         scorer = await stack.enter_async_context(Scorer.of(environment, registry, recipe.rewards))
         sandbox = await choose_sandbox(recipe.sandbox.name, recipe.sandbox.options, tasks, registry, reporter.note)

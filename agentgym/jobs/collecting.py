@@ -20,6 +20,7 @@ from agentgym.rl.demonstrations import Demonstration, Written
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import drawn
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import pack
@@ -121,7 +122,7 @@ async def _solved(recipe: SftRecipe, registry: PluginRegistry, reporter: Reporte
     """Played by the environment's oracle, in the recipe's sandbox where the tasks need one."""
     count, done = recipe.sft.oracle_tasks, 0
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
-    tasks = list(islice(environment.tasks("train", recipe.sft.seed), count))
+    tasks = list(islice(drawn(environment, "train", recipe.sft.seed), count))
     if not tasks:
         raise UserError(f"environment {environment.name!r} has no training tasks with these options")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypedDict
@@ -27,7 +28,7 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tasks import held_out_tasks, num_held_out
+from agentgym.rollout.tasks import checked_tasks, held_out_tasks, num_held_out
 from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
@@ -210,7 +211,7 @@ def prepare(
     scorer = Scorer.of(environment, registry, recipe.rewards)
     if here:
         _check_lengths(recipe)
-    drawn = recipe.task_sampler.tasks(environment, recipe.loop.seed, 0)
+    drawn = checked_tasks("the task sampler", partial(recipe.task_sampler.tasks, environment, recipe.loop.seed, 0))
     train = list(islice(drawn, SAMPLED_TASKS)) if training else []  # an evaluation set has none
     return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
 

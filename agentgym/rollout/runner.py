@@ -224,7 +224,7 @@ class EpisodeRunner:
         time_s = asyncio.get_running_loop().time  # that of the timeouts
         began, times_s = time_s(), self.episode.timing_s
         try:
-            begun = Begun(method(self.context))
+            begun = Begun(method(self.context), self.config.env_timeout_s)
             return await begun if begun.ended else await self._limited(begun)
         except EpisodeTimeOver:
             raise

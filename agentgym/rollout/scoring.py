@@ -15,8 +15,10 @@ from typing import Any, Self, cast
 
 from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError, nearest
+from agentgym.held_loop import limited
 from agentgym.hooks import PluginRegistry
 from agentgym.rewards import UNBOUNDED, Reward, RewardFunction, Score, marked_rewards
+from agentgym.rollout.waiting import Begun
 from agentgym.rollout.worker import Answer, as_score, as_scores, failure
 from agentgym.rollout.worker_pool import WorkerPool
 from agentgym.types import Episode, ErrorRecord, Outcome
@@ -206,8 +208,9 @@ async def _compare(reward: Reward, episodes: Sequence[Episode]) -> list[Answer]:
     """One answer for each episode. A failure is every episode's."""
     try:
         async with asyncio.timeout(reward.timeout_s) as limit:
-            scores: Any = cast(Any, reward.function)(episodes)
-            scores = list(await scores if inspect.isawaitable(scores) else scores)
+            with limited(reward.timeout_s):
+                scores: Any = cast(Any, reward.function)(episodes)
+            scores = list(await Begun(scores, reward.timeout_s) if inspect.isawaitable(scores) else scores)
         if len(scores) != len(episodes):
             raise ValueError(f"it gave {len(scores)} scores for {len(episodes)} episodes; give one for each")
         return [Answer(score=as_score(score)) for score in scores]
@@ -266,7 +269,8 @@ def _pickled(reward: Reward) -> bytes:
 
 def _call(reward: Reward, episode: Episode) -> Answer:
     try:
-        return Answer(score=as_scores(reward.function(episode)))
+        with limited(reward.timeout_s):
+            return Answer(score=as_scores(reward.function(episode)))
     except Exception as error:  # plugin code: anything may come
         return failure(error)
 
@@ -274,7 +278,8 @@ def _call(reward: Reward, episode: Episode) -> Answer:
 async def _await(reward: Reward, episode: Episode) -> Answer:
     try:
         async with asyncio.timeout(reward.timeout_s) as limit:
-            return Answer(score=as_scores(await cast(Awaitable[Score], reward.function(episode))))
+            scoring = cast(Awaitable[Score], reward.function(episode))
+            return Answer(score=as_scores(await Begun(scoring, reward.timeout_s)))
     except TimeoutError as error:
         if not limit.expired():
             return failure(error)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, cast
 
 from agentgym.env import Environment, EpisodeContext
+from agentgym.held_loop import limited
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
@@ -57,7 +58,8 @@ async def _speak(runner: EpisodeRunner, says: Iterable[Message]) -> None:
     try:
         while runner.episode.stop is None:
             try:
-                message = script.send(answer) if isinstance(script, Generator) else next(script)
+                with limited(runner.config.env_timeout_s):
+                    message = script.send(answer) if isinstance(script, Generator) else next(script)
             except StopIteration:
                 runner.episode.stop = Stop.ABANDONED
                 return

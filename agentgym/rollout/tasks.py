@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.types import Group, Json, Task
+from agentgym.held_loop import each, place_of
+from agentgym.types import Group, Json, Split, Task
+
+ROLES = ("system", "user", "assistant", "tool")
 
 
 class TaskStream:
     """The tasks of one run, group after group. This one takes them as they come; others learn from what was played."""
 
     def __init__(self, tasks: Iterator[Task]) -> None:
-        self._tasks = tasks
+        self._tasks = checked_tasks("the task sampler", lambda: tasks)
 
     async def draw(self) -> Task:
         """The task of the next group. Raises UserError when the training tasks ran out."""
@@ -75,9 +79,43 @@ class Sequential(TaskSampler):
         return itertools.islice(_epochs(environment, itertools.repeat(seed)), start, None)
 
 
+def drawn(environment: Environment, split: Split, seed: int = 0) -> Iterator[Task]:
+    """The environment's tasks. Raises UserError, with the line, where it raises, and for what is not a task."""
+    where = f"environment {environment.name!r}: tasks({split!r}, {seed})"
+    return checked_tasks(where, partial(environment.tasks, split, seed))
+
+
+def checked_tasks(where: str, begin: Callable[[], Iterable[Task]]) -> Iterator[Task]:
+    """As `drawn`, of anyone's. where: the beginning of an error."""
+    try:
+        for task in each(begin):
+            if fault := task_fault(task):
+                raise UserError(f"{where} gave {task!r:.120}, but {fault}. `agentgym envs check` finds such faults")
+            yield task
+    except UserError:
+        raise
+    except Exception as error:  # plugin code: anything may come
+        place = f", at {found}" if (found := place_of(error)) else ""
+        raise UserError(f"{where} raises {type(error).__name__}: {error}{place}") from error
+
+
+def task_fault(task: object) -> str:
+    """Why an episode can't be played with it; "" for a task."""
+    if not isinstance(task, Task):
+        return f"it is not a Task but of type {type(task).__name__}"
+    if isinstance(task.prompt, str):
+        return f'its prompt is a text; give messages, as in [{{"role": "user", "content": {task.prompt[:20]!r}}}]'
+    for message in task.prompt:
+        if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+            return f"{message!r:.80} is not a message with a content"
+        if message.get("role") not in ROLES:
+            return f"a message has the role {message.get('role')!r}; there are {', '.join(ROLES)}"
+    return ""
+
+
 def held_out_tasks(environment: Environment, count: int, seed: int = 0) -> list[Task]:
     """The first `count` tasks of the test split, or all of them if there are fewer."""
-    tasks = list(itertools.islice(environment.tasks("test", seed), count))
+    tasks = list(itertools.islice(drawn(environment, "test", seed), count))
     if not tasks:
         raise UserError(f"environment {environment.name!r} has no test tasks with these options")
     return tasks
@@ -90,9 +128,9 @@ def num_held_out(asked: int, found: int | None = None) -> str:
 
 def _epochs(environment: Environment, seeds: Iterable[int]) -> Iterator[Task]:
     for seed in seeds:
-        drawn = 0
-        for task in environment.tasks("train", seed):
-            drawn += 1
+        count = 0
+        for task in drawn(environment, "train", seed):
+            count += 1
             yield task
-        if not drawn:
+        if not count:
             raise UserError(f"environment {environment.name!r} has no training tasks with these options")

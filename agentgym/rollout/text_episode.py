@@ -22,6 +22,7 @@ from agentgym.rollout.environments import build_environment
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import drawn
 from agentgym.rollout.tool_formats.hermes import Hermes
 from agentgym.rollout.tool_text import told, with_tools
 from agentgym.sandbox import SandboxBackend, SandboxOptions
@@ -91,7 +92,7 @@ class TextGame:
         """Raises UserError for unknown names and where no sandbox is available, InfraError when one breaks."""
         environment = build_environment(registry, config.name, config.options)
         scorer = Scorer.of(environment, registry, config.rewards)
-        tasks = list(islice(environment.tasks(config.split), config.num_tasks))
+        tasks = list(islice(drawn(environment, config.split), config.num_tasks))
         if not tasks:
             raise UserError(f"{config.name} has no task in the split {config.split!r}")
         sandbox = await choose_sandbox(config.sandbox, config.sandbox_options, tasks, registry, log.info)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
+
+from agentgym.held_loop import limited
 
 Answer = TypeVar("Answer")
 
@@ -12,16 +15,18 @@ Answer = TypeVar("Answer")
 class Begun(Generic[Answer]):
     """A call that has run to its end, or to the first thing that it waits for. Await it to have its answer.
 
-    What the call raises before it waits is raised here.
+    What the call raises before it waits is raised here: TimeoutError, too, where it does not wait within limit_s. Later
+    each part between two waits has as long.
     """
 
-    __slots__ = ("_answer", "_coroutine", "_waits_for", "ended")
+    __slots__ = ("_answer", "_coroutine", "_limit_s", "_waits_for", "ended")
 
-    def __init__(self, call: Awaitable[Answer]) -> None:
+    def __init__(self, call: Awaitable[Answer], limit_s: float = math.inf) -> None:
         self._coroutine = call if isinstance(call, Coroutine) else _await(call)
-        self.ended = False
+        self.ended, self._limit_s = False, limit_s
         try:
-            self._waits_for = self._coroutine.send(None)
+            with limited(limit_s):
+                self._waits_for = self._coroutine.send(None)
         except StopIteration as end:
             self.ended, self._answer = True, end.value
 
@@ -33,9 +38,11 @@ class Begun(Generic[Answer]):
                 try:
                     sent = yield self._waits_for
                 except BaseException as error:
-                    self._waits_for = self._coroutine.throw(error)
+                    with limited(self._limit_s):
+                        self._waits_for = self._coroutine.throw(error)
                 else:
-                    self._waits_for = self._coroutine.send(sent)
+                    with limited(self._limit_s):
+                        self._waits_for = self._coroutine.send(sent)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.option_docs import option_docs
+from agentgym.rollout.tasks import drawn
 from agentgym.runs.records import pack
-from agentgym.types import Json, Task
+from agentgym.types import Json, Split, Task
 from agentgym.view.problems import Problem
 
 MAX_TASKS = 200
@@ -73,9 +74,9 @@ def tasks_of(environment: Environment[Any], split: str, count: int) -> list[Task
     if split not in environment.splits:
         raise Problem.unknown("split", split, environment.splits)
     try:
-        return list(itertools.islice(environment.tasks(split), count))
-    except Exception as error:  # plugin code: anything may come
-        raise Problem("broken", f"the tasks can't be drawn: {type(error).__name__}: {error}") from None
+        return list(itertools.islice(drawn(environment, cast(Split, split)), count))
+    except UserError as error:
+        raise Problem("broken", f"the tasks can't be drawn: {error}") from None
 
 
 def find_task(environment: Environment[Any], split: str, task_id: str) -> Task:

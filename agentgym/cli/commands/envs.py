@@ -19,6 +19,7 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.option_docs import OptionDoc, option_docs
+from agentgym.rollout.tasks import drawn
 from agentgym.types import Json, Split, Task
 
 DESCRIPTION = """
@@ -87,7 +88,7 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
     if arguments.tasks < 1:
         raise UserError(f"--tasks is {arguments.tasks}; give at least 1")
     environment = build_environment(registry, arguments.name, _options(arguments.overrides))
-    tasks = itertools.islice(environment.tasks(cast(Split, arguments.split), arguments.seed), arguments.tasks)
+    tasks = itertools.islice(drawn(environment, cast(Split, arguments.split), arguments.seed), arguments.tasks)
     if arguments.json:
         for task in tasks:
             shown = _task_json(task, arguments.answers) | {"tools": list(tools_of(environment, task))}

@@ -18,7 +18,7 @@ from agentgym.evals.audit.prompts import check_prompts
 from agentgym.evals.audit.repeats import ChildRequest, check_again, check_processes
 from agentgym.evals.audit.stage import Stage
 from agentgym.evals.audit.stream import check_stream, first_tasks
-from agentgym.evals.audit.watched import head
+from agentgym.evals.audit.watched import Hangs
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
@@ -41,7 +41,8 @@ PARTS: Mapping[str, str] = {
 class CheckConfig:
     """name: of the environment, or its import path. rewards: empty takes its own. num_tasks: test tasks that are
     played. only: parts of `PARTS`, empty takes all. allowed: kinds of findings, or `kind:where`, that do not count.
-    max_tokens: of an episode. env_timeout_s: of one call into the environment."""
+    max_tokens: of an episode. env_timeout_s: of one call into the environment; a task may take three times as
+    long, as for the data that the first one loads."""
 
     name: str
     options: Mapping[str, Json] = field(default_factory=dict)
@@ -65,6 +66,10 @@ class CheckConfig:
             if (kind := allowed.partition(":")[0]) not in KINDS:
                 raise UserError(f"there is no kind of finding {kind!r}.{nearest(kind, KINDS)}")
 
+    @property
+    def task_s(self) -> float:
+        return 3 * self.env_timeout_s
+
     def has(self, part: str) -> bool:
         return not self.only or part in self.only
 
@@ -85,8 +90,8 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
         weights=weights,
     )
     if config.has("tasks"):
-        check_stream(environment, config.seed, report, say)
-    tasks = _tasks(environment, config, report)
+        check_stream(environment, config.seed, report, say, limit_s=config.task_s)
+    tasks = [] if report.hangs else _tasks(environment, config, report)
     if tasks:
         await _play(registry, environment, tasks, config, report, say)
     elif not report.findings:
@@ -98,15 +103,15 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
 
 def _tasks(environment: Environment[Any], config: CheckConfig, report: Report) -> list[Task]:
     try:
-        tasks = first_tasks(environment, "test", config.seed, config.num_tasks)
+        tasks = first_tasks(environment, "test", config.seed, config.num_tasks, config.task_s)
         if len(tasks) < config.num_tasks and "train" in environment.splits:
-            more = first_tasks(environment, "train", config.seed, config.num_tasks - len(tasks))
+            more = first_tasks(environment, "train", config.seed, config.num_tasks - len(tasks), config.task_s)
             tasks += more
             report.notes.append(f"{len(tasks)} tasks are played, {len(more)} of the train split")
     except UserError:  # a package or a file is missing
         raise
     except Exception as error:  # plugin code: anything may come
-        report.add("crash", "tasks of test", "the tasks cannot be drawn", head(error))
+        report.add_error("tasks of test", "the tasks cannot be drawn", error)
         return []
     return tasks
 
@@ -131,26 +136,36 @@ async def _play(
     ) as stage:
         report.sandbox = stage.sandbox.name if stage.sandbox is not None else ""
         judge = Judge(report, stage.scorer.floor)
-        say("playing the oracle")
-        solutions, schemas = await solve(stage, tasks, judge, together=config.has("together"))
-        if config.has("prompts"):
-            check_prompts(tasks, schemas, config.max_tokens, report)
-        attempts = make_attempts(solutions, has_tools=bool(schemas))
-        chosen = [name for name in PROBES if config.has(name)]
-        for number, name in enumerate(chosen, start=1):
-            say(f"probe {name} ({number} of {len(chosen)})")
-            await play_probe(stage, name, attempts, judge)
-        judge.compare()
-    if config.has("processes"):
+        try:
+            await _play_on(stage, tasks, judge, config, say)
+        except* Hangs:
+            judge.faults("played", "", stage.hung)
+            report.notes.append("calls hang, so nothing more was played")
+    if config.has("processes") and not report.hangs:
         say("asking two other processes")
         await _ask_processes(environment, config, report)
 
 
+async def _play_on(
+    stage: Stage, tasks: Sequence[Task], judge: Judge, config: CheckConfig, say: Callable[[str], None]
+) -> None:
+    say("playing the oracle")
+    solutions, schemas = await solve(stage, tasks, judge, together=config.has("together"))
+    if config.has("prompts"):
+        check_prompts(tasks, schemas, config.max_tokens, judge.report)
+    attempts = make_attempts(solutions, has_tools=bool(schemas))
+    chosen = [name for name in PROBES if config.has(name)]
+    for number, name in enumerate(chosen, start=1):
+        say(f"probe {name} ({number} of {len(chosen)})")
+        await play_probe(stage, name, attempts, judge)
+    judge.compare()
+
+
 async def _ask_processes(environment: Environment[Any], config: CheckConfig, report: Report) -> None:
     try:
-        here = check_again(environment, config.seed, report)
+        here = check_again(environment, config.seed, report, config.task_s)
     except Exception as error:  # plugin code: anything may come
-        report.add("crash", "tasks", "asked again, tasks() raises", head(error))
+        report.add_error("tasks", "asked again, tasks() raises", error)
         return
     request = ChildRequest(
         name=config.name,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from agentgym.evals.audit.watched import head
+from agentgym.held_loop import HeldTooLong
+
 KINDS: Mapping[str, str] = {
     "gamed": "something that is not a right answer is rewarded like one",
     "oracle_loses": "the environment's own right answer is not rewarded as right",
@@ -88,10 +91,19 @@ class Report:
     def gap(self) -> float | None:
         return None if self.oracle is None or self.floor is None else self.oracle - self.floor
 
+    @property
+    def hangs(self) -> bool:
+        return any(found.kind == "hang" for found in self.findings)
+
     def add(self, kind: str, where: str, message: str, detail: str = "") -> None:
         """Add a finding, once for a kind and place."""
         if all((found.kind, found.where) != (kind, where) for found in self.findings):
             self.findings.append(Finding(kind=kind, where=where, message=message, detail=detail))
+
+    def add_error(self, where: str, message: str, error: Exception) -> None:
+        """Add what the environment's own code raised, outside of an episode."""
+        kind = "hang" if isinstance(error.__cause__, HeldTooLong) else "crash"
+        self.add(kind, where, message, head(error))
 
     def to_mapping(self) -> dict[str, object]:
         return {**asdict(self), "gap": self.gap, "clean": not self.findings}

@@ -32,7 +32,7 @@ class Judge:
     def oracle(self, solutions: Sequence[Solution], played: Sequence[Played], seconds: float) -> None:
         """What the right answers earned."""
         report, judged = self.report, _judged(played)
-        crashed = self._faults("oracle", "", played)
+        crashed = self.faults("oracle", "", played)
         texts = Counter(solution.text for solution in solutions if solution.text and not solution.has_calls)
         self.chance = max(texts.values(), default=0) / len(solutions)
         report.figures["most_frequent_answer"] = self.chance
@@ -60,7 +60,7 @@ class Judge:
         for variant, played in by_variant.items():
             judged = _judged(played)
             result = _result(name, variant, what, judged, seconds)
-            crashed = self._faults(name, variant, played)
+            crashed = self.faults(name, variant, played)
             gamed = variant not in allowed and self._is_gamed(result, judged)
             results.append(replace(result, finding=gamed or crashed))
             if variant not in allowed or name == "usual":
@@ -111,7 +111,7 @@ class Judge:
         self.report.add("gamed", result.probe, message, _said(judged[0]))
         return True
 
-    def _faults(self, name: str, variant: str, played: Sequence[Played]) -> bool:
+    def faults(self, name: str, variant: str, played: Sequence[Played]) -> bool:
         """Add a finding for each kind of failure; whether there was one."""
         failed = [one for one in played if one.failed]
         for one in failed:

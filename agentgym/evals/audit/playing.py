@@ -12,7 +12,8 @@ from agentgym.evals.audit.oracle import Solution, has_oracle, solving, written
 from agentgym.evals.audit.probes import PROBES, huge
 from agentgym.evals.audit.probes.attempt import Attempt, always, replayed
 from agentgym.evals.audit.stage import Played, Says, Stage
-from agentgym.evals.audit.watched import head
+from agentgym.evals.audit.watched import Hangs
+from agentgym.held_loop import limited
 from agentgym.types import Task
 
 HELD_S, HELD_HUGE_S = 0.25, 1.0  # 1.0 s for a text that no agent can write at the usual limits
@@ -29,12 +30,16 @@ async def solve(stage: Stage, tasks: Sequence[Task], judge: Judge, *, together: 
     for task in tasks:
         solution = Solution(task, is_oracle=True)
         try:
-            if not has_oracle(stage.environment, task):
+            with limited(stage.config.env_timeout_s):
+                known = has_oracle(stage.environment, task)
+            if not known:
                 unknown.append(written(task))
                 continue
             played.append(await stage.play(task, _oracle(stage, solution), seed=len(solutions)))
         except Exception as error:  # of `solve`: what else fails is on the episode
-            report.add("crash", "solve", f"the oracle raises in task {task.task_id}", head(error))
+            report.add_error("solve", f"the oracle raises in task {task.task_id}", error)
+            if report.hangs:
+                raise Hangs from error
             continue
         solutions.append(solution)
     if not solutions:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from agentgym.env import Environment
 from agentgym.evals.audit.findings import Report
 from agentgym.evals.audit.structure import as_text
+from agentgym.held_loop import each
 from agentgym.sandbox import SandboxOptions
 from agentgym.types import Json, Task
 
@@ -54,23 +57,24 @@ def as_line(task: Task) -> str:
 
 
 def tasks_seen(
-    environment: Environment[Any], seed: int, counts: Mapping[str, int] | None = None
+    environment: Environment[Any], seed: int, counts: Mapping[str, int] | None = None, limit_s: float = math.inf
 ) -> dict[str, list[str]]:
-    """The first tasks of each split: so many, or as many as can be had in a few seconds."""
+    """The first tasks of each split: so many, or as many as can be had in a few seconds. limit_s: of each."""
     found: dict[str, list[str]] = {split: [] for split in environment.splits}
     for split in environment.splits:
         began = time.monotonic()
-        for task in islice(environment.tasks(split, seed), NUM_TASKS if counts is None else counts[split]):
+        stream = each(partial(environment.tasks, split, seed), limit_s)
+        for task in islice(stream, NUM_TASKS if counts is None else counts[split]):
             found[split].append(as_line(task))
             if counts is None and time.monotonic() - began > DRAW_S:
                 break
     return found
 
 
-def check_again(environment: Environment[Any], seed: int, report: Report) -> dict[str, list[str]]:
+def check_again(environment: Environment[Any], seed: int, report: Report, limit_s: float) -> dict[str, list[str]]:
     """The same object gives the same tasks again; returns them."""
-    seen = tasks_seen(environment, seed)
-    again = tasks_seen(environment, seed, {split: len(lines) for split, lines in seen.items()})
+    seen = tasks_seen(environment, seed, limit_s=limit_s)
+    again = tasks_seen(environment, seed, {split: len(lines) for split, lines in seen.items()}, limit_s)
     if difference := first_difference(seen, again):
         message = "asked again for the same seed, the same object gives other tasks"
         report.add("tasks_change", "second call", message, difference)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym.env import Environment
-from agentgym.evals.audit.watched import Watched
+from agentgym.evals.audit.watched import Hangs, Watched
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import choose_sandbox
@@ -59,6 +59,8 @@ class Stage:
     scorer: Scorer
     sandbox: SandboxBackend | None
     config: RolloutConfig
+    hung: list[Played] = field(default_factory=list)
+    _over: list[str] = field(default_factory=list)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     @classmethod
@@ -87,8 +89,8 @@ class Stage:
                 await backend.close()
 
     async def play(self, task: Task, says: Says, *, seed: int = 0) -> Played:
-        """One scored episode. What fails is on the episode."""
-        watched = Watched(self.environment)
+        """One scored episode. What fails is on the episode. Raises Hangs when it held the loop, or the second hung."""
+        watched = Watched(self.environment, self._over)
         async with self._slots:
             episode = await play_script(
                 watched.as_environment,
@@ -99,7 +101,12 @@ class Stage:
                 scorer=self.scorer,
                 config=self.config,
             )
-        return Played(episode=episode, held_s=watched.held_s, trace=watched.trace, schemas=watched.schemas)
+        played = Played(episode=episode, held_s=watched.held_s, trace=watched.trace, schemas=watched.schemas)
+        if played.failed and episode.error is not None and episode.error.kind == "TimeoutError":
+            self.hung.append(played)
+            if self._over or len(self.hung) > 1:
+                raise Hangs
+        return played
 
     async def play_all(self, parts: Sequence[tuple[Task, Says]]) -> tuple[list[Played], float]:
         """Episodes at the same time, each with its number for a seed; and how long they took together, in seconds."""

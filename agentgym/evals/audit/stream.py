@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.evals.audit.findings import Report
 from agentgym.evals.audit.structure import content, own_structure, pattern, text
-from agentgym.evals.audit.watched import head
+from agentgym.held_loop import each, limited
+from agentgym.rollout.tasks import task_fault
 from agentgym.types import Split, Task
 
 NUM_TEST, NUM_TRAIN, TRAIN_SEEDS = 512, 256, 3
@@ -22,7 +25,6 @@ MAX_TEST = 20_000  # more than that is an endless split, or one that nobody play
 MAX_DRAW_S = 4.0
 SLOW_AFTER = 4  # tasks, then a slow stream is not drawn further
 SLOW_TASK_S = 0.1  # the mean; tasks are drawn on the event loop that all episodes share
-ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,12 @@ class Drawn:
     first_s: float
 
 
-def draw(environment: Environment[Any], split: Split, seed: int, count: int) -> Drawn:
-    """The first tasks of a stream, as many as can be had in a few seconds."""
+def draw(environment: Environment[Any], split: Split, seed: int, count: int, limit_s: float = math.inf) -> Drawn:
+    """The first tasks of a stream, as many as can be had in a few seconds. limit_s: of each."""
     began = time.perf_counter()
     tasks: list[Task] = []
     first_s = 0.0
-    stream = environment.tasks(split, seed)
+    stream = each(partial(environment.tasks, split, seed), limit_s)
     ended = True
     for task in stream:
         tasks.append(task)
@@ -50,14 +52,16 @@ def draw(environment: Environment[Any], split: Split, seed: int, count: int) -> 
         if len(tasks) > SLOW_AFTER and spent_s - first_s > SLOW_TASK_S * len(tasks):
             break
         if len(tasks) >= count or spent_s > MAX_DRAW_S:
-            ended = next(iter(stream), None) is None
+            ended = next(stream, None) is None
             break
     mean_s = (time.perf_counter() - began - first_s) / max(1, len(tasks) - 1)
     return Drawn(tasks=tasks, ended=ended, mean_s=mean_s, first_s=first_s)
 
 
-def check_stream(environment: Environment[Any], seed: int, report: Report, say: Callable[[str], None]) -> None:
-    """Add what is wrong with the tasks to a report."""
+def check_stream(
+    environment: Environment[Any], seed: int, report: Report, say: Callable[[str], None], *, limit_s: float = math.inf
+) -> None:
+    """Add what is wrong with the tasks to a report. limit_s: of each task."""
     drawn: dict[Split, list[Drawn]] = {"test": [], "train": []}
     wanted = [("test", seed, NUM_TEST), *(("train", seed + n, NUM_TRAIN) for n in range(TRAIN_SEEDS))]
     for split, one_seed, count in wanted:
@@ -65,11 +69,11 @@ def check_stream(environment: Environment[Any], seed: int, report: Report, say: 
             continue
         say(f"drawing {split} tasks")
         try:
-            drawn[split].append(draw(environment, split, one_seed, count))
+            drawn[split].append(draw(environment, split, one_seed, count, limit_s))
         except UserError:  # a package or a file is missing
             raise
         except Exception as error:  # plugin code: anything may come
-            report.add("crash", f"tasks of {split}", f"tasks({split!r}, {one_seed}) raises", head(error))
+            report.add_error(f"tasks of {split}", f"tasks({split!r}, {one_seed}) raises", error)
             return
     for split, streams in drawn.items():
         if not streams:
@@ -82,11 +86,14 @@ def check_stream(environment: Environment[Any], seed: int, report: Report, say: 
         _check_tasks(split, streams[0].tasks, report)
     if not (drawn["test"] and drawn["test"][0].tasks):
         return
-    _check_end(environment, drawn["test"][0], seed, report)
+    try:
+        _check_end(environment, drawn["test"][0], seed, report, limit_s)
+    except Exception as error:  # plugin code: anything may come
+        report.add_error("tasks of test", f"tasks('test', {seed}) raises", error)
     tests, train = _sound(drawn["test"][0].tasks), _sound(task for one in drawn["train"] for task in one.tasks)
     _check_repeats(tests, report)
     if tests and train:
-        _check_overlap(environment, train, tests, report)
+        _check_overlap(environment, train, tests, report, limit_s)
 
 
 def _check_time(split: str, drawn: Drawn, report: Report) -> None:
@@ -118,15 +125,11 @@ def _sound(tasks: Iterable[Task]) -> list[Task]:
 
 
 def _fault(task: object) -> str:
-    if not isinstance(task, Task):
-        return "it is not a Task"
+    if fault := task_fault(task):
+        return fault
+    assert isinstance(task, Task)
     if not task.prompt:
         return "it has no prompt"
-    for message in task.prompt:
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            return f"{message!r:.80} is not a message with a content"
-        if message.get("role") not in ROLES:
-            return f"a message has the role {message.get('role')!r}; there are {', '.join(ROLES)}"
     if task.prompt[-1]["role"] == "assistant":
         return "its prompt ends with an assistant's message, so it is not the agent's turn"
     return ""
@@ -140,12 +143,12 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def _check_end(environment: Environment[Any], drawn: Drawn, seed: int, report: Report) -> None:
+def _check_end(environment: Environment[Any], drawn: Drawn, seed: int, report: Report, limit_s: float) -> None:
     report.figures["test_tasks"] = float(len(drawn.tasks))
     if drawn.ended:
         return
     began, count = time.perf_counter(), 0
-    for count, _ in enumerate(environment.tasks("test", seed), start=1):
+    for count, _ in enumerate(each(partial(environment.tasks, "test", seed), limit_s), start=1):
         if count > MAX_TEST:
             report.add("endless_test", "test", f"the test split has more than {MAX_TEST} tasks; it has to end")
             return
@@ -163,7 +166,9 @@ def _check_repeats(tests: Sequence[Task], report: Report) -> None:
         report.add("repeated_tasks", "test", message, text(example)[:300])
 
 
-def _check_overlap(environment: Environment[Any], train: Sequence[Task], tests: Sequence[Task], report: Report) -> None:
+def _check_overlap(
+    environment: Environment[Any], train: Sequence[Task], tests: Sequence[Task], report: Report, limit_s: float
+) -> None:
     """Compare the test split with the train split of the same seed and of the next ones, which training takes."""
     shared = _shared(content, train, tests)
     report.figures["content_overlap"] = len(shared) / len(tests)
@@ -179,9 +184,10 @@ def _check_overlap(environment: Environment[Any], train: Sequence[Task], tests: 
     report.figures["structure_overlap"] = len(_shared(pattern, train, tests)) / len(tests)
     if (structure := own_structure(environment)) is not None:
         try:
-            alike = _shared(lambda task: json.dumps(structure(task), sort_keys=True), train, tests)
+            with limited(limit_s):
+                alike = _shared(lambda task: json.dumps(structure(task), sort_keys=True), train, tests)
         except Exception as error:  # plugin code: anything may come
-            report.add("crash", "structure", "structure(task) raises", head(error))
+            report.add_error("structure", "structure(task) raises", error)
             return
         report.figures["own_structure_overlap"] = len(alike) / len(tests)
         if alike:
@@ -198,10 +204,12 @@ def _examples(tasks: Sequence[Task]) -> str:
     return "\n".join(f"{task.task_id}: {text(task)[:200]}" for task in tasks[:3])
 
 
-def first_tasks(environment: Environment[Any], split: Split, seed: int, count: int) -> list[Task]:
+def first_tasks(
+    environment: Environment[Any], split: Split, seed: int, count: int, limit_s: float = math.inf
+) -> list[Task]:
     """The tasks that are played. Of a split that repeats one, it is taken once."""
     chosen: dict[str, Task] = {}
-    stream: Iterator[Task] = itertools.islice(environment.tasks(split, seed), count * 4)
+    stream: Iterator[Task] = itertools.islice(each(partial(environment.tasks, split, seed), limit_s), count * 4)
     for task in stream:
         if _fault(task):
             continue

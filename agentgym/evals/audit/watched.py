@@ -13,6 +13,7 @@ from types import coroutine
 from typing import Any, TypeVar, cast
 
 from agentgym.env import Environment
+from agentgym.held_loop import HeldTooLong
 
 Result = TypeVar("Result")
 
@@ -22,15 +23,20 @@ TRACE_LINES = 8
 SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a core, ns that it waited for one, turns
 
 
+class Hangs(BaseException):
+    """Calls hang, so nothing more is played: each would take its whole time limit, and there are hundreds."""
+
+
 class Watched:
     """Delegates to the environment. held_s: the longest that one of its calls held the event loop without a wait.
 
-    trace: the head of what it raised. Other episodes get a turn before each call, so that those which are played at
-    the same time do interleave, as they do in training.
+    trace: the head of what it raised. over: shared by the episodes of a check; once a call had to be interrupted, its
+    line is there, and the other episodes raise Hangs. They get a turn before each call, so that those which are played
+    at the same time do interleave, as they do in training.
     """
 
-    def __init__(self, environment: Environment[Any]) -> None:
-        self._inner = environment
+    def __init__(self, environment: Environment[Any], over: list[str] | None = None) -> None:
+        self._inner, self._over, self._is_own = environment, [] if over is None else over, False
         self.held_s = 0.0
         self.trace = ""
         self.schemas: Sequence[Mapping[str, Any]] = ()
@@ -45,8 +51,14 @@ class Watched:
 
     async def _call(self, name: str, method: Any, context: Any) -> Any:
         await asyncio.sleep(0)
+        if self._over and not self._is_own:
+            raise Hangs
         try:
             result = await self._stepped(method(context))
+        except HeldTooLong as error:
+            self._over.append(str(error))
+            self._is_own = True
+            raise
         except Exception as error:
             self.trace = self.trace or head(error)
             raise
