@@ -11,6 +11,7 @@ from agentgym.rewards import marked_rewards
 from agentgym.sandbox import Sandbox, Session
 from agentgym.tools import Toolbox, Tools
 from agentgym.types import Json, Message, Split, Task
+from agentgym.utf8 import clean_fields
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # knows defaults: an environment without state names no type
@@ -52,6 +53,9 @@ class Reply:
     messages: tuple[Message, ...] = ()
     done: bool = False
     invalid: bool = False
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "messages")
 
 
 class Environment(ABC, Generic[State]):

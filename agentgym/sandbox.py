@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeAlias
 
 from agentgym.errors import InfraError, UserError
 from agentgym.types import Json, SandboxSpec
+from agentgym.utf8 import clean_fields
 
 
 class SandboxUnavailable(InfraError):
@@ -106,6 +107,9 @@ class RunResult:
     limit: LimitHit | None = None
     state_lost: bool = False
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "stdout", "stderr")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCase:
@@ -188,6 +192,9 @@ class CaseResult:
     passed: bool
     error: str = ""
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "error")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -202,6 +209,9 @@ class Verdict:
     error: str = ""
     wall_s: float = 0.0
     limit: LimitHit | None = None
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "error")
 
     @property
     def passed(self) -> bool:

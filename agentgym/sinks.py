@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from agentgym.types import Episode, Group, Json
+from agentgym.utf8 import clean_text
 
 COLUMNS = (
     "step",
@@ -77,4 +78,4 @@ def conversation(episode: Episode) -> str:
         calls = message.get("tool_calls")
         text = f"{message['content']}\n{json.dumps(calls, default=str)}" if calls else message["content"]
         parts.append(f"[{message['role']}]\n{text}")
-    return "\n\n".join(parts).encode("utf-8", "replace").decode()
+    return clean_text("\n\n".join(parts))

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from agentgym.errors import UserError, nearest, waited_for
 from agentgym.signatures import Refused, Signature, read_signature, to_json_value
 from agentgym.types import Json
+from agentgym.utf8 import clean_fields
 
 Method = TypeVar("Method")
 Schema: TypeAlias = Mapping[str, Json]
@@ -30,6 +31,9 @@ class ToolCall:
     arguments: Mapping[str, Json]
     call_id: str = ""
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "arguments", "call_id")
+
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
@@ -38,6 +42,9 @@ class MalformedCall:
     text: str
     fault: str
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "text", "fault")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
@@ -45,6 +52,9 @@ class ToolResult:
 
     text: str
     error: str = ""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "text")
 
 
 class ToolError(Exception):

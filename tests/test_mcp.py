@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import mcp_halves
 import mcp_shop
 import pytest
 from mcp.server.lowlevel import Server
@@ -30,8 +31,12 @@ def stdio(**limits: float | bool) -> McpServer:
 
 @pytest.fixture
 def address() -> Iterator[str]:
+    yield from served(SHOP)
+
+
+def served(program: str) -> Iterator[str]:
     with subprocess.Popen(
-        [sys.executable, SHOP, "http"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [sys.executable, program, "http"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stderr is not None
         running = next(found for line in server.stderr if (found := re.search(r"running on (http://\S+)", line)))
@@ -75,6 +80,23 @@ async def test_a_process_of_its_own_answers_and_each_session_has_its_own_state()
 
 async def test_a_server_behind_an_address_answers(address):
     await answers(McpServer.http(address))
+
+
+HALVES = str(Path(mcp_halves.__file__))
+
+
+async def test_half_a_character_in_a_result_costs_neither_the_call_nor_the_session():
+    session = await McpServer.stdio(sys.executable, HALVES, call_timeout_s=10.0, shared=True).open()
+    for _ in range(2):
+        result = await session.call(ToolCall("cut", {}))
+        assert (result.text, result.error) == ("half \ufffd", "")
+    await session.end()
+    for address in served(HALVES):
+        session = await McpServer.http(address).open()
+        for _ in range(2):  # over HTTP the package keeps nothing of the answer
+            result = await session.call(ToolCall("cut", {}))
+            assert (result.text, result.error) == ("Error: cut: the tool's answer is not valid UTF-8", "tool")
+        await session.close()
 
 
 async def pid(session) -> Path:

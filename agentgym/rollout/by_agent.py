@@ -22,6 +22,7 @@ from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOve
 from agentgym.sandbox import Session
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Json, Message, Outcome, Stop
+from agentgym.utf8 import clean, clean_text
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ class EpisodeDesk:
         json.dumps(value, allow_nan=False)
         notes = self._runner.episode.info.setdefault("agent", {})
         assert isinstance(notes, dict)
-        notes[key] = value
+        notes[clean_text(key)] = clean(value)
 
     def close(self) -> None:
         """The environment takes nothing more."""

@@ -18,6 +18,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Episode, Json, Message, Outcome, Stop, Task
+from agentgym.utf8 import clean_text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,7 +179,7 @@ class HandEpisode:
 
     def _change_last(self, text: str | None) -> None:
         if text is not None:
-            self.messages[-1] = {**self.messages[-1], "content": text}
+            self.messages[-1] = {**self.messages[-1], "content": clean_text(text)}
 
 
 def _function(schema: Schema) -> Mapping[str, Json]:

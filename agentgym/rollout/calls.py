@@ -11,6 +11,7 @@ from typing import Any
 
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Json, Message, ToolTrace
+from agentgym.utf8 import clean_fields, clean_text
 
 Call = ToolCall | MalformedCall
 MAX_DEPTH = 64
@@ -26,6 +27,9 @@ class AgentTurn:
     text: str
     content: str = ""
     calls: tuple[Call, ...] = ()
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "text", "content")
 
 
 def checked(call: Call) -> Call:
@@ -95,7 +99,7 @@ async def answer_calls(
         try:
             result = await ask(call)
         except BaseException as error:  # also of a call that was cancelled, when the episode's time was over
-            traces.append(trace(str(error) or type(error).__name__, "broken"))
+            traces.append(trace(clean_text(str(error)) or type(error).__name__, "broken"))
             raise
         return trace(cut_text(result.text, max_chars), result.error)
 
@@ -117,9 +121,7 @@ async def _together(answers: Sequence[Coroutine[Any, Any, ToolTrace]]) -> list[T
 
 
 def cut_text(text: str, max_chars: int) -> str:
-    """A tool's result as the agent is told it: cut with a word, and without what no tokenizer takes."""
+    """A tool's result as the agent is told it: cut with a word."""
     if len(text) > max_chars:
         text = f"{text[:max_chars]}\n[cut: these are the first {max_chars} of {len(text)} characters]"
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate, which JSON's \\u can write
+    return text

@@ -13,6 +13,7 @@ from agentgym.rollout.seat import CallAnswer
 from agentgym.rollout.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, Schema, ToolCall
 from agentgym.types import FinishReason, Json, Turn
+from agentgym.utf8 import clean_fields
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "integer": int, "number": (int, float), "boolean": bool, "object": dict, "array": list, "null": type(None),
@@ -29,6 +30,9 @@ class Reading:
     calls: tuple[ToolCall, ...]
     malformed: bool = False
     also: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "content", "reasoning", "also")
 
 
 def read_turn(
@@ -54,15 +58,15 @@ def read_turn(
         if cut and read and isinstance(read[-1], MalformedCall):
             read.pop()
         malformed = [call for call in read if isinstance(call, MalformedCall)]
-        calls = [_clean(_typed(call, tools)) for call in read if isinstance(call, ToolCall)]
+        calls = [_typed(call, tools) for call in read if isinstance(call, ToolCall)]
         if calls:
             content = _split(renderer.opens_thought + parsed.content)[1]
             content = "\n".join(filter(None, (content, *(call.text for call in malformed))))
     also: tuple[str, ...] = ()
     if found:
         content, mark = _before(content, stop)
-        also = (_clean_text(content + mark),)
-    return Reading(_clean_text(content), _clean_text(thoughts), tuple(calls), bool(malformed), also)
+        also = (content + mark,)
+    return Reading(content, thoughts, tuple(calls), bool(malformed), also)
 
 
 def answer_of(turn: Turn, reading: Reading, calls: tuple[ToolCall, ...], *, cached_tokens: int) -> CallAnswer:
@@ -133,16 +137,3 @@ def _as_type(value: Json, schema: Json) -> Json:
         return value
     fits = isinstance(read, _TYPES[wanted]) and (wanted == "boolean" or not isinstance(read, bool))
     return read if fits else value
-
-
-def _clean(call: ToolCall) -> ToolCall:
-    """Without lone surrogates, which JSON's \\u can write and no text in UTF-8 can hold."""
-    text = json.dumps([call.name, dict(call.arguments)], ensure_ascii=False)
-    if (cleaned := _clean_text(text)) != text:
-        name, arguments = json.loads(cleaned)
-        return ToolCall(name, arguments, call.call_id)
-    return call
-
-
-def _clean_text(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -22,6 +22,7 @@ from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
 from agentgym.tools import MalformedCall, Schema, ToolCall, ToolResult, Tools
 from agentgym.types import Episode, ErrorRecord, Message, Outcome, Stop
+from agentgym.utf8 import clean, clean_text
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class EpisodeBroken(Exception):
 
     @classmethod
     def by(cls, source: str, error: Exception, *, retry: bool) -> EpisodeBroken:
-        message = str(error) or "it took longer than its limit"
+        message = clean_text(str(error)) or "it took longer than its limit"
         record = ErrorRecord(source=source, kind=type(error).__name__, message=message[:2000])
         return cls(record, retry=retry)
 
@@ -81,7 +82,7 @@ class EpisodeRunner:
         task = self.episode.task
         self.context = EpisodeContext(
             task=task,
-            messages=list(task.prompt),
+            messages=list(clean(task.prompt)),
             max_turns=self.config.max_turns or self.environment.max_turns,
             seed=self.episode.seed,
             sandbox=self.sandbox if task.sandbox is not None else None,
@@ -177,7 +178,7 @@ class EpisodeRunner:
             return None
 
         async def ask(context: EpisodeContext[Any]) -> Sequence[Schema]:
-            return tools.schemas()
+            return clean(tools.schemas())
 
         return await self.call("toolbox", ask)
 
@@ -205,6 +206,7 @@ class EpisodeRunner:
     async def score(self) -> None:
         """Fill the episode's rewards and its outcome."""
         episode = self.episode
+        episode.info = clean(episode.info)
         if episode.outcome is Outcome.INVALID:
             episode.reward = self.scorer.floor
             return

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Message
+from agentgym.utf8 import clean_fields
 
 Finish = Literal["stop", "tool_calls", "length"]
 Refusal = Literal["context_length", "ended", "invalid", "unavailable"]
@@ -27,6 +28,9 @@ class CallRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "messages", "tools", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

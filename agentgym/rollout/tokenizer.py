@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from agentgym.errors import UserError, nearest
 from agentgym.types import Json, Message
+from agentgym.utf8 import clean_text
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -89,8 +90,8 @@ class HuggingFaceTokenizer:
             if self._quick is not None:
                 return tuple(self._quick.encode_batch_fast([text], add_special_tokens=False)[0].ids)
             return tuple(self._inner.encode(text, add_special_tokens=False))
-        except (TypeError, UnicodeError):  # a lone surrogate, which is in no vocabulary
-            clean = text.encode("utf-8", "replace").decode("utf-8")
+        except (TypeError, UnicodeError):  # of an environment's file that no episode has played
+            clean = clean_text(text)
             if clean == text:
                 raise
             return self.encode(clean)

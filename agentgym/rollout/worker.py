@@ -21,6 +21,7 @@ from agentgym.import_path import load_file
 from agentgym.killable_child import die_with_parent, receive_frame, send_frame
 from agentgym.rewards import RewardFunction, Score
 from agentgym.types import Episode
+from agentgym.utf8 import clean_fields
 
 READY: Final = b"ready"
 
@@ -43,6 +44,9 @@ class Answer:
     score: float | list[float] | None = None
     error_kind: str = ""
     error: str = ""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "error_kind", "error")
 
     def to_json(self) -> bytes:
         return json.dumps([self.score, self.error_kind, self.error]).encode()

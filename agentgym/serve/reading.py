@@ -68,10 +68,9 @@ def as_list(value: Json, param: str) -> Sequence[Json]:
 
 
 def as_text(value: Json, param: str) -> str:
-    """Without lone surrogates, which JSON can write and no tokenizer takes."""
     if not isinstance(value, str):
         refuse(f"give a string, not {_kind(value)}", param)
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return value
 
 
 def as_flag(body: Mapping[str, Json], name: str) -> bool:

@@ -61,7 +61,7 @@ def test_a_table_has_a_row_for_each_episode_with_what_tells_them_apart() -> None
         ("e-0", False, 0.0, -1.0),
         ("e-1", True, 1.0, 1.0),
     ]
-    assert rows[0]["conversation"] == "[user]\n1 + 1?\n\n[assistant]\n3 ? <script>" and rows[0]["step"] == 12
+    assert rows[0]["conversation"] == "[user]\n1 + 1?\n\n[assistant]\n3 \ufffd <script>" and rows[0]["step"] == 12
 
 
 def test_a_sink_that_shows_no_episodes_is_left_alone() -> None:

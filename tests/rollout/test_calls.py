@@ -225,7 +225,7 @@ def test_long_results_are_cut_with_a_word_and_half_characters_replaced() -> None
     played.say((call("tell", size=11), call("tell", size=3, character="\ud800"), call("tell", size=10)))
     cut, replaced, whole = (trace.result for trace in played.episode.tool_calls)
     assert cut == "x" * 10 + "\n[cut: these are the first 10 of 11 characters]"
-    assert replaced == "???" and whole == "x" * 10
+    assert replaced == "\ufffd\ufffd\ufffd" and whole == "x" * 10
 
 
 def test_arguments_that_are_too_deep_to_be_saved_are_malformed() -> None:

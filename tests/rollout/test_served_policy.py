@@ -15,7 +15,15 @@ from policy_servers import FaultyServer, ScriptedServer, completion
 
 from agentgym.config import build
 from agentgym.errors import InfraError, UserError
-from agentgym.rollout.outside.answers import ChatRequest, ContextFull, Filtered, ServerFault, Unsupported, read_answer
+from agentgym.rollout.outside.answers import (
+    ChatRequest,
+    ContextFull,
+    Filtered,
+    RequestRefused,
+    ServerFault,
+    Unsupported,
+    read_answer,
+)
 from agentgym.rollout.outside.cache import AnswerCache
 from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.outside.openai_server import OpenAIServer
@@ -156,6 +164,7 @@ def test_a_key_goes_to_openai_and_else_only_where_it_is_sent() -> None:
 async def test_every_fault_of_a_server_is_survived() -> None:
     """Those that pass: busy, failed, cut, silent, and answers that are no answers. Each once, then it answers."""
     faults = ["429 after=0.01;", "500", "502 <html>bad gateway</html>", "cut", "hang", "garbage", "odd", "503 after=0;"]
+    faults += [f"200 {'[' * 5000}", f"200 {'9' * 5000}"]  # deeper, and longer, than Python reads
     async with FaultyServer(list(faults)).open() as faulty:
         server = OpenAIServer(faulty.url, "", timeout_s=0.3)
         one = policy(server, base_url=faulty.url, max_retries=len(faults), max_wait_s=0.02)
@@ -177,6 +186,7 @@ async def test_every_fault_of_a_server_is_survived() -> None:
         ('400 {"error": {"message": "no", "code": "context_length_exceeded"}}', ContextFull, "no"),
         ('400 {"error": {"message": "max_tokens is too large: 9"}}', UserError, "rollout.max_turn_tokens"),
         ('400 {"error": {"message": "no", "code": "content_filter"}}', Filtered, "no"),
+        ('400 {"error": {"message": "half \\ud83d"}}', RequestRefused, "half \ufffd"),
     ],
 )
 async def test_what_a_status_means_is_said_in_one_sentence(fault: str, kind: type[Exception], expected: str) -> None:

@@ -131,8 +131,8 @@ def test_ids_are_those_of_the_tokenizer_in_its_wrapper(tokenizer: HuggingFaceTok
     assert tokenizer.decode(ids) == tokenizer._inner.decode(list(ids), skip_special_tokens=False)
 
 
-def test_half_a_character_becomes_a_question_mark(tokenizer: HuggingFaceTokenizer) -> None:
-    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a?b")
+def test_half_a_character_becomes_the_replacement_character(tokenizer: HuggingFaceTokenizer) -> None:
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
 
 
 class Unable:

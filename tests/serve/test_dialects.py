@@ -285,4 +285,4 @@ def test_numbers_that_json_lacks_and_half_characters_reach_no_client_or_tokenize
     block = MESSAGES.answer(MESSAGES.read(MESSAGES_BODY), odd, MADE)["content"][0]
     assert block["input"] == {"a": None}
     message = CHAT.read({**CHAT_BODY, "messages": [{"role": "user", "content": "a\ud800b"}]}).request.messages[0]
-    assert message["content"] == "a?b"
+    assert message["content"] == "a\ufffdb"

@@ -11,6 +11,7 @@ from agentgym.rollout.calls import Call
 from agentgym.rollout.tool_formats.json_calls import Unreadable, read_json
 from agentgym.tools import MalformedCall, Schema, ToolCall
 from agentgym.types import Json, Message
+from agentgym.utf8 import clean_fields
 
 Finish = Literal["stop", "length", "filtered", "refused"]
 CHARS_PER_TOKEN = 4  # of an estimate, where a server does not count
@@ -107,6 +108,9 @@ class ChatAnswer:
     finish: Finish
     usage: Usage
     model: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "content", "reasoning", "model")
 
 
 class ChatServer(Protocol):

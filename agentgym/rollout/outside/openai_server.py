@@ -20,6 +20,7 @@ from agentgym.rollout.outside.answers import (
 )
 from agentgym.rollout.outside.config import OMITTABLE, OPENAI_KEY
 from agentgym.types import Json
+from agentgym.utf8 import clean, clean_text
 
 Answer = TypeVar("Answer")
 
@@ -74,7 +75,7 @@ class OpenAIServer:
     async def _asked(self, call: Awaitable[Any], what: str) -> Json:
         try:
             raw = await call
-            return cast(Json, json.loads(raw.content))
+            return clean(cast(Json, json.loads(raw.content)))
         except self._openai.APITimeoutError as error:
             raise ServerFault(f"it did not answer within {self._timeout_s:g} s") from error
         except self._openai.APIConnectionError as error:
@@ -87,6 +88,8 @@ class OpenAIServer:
             if error.doc.lstrip()[:1] == "<":
                 raise self._other_kind(what, error.doc) from error
             raise ServerFault(f"its answer is not JSON: {error.doc[:_MAX_SHOWN]!r}") from error
+        except (ValueError, RecursionError) as error:  # a number of too many digits, or nested too deep
+            raise ServerFault(f"its answer is not JSON that can be read: {str(error)[:_MAX_SHOWN]}") from error
 
     def _refused(self, error: Any, what: str) -> Exception:
         """What a status means."""
@@ -142,7 +145,7 @@ def _said(error: Any) -> str:
     body = error.body
     message = body.get("message") if isinstance(body, Mapping) else None
     text = message if isinstance(message, str) and message else error.response.text
-    return " ".join(text.split())[:_MAX_SHOWN] or "without a word"
+    return " ".join(clean_text(text).split())[:_MAX_SHOWN] or "without a word"
 
 
 def _cause(error: BaseException) -> str:

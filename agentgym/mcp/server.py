@@ -1,17 +1,4 @@
-"""Tools of MCP servers: a process for each episode or one for all, an address, or a server in this process.
-
-shop = McpServer.stdio("python", "shop_server.py")
-
-async def start(self, context):
-    return await shop.open()
-
-async def toolbox(self, context):
-    return context.state
-
-async def finish(self, context):
-    if context.state is not None:
-        await context.state.close()
-"""
+"""A server, and one session with it as the tools of an episode."""
 
 from __future__ import annotations
 
@@ -26,13 +13,16 @@ from functools import partial
 from typing import Any, Self, TextIO, TypeVar, cast
 
 from agentgym.errors import InfraError, UserError, nearest, pip_install
+from agentgym.mcp.messages import readable
+from agentgym.mcp.schemas import check_of, faults_of, shown
 from agentgym.tools import Schema, ToolCall, ToolResult
 from agentgym.types import Json
+from agentgym.utf8 import clean
 
 Answer = TypeVar("Answer")
 
 _LINK = re.compile(r"\s*For further information visit https?://\S+")
-_MAX_FAULTS = 5  # that an agent is told of at once
+_HALF = re.compile(r"hex escape|unicode code point")  # in the words of the package's parser
 
 
 @dataclass
@@ -139,15 +129,15 @@ class McpSession:
         check = self._checks.get(call.name)
         if check is None:
             return ToolResult(f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._checks)}", "unknown_tool")
-        arguments = _typed(call.arguments, check.schema)
-        if faults := _faults(check, arguments):
+        arguments = clean(_typed(call.arguments, check.schema))
+        if faults := faults_of(check, arguments):
             return ToolResult(f"Error: {call.name}: {faults}", "arguments")
         if self.is_broken:
             raise InfraError(f"{self._named()} is gone{self._broken}{self._last_words()}")
         try:
             return _told(await self._ask(call.name, self._client.call_tool(call.name, arguments)))
         except _Refused as refused:
-            return ToolResult(f"Error: {call.name}: {refused}", "arguments")
+            return ToolResult(f"Error: {call.name}: {refused}", refused.kind)
 
     async def close(self) -> None:
         """End the session and, where it is one of this episode alone, the server."""
@@ -195,14 +185,14 @@ class McpSession:
             cursor = page.next_cursor
             if not cursor:
                 break
-        self._schemas = tuple(_schema(tool) for tool in tools)
-        self._checks = {tool.name: _check_of(tool, self._server.name) for tool in tools}
+        self._schemas = tuple(shown(tool) for tool in tools)
+        self._checks = {tool.name: check_of(tool, self._server.name) for tool in tools}
         self._parallel_safe = {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint}
 
     async def _ask(self, tool: str, call: Awaitable[Answer]) -> Answer:
         """One answer. A call that is given up ends the session: nobody knows what it still does to the server."""
         import mcp
-        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, REQUEST_TIMEOUT
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, PARSE_ERROR, REQUEST_TIMEOUT
 
         asked = asyncio.ensure_future(call)
         limit_s = self._server.call_timeout_s
@@ -219,7 +209,9 @@ class McpSession:
                     f"{self._named()} died in a call of {tool}: {error.message}{self._last_words()}"
                 ) from error
             if error.code == INVALID_PARAMS:
-                raise _Refused(error.message) from error
+                raise _Refused(error.message, "arguments") from error
+            if error.code == PARSE_ERROR and _HALF.search(error.message):  # over HTTP the package keeps no more of it
+                raise _Refused("the tool's answer is not valid UTF-8", "tool") from error
             raise InfraError(f"{self._named()} failed in a call of {tool}: {error.message}") from error
         finally:
             if not asked.done():
@@ -240,7 +232,11 @@ class McpSession:
 
 
 class _Refused(Exception):
-    """The server does not take the arguments, which the schema allows."""
+    """A call that failed and that the agent may make otherwise. kind: as of a `ToolResult`."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def _import_mcp() -> None:
@@ -257,7 +253,10 @@ def _process(
     from mcp import StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    return stdio_client(StdioServerParameters(command=command, args=list(arguments), env=env, cwd=cwd), errlog=errors)
+    given = StdioServerParameters(
+        command=command, args=list(arguments), env=env, cwd=cwd, encoding_error_handler="replace"
+    )
+    return readable(stdio_client(given, errlog=errors))
 
 
 def _as_it_is(server: object, errors: TextIO) -> object:
@@ -274,54 +273,6 @@ def _cause(error: BaseException) -> BaseException:
 def _reason(error: BaseException) -> str:
     error = _cause(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _schema(tool: Any) -> Schema:
-    function = {"name": tool.name, "description": tool.description or "", "parameters": _untitled(tool.input_schema)}
-    return {"type": "function", "function": function}
-
-
-def _untitled(schema: Any) -> Any:
-    """Without the titles that libraries make of names; a parameter that is called `title` stays."""
-    if isinstance(schema, list):
-        return [_untitled(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if not (key == "title" and isinstance(value, str))}
-    names = ("properties", "$defs", "definitions")
-    return {
-        key: {name: _untitled(part) for name, part in value.items()}
-        if key in names and isinstance(value, dict)
-        else _untitled(value)
-        for key, value in kept.items()
-    }
-
-
-def _check_of(tool: Any, server: str) -> Any:
-    """What checks the arguments. References to other documents are not followed."""
-    import jsonschema
-    import referencing
-
-    schema = tool.input_schema
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise UserError(
-            f"the tool {tool.name!r} of the MCP server {server!r} has no valid schema: {error.message}"
-        ) from error
-    return kind(schema, registry=referencing.Registry())
-
-
-def _faults(check: Any, arguments: Mapping[str, Json]) -> str:
-    """In one line, what is wrong with the arguments; "" of right ones."""
-    found = []
-    for error in check.iter_errors(arguments):
-        place = ".".join(map(str, error.absolute_path))
-        found.append(f"{place}: {error.message[:200]}" if place else error.message[:200])
-        if len(found) == _MAX_FAULTS:
-            break
-    return " ".join("; ".join(found).split())
 
 
 def _typed(arguments: Mapping[str, Json], schema: Mapping[str, Any]) -> dict[str, Json]:

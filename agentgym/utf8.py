@@ -1,0 +1,57 @@
+"""Text that UTF-8 can encode: the one rule for all text from outside, where it enters.
+
+JSON's `\\u` and Python's own texts can hold half of a character (a lone surrogate), which no file, socket or tokenizer
+takes. Two halves side by side are put together, any other becomes U+FFFD, as JavaScript's `toWellFormed` does it. Data
+that carry text of a policy, a tool, a sandbox or a program clean themselves when they are made: `clean_fields`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+Value = TypeVar("Value")
+
+REPLACEMENT = "\ufffd"
+MAX_DEPTH = 128
+"""What is nested deeper becomes U+FFFD: nothing of ours reads or saves it."""
+
+
+def clean_text(text: str) -> str:
+    """The same object where nothing has to be replaced."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean(value: Value, depth: int = MAX_DEPTH) -> Value:
+    """The value with all its texts clean, names in mappings too; the same object where nothing has to be replaced."""
+    new: Any = value
+    if isinstance(value, str):
+        new = clean_text(value)
+    elif isinstance(value, (Mapping, list, tuple)):
+        if not depth:
+            return cast(Value, REPLACEMENT)
+        if isinstance(value, Mapping):
+            new = {clean(name, depth - 1): clean(part, depth - 1) for name, part in value.items()}
+            same = all(map(operator.is_, new, value)) and all(map(operator.is_, new.values(), value.values()))
+        else:
+            parts = [clean(part, depth - 1) for part in value]
+            same = all(map(operator.is_, parts, value))
+            new = tuple(parts) if isinstance(value, tuple) else parts
+        if same:
+            return value
+    return cast(Value, new)
+
+
+def clean_fields(data: object, *names: str) -> None:
+    """In a dataclass's `__post_init__`, frozen or not: these fields cleaned."""
+    for name in names:
+        value = getattr(data, name)
+        if (new := clean(value)) is not value:
+            object.__setattr__(data, name, new)
