@@ -1,4 +1,4 @@
-"""Hands out the files of a folder to other hosts, to who knows a token.
+"""Serves a folder's files to other hosts that present the token.
 
 `TOKEN NAME` is answered with the file's size in a line, and its bytes; without a name, with the names.
 """
@@ -16,21 +16,33 @@ from pathlib import Path
 from agentgym.actors.owned_folder import OWNER_FILE
 
 MAX_LINE_BYTES = 4096
+MAX_CONNECTIONS = 256  # at once; a host has one for each version that it fetches
+ASK_S = 15.0  # from the connection to the end of its line
+PIECE_BYTES, PIECE_S = 4 * 2**20, 60.0  # so long a reader may take for so much
 
 
-async def serve_files(root: Path, token: str, port: int = 0) -> asyncio.Server:
-    """port: 0 is a free one."""
+async def serve_files(root: Path, token: str, port: int = 0, *, ask_s: float = ASK_S) -> asyncio.Server:
+    """port: 0 is a free one. Raises OSError where it cannot listen."""
+    num_open = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError):
-            await _answer(root, token, reader, writer)
-        writer.close()
+        nonlocal num_open
+        num_open += 1
+        try:
+            if num_open <= MAX_CONNECTIONS:
+                with suppress(OSError, ValueError):  # TimeoutError is an OSError
+                    async with asyncio.timeout(ask_s):
+                        asked = await reader.readline()
+                    await _answer(root, token, asked, writer)
+        finally:
+            num_open -= 1
+            writer.close()
 
     return await asyncio.start_server(answer, port=port, limit=MAX_LINE_BYTES, family=socket.AF_INET)
 
 
-async def _answer(root: Path, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    given, _, name = (await reader.readline()).decode().strip().partition(" ")
+async def _answer(root: Path, token: str, asked: bytes, writer: asyncio.StreamWriter) -> None:
+    given, _, name = asked.decode().strip().partition(" ")
     if not hmac.compare_digest(given.encode(), token.encode()):
         return
     names = await asyncio.to_thread(_files, root)
@@ -39,9 +51,12 @@ async def _answer(root: Path, token: str, reader: asyncio.StreamReader, writer: 
         await writer.drain()
     elif name in names:
         with (root / name).open("rb") as file:
-            writer.write(f"{os.fstat(file.fileno()).st_size}\n".encode())
+            size = os.fstat(file.fileno()).st_size
+            writer.write(f"{size}\n".encode())
             await writer.drain()
-            await asyncio.get_running_loop().sendfile(writer.transport, file)
+            for start in range(0, size, PIECE_BYTES):
+                async with asyncio.timeout(PIECE_S):
+                    await asyncio.get_running_loop().sendfile(writer.transport, file, start, PIECE_BYTES)
 
 
 def _files(root: Path) -> list[str]:

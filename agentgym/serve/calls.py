@@ -57,8 +57,8 @@ class Desk:
         )
         raise Refused(401, "key", told)
 
-    async def body(self, headers: Headers, receive: Receive) -> bytes:
-        """Raises Refused for one that is too large or encoded, ClientGone."""
+    async def body(self, admitted: Admitted, headers: Headers, receive: Receive) -> bytes:
+        """Raises Refused for one that is encoded, or too large (with others that its key sends now); ClientGone."""
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise Refused(415, "invalid", "the body is compressed; send it as it is")
         too_large = Refused(413, "invalid", f"the body has more than {self.max_body_bytes} bytes")
@@ -66,18 +66,19 @@ class Desk:
         if length.isdigit() and int(length) > self.max_body_bytes:
             raise too_large
         pieces = []
-        size = 0
         more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            piece = message.get("body", b"")
-            size += len(piece)
-            if size > self.max_body_bytes:
-                raise too_large
-            pieces.append(piece)
-            more = message.get("more_body", False)
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                pieces.append(message.get("body", b""))
+                admitted.receiving_bytes += len(pieces[-1])
+                if admitted.receiving_bytes > self.max_body_bytes:
+                    raise too_large
+                more = message.get("more_body", False)
+        finally:
+            admitted.receiving_bytes -= sum(map(len, pieces))
         return b"".join(pieces)
 
 
@@ -102,12 +103,13 @@ class CallRoute:
         counts["requests"] += 1
         try:
             admitted = self._desk.admitted(headers)
-            body = await self._desk.body(headers, receive)
+            body = await self._desk.body(admitted, headers, receive)
             asked = self._dialect.read(read_json(body))
             if admitted.concluded or self._desk.closing:
                 raise Refused(409, "ended", "the episode of this key is over")
             marked = headers.get(b"x-stainless-retry-count", b"0") != b"0"
             call, again = admitted.call(hash((scope["path"], body)), asked.request, marked=marked)
+            del body  # it may be large, and a call long
         except (CallRefused, Refused) as error:
             await self._refuse(failure_of(error), send)
             return

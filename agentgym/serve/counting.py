@@ -30,8 +30,9 @@ class CountRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = dict(scope["headers"])
-            seat = self._desk.admitted(headers).seat
-            asked = self._dialect.read(read_json(await self._desk.body(headers, receive)))
+            admitted = self._desk.admitted(headers)
+            seat = admitted.seat
+            asked = self._dialect.read(read_json(await self._desk.body(admitted, headers, receive)))
             if not isinstance(seat, CountingSeat):
                 raise Refused(404, "path", "tokens are not counted here")
             number = seat.count(asked.request)

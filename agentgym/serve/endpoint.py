@@ -13,6 +13,7 @@ from typing import Self
 import uvicorn
 
 from agentgym.errors import UserError
+from agentgym.http_server import Bounds, configure
 from agentgym.rollout.conversation import Seat
 from agentgym.serve.app import make_app
 from agentgym.serve.calls import Desk
@@ -40,26 +41,23 @@ class Endpoint:
         model: str = "policy",
         max_body_bytes: int = MAX_BODY_BYTES,
         keep_alive_s: float = KEEP_ALIVE_S,
+        bounds: Bounds | None = None,
     ) -> None:
         """bind: HOST:PORT, where port 0 takes a free one, or unix:/path. keep_alive_s: between a stream's comments."""
         self.url = ""
         self.model = model
-        self._bind = bind
+        self._bind, self._bounds = bind, bounds or Bounds()
         self._keys = Keys()
         self._desk = Desk(keys=self._keys, max_body_bytes=max_body_bytes, keep_alive_s=keep_alive_s)
 
     async def __aenter__(self) -> Self:
         """Raises UserError where it cannot listen."""
         listener, self.url = _listen(self._bind)
-        config = uvicorn.Config(
+        config = configure(
             make_app(self._desk, self.model),
+            self._bounds,
             lifespan="off",
-            ws="none",
             log_config=None,
-            log_level="warning",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
             date_header=False,
             timeout_keep_alive=IDLE_CONNECTION_S,
         )

@@ -13,13 +13,17 @@ MAX_CONCLUDED = 100_000
 
 
 class Admitted:
-    """A key's seat and its calls. concluded: they are refused. bug: what its seat raised and no seat may raise."""
+    """A key's seat and its calls. concluded: they are refused. bug: what its seat raised and no seat may raise.
+
+    receiving_bytes: of bodies that have not ended.
+    """
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
         self.retries = Retries()
         self.concluded = False
         self.bug: BaseException | None = None
+        self.receiving_bytes = 0
 
     def call(self, body: int, request: CallRequest, *, marked: bool) -> tuple[Call, bool]:
         """The call, and whether it is an earlier one, sent again."""

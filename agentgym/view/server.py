@@ -11,6 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from agentgym.errors import UserError
+from agentgym.http_server import Bounds, configure
 from agentgym.view.app import View, build_app
 from agentgym.view.security import Access
 
@@ -65,20 +66,13 @@ class Server(uvicorn.Server):
             self._on_start()
 
 
-async def serve(view: View, host: str, listening: socket.socket, started: Callable[[str], None]) -> None:
+async def serve(
+    view: View, host: str, listening: socket.socket, started: Callable[[str], None], bounds: Bounds | None = None
+) -> None:
     """Until it is cancelled. started: called with the address once requests are answered."""
     port = listening.getsockname()[1]
     access = Access.of(host, port)
-    config = uvicorn.Config(
-        build_app(view, access),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        lifespan="on",
-        timeout_graceful_shutdown=1,
-        ws="none",
-    )
+    config = configure(build_app(view, access), bounds or Bounds(), lifespan="on", timeout_graceful_shutdown=1)
     server = Server(config, lambda: started(address(host, port, access)))
     running = asyncio.create_task(server._serve([listening]))  # `serve` would take the signals
     try:

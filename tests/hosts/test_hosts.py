@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def test_what_does_not_fit_is_refused_with_the_hosts_name() -> None:
 def test_ranks_of_one_host_meet_on_its_loopback_interface() -> None:
     found = meet_at(LOOPBACK, 1234)
     assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["GLOO_SOCKET_IFNAME"]) == (LOOPBACK, "1234", "lo")
+
+
+@pytest.mark.parametrize("sent", [b"", b"secret", b"x" * 1_000_000])
+async def test_the_file_server_does_not_wait_for_who_never_ends_its_line(sent: bytes, tmp_path: Path) -> None:
+    server = await serve_files(tmp_path, "secret", ask_s=0.02 if len(sent) < 9 else 60)
+    async with server, asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection(LOOPBACK, server.sockets[0].getsockname()[1])
+        writer.write(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_a_host_fetches_a_version_once_and_only_with_the_token(tmp_path: Path) -> None:

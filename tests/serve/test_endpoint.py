@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 
 import httpx
@@ -152,6 +153,25 @@ async def test_a_body_without_an_end_is_cut_off(client) -> None:
         for headers, status in (({}, 413), ({"authorization": "Bearer guessed"}, 401)):
             with contextlib.suppress(httpx.TransportError):  # it may still be sending when the connection is closed
                 assert (await client.post(CHAT, content=endless(), headers=headers)).status_code == status
+
+
+async def test_the_bodies_that_a_key_sends_at_once_are_bounded_together(endpoint, connect, seat, client) -> None:
+    held = asyncio.Event()
+
+    async def slow():
+        yield b" " * 60_000
+        await held.wait()
+        yield json.dumps(BODIES[CHAT]).encode()
+
+    key = endpoint.admit(seat)
+    first = asyncio.create_task(connect(key).post(CHAT, content=slow()))
+    async with asyncio.timeout(30):
+        while (await connect(key).post(CHAT, content=b" " * 60_000)).status_code != 413:
+            pass  # until the first has come so far
+    assert (await client.post(CHAT, json=BODIES[CHAT])).status_code == 200, "another key is not concerned"
+    held.set()
+    assert (await first).status_code == 200
+    assert (await connect(key).post(CHAT, content=b" " * 60_000)).status_code == 400, "not JSON, and not too large"
 
 
 async def test_models_tokens_and_unknown_paths(endpoint, client) -> None:
