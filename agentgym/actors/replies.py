@@ -28,7 +28,7 @@ Call: TypeAlias = tuple[int, str, bytes]
 
 
 class NotSent(InfraError):
-    """A call did not leave this process; the cause is what Monarch said."""
+    """A call did not leave this process; it says what Monarch said."""
 
 
 class RemoteTraceback(Exception):
@@ -73,10 +73,9 @@ class Answer:
 
     def value(self) -> Any:
         """What the endpoint returned. Raises what it raised."""
-        found = pickle.loads(self.body)
-        if self.trace:
-            raise found from RemoteTraceback(self.trace)
-        return found
+        if self.trace:  # not by a name: the error would lead to this frame, which would lead to the error
+            raise pickle.loads(self.body) from RemoteTraceback(self.trace)
+        return pickle.loads(self.body)
 
 
 class Outbox(Generic[T]):

@@ -238,9 +238,7 @@ class Runtime:
         try:
             monarch.actor.send(actor.agentgym_answer, (self._name, calls), {}, self._port, "choose")
         except Exception as error:  # Monarch refuses to send to a mesh that it has seen die
-            refused = NotSent(str(error))
-            refused.__cause__ = error
-            self._replies.fail(calls, refused)
+            self._replies.fail(calls, NotSent(str(error)))
 
     async def stop(self, mesh: ProcMesh, *, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Stop the processes of a mesh, dead ones included. A failure is logged, not raised."""

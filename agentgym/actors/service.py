@@ -236,7 +236,7 @@ class Service(Generic[A]):
         abandon: Callable[[ProcessGroup[A]], None] | None,
         session: Session[A],
     ) -> R:
-        lost: ProcessDied | None = None
+        lost = ""
         for _ in range(self._settings.max_attempts):
             replica = await self._pick(session.replica)
             group = replica.group
@@ -246,7 +246,7 @@ class Service(Generic[A]):
                 session.stay_with(replica)
                 return answer
             except ProcessDied as error:
-                lost = error
+                lost = str(error)
                 self._retries += 1
                 # Its supervisor may not have run yet; the router must not pick it until then.
                 if replica.group is group:
@@ -262,8 +262,8 @@ class Service(Generic[A]):
                     self._notify()
         raise InfraError(
             f"{self.name}: {method_name(method)} lost {self._settings.max_attempts} replicas in a row; "
-            "does it kill them?"
-        ) from lost
+            f"does it kill them? {lost}"
+        )
 
     async def _pick(self, preferred: Replica[A] | None) -> Replica[A]:
         while True:

@@ -12,7 +12,7 @@ from agentgym.jobs.measure import measure
 from agentgym.jobs.watchdog import watched
 from agentgym.models.resolve import resolve_model, weights_mark
 from agentgym.recipe import Recipe
-from agentgym.rollout.garbage import rare_collections
+from agentgym.rollout.garbage import swept
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 
@@ -39,7 +39,7 @@ async def evaluate(
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
-        stack.enter_context(rare_collections())
+        await stack.enter_async_context(swept())
         await stack.enter_async_context(watched(gym.activity, logs=folder.path / "logs"))
         generators = started_generators(
             recipe, model_path, reporter, name=folder.name, log_dir=folder.path / "logs", activity=gym.activity

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import pickle
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -115,3 +118,24 @@ async def test_what_cannot_be_sent_is_told_in_words() -> None:
     ):
         with pytest.raises(InfraError, match=words):
             (await answer(method)).value()
+
+
+class Witness:
+    """A weak reference can watch it."""
+
+
+def test_an_error_of_an_actor_frees_the_frames_of_its_callers_without_a_collection() -> None:
+    seen: list[weakref.ref[Witness]] = []
+
+    def ask() -> None:
+        held = Witness()
+        seen.append(weakref.ref(held))
+        Answer(number=0, body=pickle.dumps(ValueError("no")), trace="Traceback").value()
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            ask()
+        assert seen[0]() is None
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from agentgym_sandboxes.monty.backend import MontyBackend
 from agentgym_sandboxes.monty.config import MontyConfig
 from agentgym_sandboxes.monty.gaps import is_gap, lazy_value, syntax_error
 from agentgym_sandboxes.monty.privileges import UID
+from agentgym_sandboxes.monty.solution import Solution
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -52,6 +54,19 @@ GAPS = {
     "a stream replaced": "import sys\ndef f(x):\n    sys.stdout = None\n    return x\n",
     "finalizer": "class A:\n    def __del__(self):\n        pass\ndef f(x):\n    return x\n",
 }
+
+
+async def test_an_ended_solution_is_freed_without_a_collection(monty: MontyBackend) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        verdict = await graded(
+            monty, "def f(x):\n    x.append(1)\n    return 1\n", AssertCase(source="assert f([]) == 1")
+        )
+        assert not any(isinstance(one, Solution) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert verdict.status is RunStatus.UNSUPPORTED
 
 
 @pytest.mark.parametrize("code", GAPS.values(), ids=GAPS.keys())

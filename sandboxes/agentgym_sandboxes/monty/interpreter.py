@@ -218,5 +218,8 @@ class Interpreter:
                 raised = raised_of(error, request.limits, case.source)
                 refuse_unknown_name(raised)
         if solution.end is not None:
-            raise solution.end
+            try:
+                raise solution.end
+            finally:
+                solution.end = None
         return raised

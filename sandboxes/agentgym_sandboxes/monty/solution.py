@@ -105,7 +105,7 @@ class Solution:
             assert isinstance(answer, Raised)
             raised = builtin_exception(answer)
         except (Ended, Unsupported) as error:
-            self.end = error
+            self.end = error.with_traceback(None)  # which would lead here, and so keep the interpreter
             raise RuntimeError(str(error)) from None
         raise raised
 
