@@ -20,6 +20,7 @@ class TensorBoardSink:
         self._writer: Any = None  # the package has no types
         self._events: Any = None
         self._values: Any = None
+        self._begun = False
 
     def open(self, run_dir: str, config: Mapping[str, Json]) -> None:
         """Raises UserError when the package is missing."""
@@ -39,6 +40,10 @@ class TensorBoardSink:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._writer is not None, "open() comes first"
         now = time.time()
+        if not self._begun:  # TensorBoard drops what an earlier process wrote of this step and of later ones
+            self._begun = True
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._writer.add_event(self._events.Event(wall_time=now, step=step, session_log=start))
         for name, value in metrics.items():
             # `tensorboard.summary` would write a tensor, which readers of scalars do not list.
             scalar = self._values.Summary.Value(tag=name, simple_value=value)
