@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ class limited:
     def __enter__(self) -> None:
         self._watch = watch = _WATCH.get()
         if watch is not None:
+            watch.refuse()
             self._before_s = watch.until_s
             watch.until_s = min(self._before_s, time.monotonic() + self._limit_s)
             watch.sections += 1
@@ -62,7 +63,9 @@ class limited:
             self._watch.until_s = self._before_s
             self._watch.depth -= 1
         if kind is HeldTooLong:
-            text = f"it held the event loop for longer than {self._limit_s:g} s, without an `await`: {error}"
+            assert self._watch is not None
+            place = self._watch.place
+            text = f"it held the event loop for longer than {self._limit_s:g} s, without an `await`: {place}"
             raise TimeoutError(text) from error
 
 
@@ -83,11 +86,13 @@ class LoopWatch:
     """Use it as `with`, in the thread that runs the loop, before there is one.
 
     say: takes the lines for the user, in a thread of its own. until_s: when the plugin code that runs now has to be
-    interrupted. sections, depth: how many were entered with `limited`, and how many are open.
+    interrupted. sections, depth: how many were entered with `limited`, and how many are open. place: the line that was
+    interrupted last. cancelled: the task whose code was, after `stop`.
     """
 
     def __init__(self, say: Callable[[str], None], *, every_s: float = EVERY_S, tell_s: float = TELL_S) -> None:
         self.until_s, self.sections, self.depth = math.inf, 0, 0
+        self.place, self.cancelled = "", cast("asyncio.Task[Any] | None", None)
         self._say, self._every_s, self._tell_s = say, every_s, tell_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_s, self._answered_s, self._asked = math.inf, math.inf, False
@@ -127,6 +132,12 @@ class LoopWatch:
     def stop(self, after_s: float = 0.0) -> None:
         """From then on, code that holds the loop for two ticks is cancelled there, also where it never awaits."""
         self._stop_s = time.monotonic() + after_s
+
+    def refuse(self) -> None:
+        """Cancels plugin code that would begin while a stop waits for the loop: hundreds of calls may be ready."""
+        if self._stop_s < math.inf and self._error() is asyncio.CancelledError:
+            self.cancelled = asyncio.current_task(self._loop)
+            raise asyncio.CancelledError
 
     def _run(self) -> None:
         ticks, tell_s, sections = 0, self._tell_s, 0
@@ -171,14 +182,19 @@ class LoopWatch:
         if self._is_main:
             signal.pthread_kill(self._thread_id, signal.SIGVTALRM)  # also ends a wait in the kernel
             return
-        if place_in(sys._current_frames().get(self._thread_id)):  # at its next line: nothing ends a wait of this thread
+        if place := place_in(sys._current_frames().get(self._thread_id)):
+            self.place = place  # it is raised at the next line: nothing ends a wait of this thread
             ident, raised = ctypes.c_ulong(self._thread_id), ctypes.py_object(kind)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:
         kind = self._error()
-        if kind is not None and (place := place_in(frame)):  # our own code is never cut in two
-            raise kind(place)
+        if kind is None or not (place := place_in(frame)):  # our own code is never cut in two
+            return
+        self.place = place
+        if kind is asyncio.CancelledError:
+            self.cancelled = asyncio.current_task(self._loop)
+        raise kind
 
     def _error(self) -> type[BaseException] | None:
         """What has to be raised in plugin code that holds the thread now."""

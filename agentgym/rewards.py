@@ -33,7 +33,7 @@ class Reward:
     """A reward function with its name, its default weight, its range, and how long it may take.
 
     inline: a plain function that runs on the event loop, not in a process. It costs microseconds instead of
-    hundreds of them, and nothing can stop it: only for look-ups that cannot hang.
+    hundreds of them, and all episodes wait while it hangs: only for look-ups that cannot.
     scope: what it scores. The scores of the turns count with their mean, and an advantage may tell them apart. A group
     is scored where one is played, which is in training; such a reward must be inline or `async def`.
     """

@@ -17,6 +17,7 @@ from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
+from agentgym.held_loop import LoopWatch
 from agentgym.import_path import import_path_of
 from agentgym.recipe import Recipe
 from agentgym.rewards import RewardFunction
@@ -117,22 +118,31 @@ def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
     except RuntimeError:
         if threading.current_thread() is threading.main_thread():
             return run_until_stopped(job, say)
-        return asyncio.run(job)
-    return _run_in_thread(job)
+        return _watched_run(job, say, lambda watch: None)
+    return _run_in_thread(job, say)
 
 
-def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
+def _watched_run(job: Coroutine[Any, Any, T], say: Callable[[str], None], begun: Callable[[LoopWatch], None]) -> T:
+    async def supervise(watch: LoopWatch) -> T:
+        with watch.on_loop(say):
+            begun(watch)
+            return await job
+
+    with LoopWatch(say) as watch:
+        return asyncio.run(supervise(watch))
+
+
+def _run_in_thread(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
     """A signal to the waiting thread cancels the job, and is raised when that has cleaned up."""
-    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None, LoopWatch]] = Future()
     ended: Future[T] = Future()
 
-    async def supervise() -> T:
-        begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
-        return await job
+    def begun(watch: LoopWatch) -> None:
+        running.set_result((asyncio.get_running_loop(), asyncio.current_task(), watch))
 
     def work() -> None:
         try:
-            ended.set_result(asyncio.run(supervise()))
+            ended.set_result(_watched_run(job, say, begun))
         except BaseException as error:
             ended.set_exception(error)
 
@@ -143,7 +153,8 @@ def _run_in_thread(job: Coroutine[Any, Any, T]) -> T:
             thread.start()
             return ended.result()
         except KeyboardInterrupt:
-            loop, task = begun.result()
+            loop, task, watch = running.result()
+            watch.stop()
             if task is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                     loop.call_soon_threadsafe(task.cancel)

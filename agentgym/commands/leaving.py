@@ -9,34 +9,43 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-THREADS_S = 3.0
+THREADS_S = 2.0
 
 
 class Threads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. At its end a loop would wait for one that never returns."""
+    """The threads of `asyncio.to_thread`. After a signal one that does not return is not waited for.
+
+    stopped: whether there was a signal.
+    """
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self._stopped = stopped
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=True)
-        until_s = time.monotonic() + THREADS_S
-        for thread in self._threads if wait else ():
-            thread.join(max(0.0, until_s - time.monotonic()))
+        left_s = THREADS_S
+        while wait and left_s > 0 and any(thread.is_alive() for thread in self._threads):
+            time.sleep(0.02)
+            left_s -= 0.02 * self._stopped()
 
 
 def leave(code: int) -> NoReturn:
     """End this process with the code, after all that Python does at its exit but for taking itself apart.
 
     A native thread of Monarch may still want the interpreter then. Up to Python 3.13 that ends the process with SIGABRT
-    ("FATAL: exception not rethrown") and another code, now and then. And a plugin's thread may never end.
+    ("FATAL: exception not rethrown") and another code, now and then. After a signal a thread that does not end is left.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     others = threading.Thread(target=_wait_for_others, daemon=True)
     others.start()
-    others.join(THREADS_S)
+    others.join(THREADS_S if code > 128 else None)
     if not others.is_alive():
         if "monarch" not in sys.modules:
             sys.exit(code)

@@ -161,7 +161,8 @@ def run_until_stopped(
     The second one cancels its clean-up, too, and ends the process after end_s, whatever it does. grace: what a SIGTERM
     does before the first. Raises Stopped once the job has ended because of a signal, whatever the job raised.
     """
-    requests, stops = Requests(end_s), list[Callable[[int, FrameType | None], None]]()
+    requests, noticed = Requests(end_s), list[int]()
+    stops: list[Callable[[int, FrameType | None], None]] = []
 
     async def supervise() -> T:
         loop = asyncio.get_running_loop()
@@ -169,7 +170,8 @@ def run_until_stopped(
         assert task is not None
 
         def cancel() -> None:
-            task.cancel()
+            if watch.cancelled is not task or len(requests.seen) > 1:
+                task.cancel()
             leave_lost_terminal()
             if len(requests.seen) == 1:
                 say(f"stopping ({Stopped(requests.seen[0]).reason}); again to stop without cleaning up")
@@ -190,8 +192,7 @@ def run_until_stopped(
             watch.stop()
             loop.call_soon_threadsafe(cancel)
 
-        noticed: list[int] = []
-        loop.set_default_executor(Threads())
+        loop.set_default_executor(Threads(lambda: bool(requests.seen)))
         stops.append(stop)
         with watch.on_loop(say):
             return await job
@@ -208,6 +209,6 @@ def run_until_stopped(
             return asyncio.run(supervise())
         except BaseException as error:
             job.close()
-            if requests.seen:
-                raise Stopped(requests.seen[0]) from error
+            if asked := requests.seen or (noticed if isinstance(error, asyncio.CancelledError) else []):
+                raise Stopped(asked[0]) from error
             raise

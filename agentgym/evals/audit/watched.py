@@ -31,7 +31,7 @@ class Watched:
     """Delegates to the environment. held_s: the longest that one of its calls held the event loop without a wait.
 
     trace: the head of what it raised. over: shared by the episodes of a check; once a call had to be interrupted, its
-    line is there, and the other episodes raise Hangs. They get a turn before each call, so that those which are played
+    name is there, and the other episodes raise Hangs. They get a turn before each call, so that those which are played
     at the same time do interleave, as they do in training.
     """
 
@@ -55,8 +55,8 @@ class Watched:
             raise Hangs
         try:
             result = await self._stepped(method(context))
-        except HeldTooLong as error:
-            self._over.append(str(error))
+        except HeldTooLong:
+            self._over.append(name)
             self._is_own = True
             raise
         except Exception as error:
