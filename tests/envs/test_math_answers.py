@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_envs.math.answers import Number, find_answer, parse_number
+from agentgym_envs.math.answers import find_answer
+from agentgym_envs.math.number import Number, parse_number
 
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -70,7 +71,8 @@ def test_what_is_no_single_number_is_none(text: str) -> None:
     [
         ("6 * 7 = 42\n#### 42", "42"),
         ("#### 41\nNo, wait.\n#### 42", "42"),
-        ("#### 42 (of 50)", "42"),
+        ("#### 42 (apples)", "42"),
+        ("The answer is easy. It is 42.", "42"),
         ("The answer is 42, which is 6 times 7.", "42"),
         ("Answer: x = 42", "42"),
         ("Answer: 40 + 2 = 42", "42"),

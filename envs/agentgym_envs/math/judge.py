@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from agentgym.types import Json
+
+_DECIMAL = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)(?![0-9.])")
+DIGITS = 50  # of numbers that are compared; exact zeros have all of them
 
 
 def equivalent(argument: Json) -> bool:
@@ -18,17 +22,21 @@ def equivalent(argument: Json) -> bool:
     golds, answers = _parsed(gold), _parsed(answer)
     if not golds or not answers:
         return False
-    if verify(golds, answers, timeout_seconds=None):
+    if verify(golds, answers, numeric_precision=DIGITS, allow_set_relation_comp=True, timeout_seconds=None):
         return True
     return bool(tolerance) and _near(golds[0], answers[0], float(tolerance))
 
 
 def _parsed(latex: str) -> list[Any]:
-    """The one expression; nothing where it could be read only as text."""
+    """The one expression; nothing where it could be read only as text.
+
+    With fractions in the place of decimals, of which six digits would be compared: 1.414214 is not sqrt(2).
+    """
     from math_verify import LatexExtractionConfig, parse
 
+    exact = _DECIMAL.sub(lambda m: f"\\frac{{{m[1]}{m[2]}}}{{1{'0' * len(m[2])}}}", latex)
     found: list[Any] = parse(
-        f"\\boxed{{{latex}}}",
+        f"\\boxed{{{exact}}}",
         extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
         parsing_timeout=None,  # no signal: the process is killed instead
     )

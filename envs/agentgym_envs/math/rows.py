@@ -15,7 +15,8 @@ from typing import Final
 from agentgym import data_sets
 from agentgym.errors import UserError
 from agentgym.types import Split
-from agentgym_envs.math.answers import Number, boxed, find_answer, parse_number
+from agentgym_envs.math.answers import boxed, find_answer
+from agentgym_envs.math.number import Number, parse_number
 
 log = logging.getLogger(__name__)
 

@@ -52,6 +52,11 @@ def units_of(text: str) -> list[Unit]:
     return [_unit(name) for name in ([before[1]] if before else []) + _WORD.findall(behind)]
 
 
+def is_unit(word: str) -> bool:
+    """Whether a word is a unit that is converted."""
+    return any(form in _KNOWN for form in (word, word.lower(), _singular(word.lower())))
+
+
 def factor_to(gold: Unit, said: list[Unit]) -> Fraction | None:
     """What a number with the units `said` is multiplied by to be in `gold`; None where it measures something else."""
     for unit in said:
