@@ -114,7 +114,7 @@ def test_a_line_ends_at_a_line_feed_only(tmp_path: Path) -> None:
         ("5 km", ["5 km", "5000 m", "5 kilometers", "5\\text{ km}"], ["5", "5 m", "5 apples", "5 kg"]),
         ("$3.50", ["$3.50", "3.5 dollars", "350 cents", "\\$3.50"], ["3.5 euros", "3.5"]),
         ("36 km/h", ["10 m/s", "36 km per hour"], ["36 m/s", "36 km"]),
-        ("4 m²", ["4 m²", "4 m^2", "40000 cm^2"], ["4 m", "400 cm^2"]),
+        ("4 m²", ["4 m²", "4 m^2", "4\\text{ m}^2", "40 000 cm^2"], ["4 m", "400 cm^2"]),
         ("7 apples", ["7 apples", "7 red apples", "7 apple"], ["7 pears", "7"]),
         ("7", ["7", "7 apples"], ["8"]),
         ("A square. #### 25 cm^2", ["25 cm^2", "0.0025 m^2"], ["25", "25 cm", "26 cm^2"]),

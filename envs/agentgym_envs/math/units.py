@@ -43,7 +43,7 @@ class Unit:
 
 def units_of(text: str) -> list[Unit]:
     """The units that the first number of a text may have: a sign of money before it, and the words behind it."""
-    text = _SPACING.sub(" ", _TEXT.sub(r" \1 ", _MATH_MODE.sub(r"\1", text))).replace("\\$", "$")
+    text = _SPACING.sub(" ", _TEXT.sub(r" \1", _MATH_MODE.sub(r"\1", text))).replace("\\$", "$")
     number = _NUMBER.search(text)
     if number is None:
         return []
