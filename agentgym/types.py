@@ -329,6 +329,11 @@ class Episode:
         """Of an advantage: the sampled tokens of turns that are not masked."""
         return sum(len(turn.completion_ids) for turn in self.turns if not turn.masked)
 
+    def teaches(self, advantage: float) -> bool:
+        """Whether a trained token has an advantage that is not 0.0. advantage: of turns without one of their own."""
+        rows = self.token_advantages or [[one] for one in self.turn_advantages or [advantage] * len(self.turns)]
+        return any(any(r) and t.completion_ids and not t.masked for r, t in zip(rows, self.turns, strict=True))
+
     @property
     def min_version(self) -> int:
         """The oldest weights that sampled a token of this episode."""
@@ -348,13 +353,10 @@ class Group:
 
     @property
     def has_signal(self) -> bool:
-        """Whether its episodes teach something: some advantage is not 0.0, and not all of their turns are masked."""
-        counted = [e for e, advantage in zip(self.episodes, self.advantages, strict=False) if advantage is not None]
-        turns = [turn for episode in counted for turn in episode.turns]
-        if turns and all(turn.masked for turn in turns):
-            return False
-        of_turns = ((e.turn_advantages, *e.token_advantages) for e in self.episodes)
-        return self.always_trained or any(self.advantages) or any(any(row) for rows in of_turns for row in rows)
+        """Whether a token that is trained has an advantage that is not 0.0; of a group without turns, an episode."""
+        if self.always_trained or not any(episode.turns for episode in self.episodes):
+            return self.always_trained or any(self.advantages)
+        return any(a is not None and e.teaches(a) for e, a in zip(self.episodes, self.advantages, strict=False))
 
     def trained(self) -> list[tuple[Episode, float]]:
         """The episodes that enter a loss, with their advantages: all that count and have a token to train."""
@@ -366,11 +368,10 @@ class Group:
 class Sample:
     """One training sequence: an episode's tokens with their provenance.
 
-    All of length L. loss_mask: 1.0 where the policy sampled the token, else 0.0. logprobs: the sampler's,
-    0.0 elsewhere. advantages: 0.0 elsewhere. versions: the weights that sampled the token, -1 elsewhere.
-    ref_logprobs: the reference model's, or empty when no reference is used. old_logprobs: the trainer's before the
-    first update by the batch, or empty where it makes one only. returns: what a critic learns, or empty.
-    Entry t of each refers to token_ids[t]; the first token is never trained.
+    All of length L. loss_mask: 1.0 where the policy sampled the token; elsewhere it, logprobs (the sampler's) and
+    advantages are 0.0, and versions, the weights that sampled it, -1. ref_logprobs: the reference model's, or empty.
+    old_logprobs: the trainer's before the first update by the batch, or empty where it makes one only. returns: what a
+    critic learns, or empty. Entry t of each refers to token_ids[t]; the first token is never trained.
     """
 
     sample_id: str

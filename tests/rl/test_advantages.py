@@ -1,6 +1,7 @@
 """Advantages against numbers worked by hand, and which episodes they count."""
 
 import dataclasses
+import math
 import random
 
 import numpy as np
@@ -106,6 +107,31 @@ def test_opo_is_the_mean_where_lengths_are_equal_and_tokens_that_are_not_trained
     assert Opo()([answer(1.0, 30), answer(0.0, 10), answer(0.0, 500, masked=True)]) == [0.25, -0.75, -0.75]
     assert Opo()([answer(0.1 + 0.2, 3), answer(0.3, 8)]) == [0.0, 0.0]
     assert Opo()(rewarded(1.0, 0.0)) == [0.0, 0.0], "without a trained token there is nothing to weight"
+
+
+def test_a_group_that_trains_only_advantages_of_zero_has_no_signal():
+    """What a masked turn or an episode without a turn has does not count, whoever gave it."""
+    group = group_of(answer(1.0, 5), answer(1.0, 9), answer(0.0, 500, masked=True))
+    assign_advantages(group, Opo())
+    assert group.advantages == [0.0, 0.0, -1.0] and not group.has_signal
+    group.episodes[0].turn_advantages = [0.5]
+    assert group.has_signal
+    group.episodes[0].turn_advantages = [0.0]
+    group.episodes[2].token_advantages = [[0.5] * 500]
+    assert not group.has_signal
+    group = group_of(answer(1.0, 5), episode(Outcome.INVALID, 0.0))
+    group.advantages = [0.0, -1.0]
+    assert not group.has_signal
+
+
+@pytest.mark.parametrize("advantage", [MeanOnly(), StdNormalized(), Rloo(), Opo(), PerTurn()])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_refused(advantage, value):
+    broken, of_turn = answer(value, 3), answer(1.0, 3)
+    of_turn.turn_rewards = [value]
+    for one in (broken, of_turn):
+        with pytest.raises(ValueError, match=r"episode e has the reward .*(nan|inf).* give finite numbers"):
+            assign_advantages(group_of(answer(1.0, 3), one), advantage)
 
 
 def with_turns(reward, *turn_rewards):

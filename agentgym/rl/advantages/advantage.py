@@ -111,5 +111,12 @@ def centred_rewards(episodes_G: Sequence[Episode]) -> tuple[list[float], float]:
 
 
 def reward_of(episode: Episode) -> float:
+    """Raises ValueError where it, or what a turn contributed to it, is not finite: NaN compares as equal to a mean."""
     assert episode.reward is not None, "a scored episode has a reward"
+    if not all(map(math.isfinite, (episode.reward, *episode.turn_rewards))):
+        of_turns = f" and the rewards of turns {episode.turn_rewards}" if episode.turn_rewards else ""
+        raise ValueError(
+            f"episode {episode.episode_id} has the reward {episode.reward}{of_turns}; give finite numbers, or None and "
+            "the outcome INFRA_ERROR for an episode that could not be scored"
+        )
     return episode.reward

@@ -6,17 +6,20 @@ import math
 from collections.abc import Sequence
 from itertools import compress
 
-from agentgym.rl.advantages.advantage import Advantage, StepBatch, TurnTokens
+from agentgym.rl.advantages.advantage import Advantage, StepBatch, TurnTokens, reward_of
 from agentgym.types import Episode, Group, Outcome
 
 
 def assign_advantages(group: Group, advantage: Advantage) -> None:
     """Fill `group.advantages`. Episodes that broken infrastructure cost get None and touch no other's.
 
-    Raises ValueError for an advantage that misses an episode, a turn or a token, or is not finite.
+    Raises ValueError for a reward that is not finite, and for an advantage that is not, or that misses an episode, a
+    turn or a token.
     """
     counts_G = [episode.outcome in (Outcome.SCORED, Outcome.INVALID) for episode in group.episodes]
     counted = list(compress(group.episodes, counts_G))
+    for episode in counted:
+        reward_of(episode)  # an advantage of one's own may not look
     values = advantage(counted)
     if len(values) != len(counted) or not all(map(math.isfinite, values)):
         raise ValueError(
