@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError
-from agentgym.evals.statistics import pass_at_k, success_interval
+from agentgym.evals.statistics import pass_at_k, success_interval, success_share
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
@@ -72,7 +72,7 @@ class PassAtK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """success: share of counted episodes; [low, high]: its 95% interval; None where all were cut. by_task: successes
+    """success: see `success_share`; [low, high]: its 95% interval; None where all were cut. by_task: successes
     of each task, None for an episode that could not be counted. num_cut: episodes that a limit of wall time ended, and
     cut_by: the limit that ended the most, as "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by
     difficulty. sandbox: what ran the code, where some was run, and its metrics at the end. usage: of a policy behind a
@@ -175,7 +175,7 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
     limits = Counter(e.time_limit for e in flat if e.error is not None and e.error.kind == "cut")
     return EvalResult(
         checkpoint=checkpoint,
-        success=sum(known) / len(known) if known else None,
+        success=success_share(by_task) if known else None,
         low=low,
         high=high,
         reward_mean=sum(rewards) / len(rewards) if rewards else None,

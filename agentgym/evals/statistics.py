@@ -40,20 +40,6 @@ class PairedDifference:
         return self.low > 0 or self.high < 0
 
 
-def clustered_error(scores: Sequence[Sequence[float]]) -> float:
-    """The standard error of the mean over all episodes, which allows for the correlation within a task.
-
-    The cluster-robust variance of a mean: with the residual sums r_k of K clusters and N episodes,
-    K / (K - 1) * sum r_k^2 / N^2.
-    Source: K.-Y. Liang and S. L. Zeger, Longitudinal data analysis using generalized linear models,
-    Biometrika 73 (1986); for evaluations, E. Miller, Adding Error Bars to Evals, arXiv:2411.00640, section 2.2.
-    """
-    num, count = len(scores), sum(map(len, scores))
-    mean = math.fsum(score for row in scores for score in row) / count
-    sums = [math.fsum(score - mean for score in row) for row in scores]
-    return math.sqrt(num / (num - 1) * math.fsum(r * r for r in sums)) / count
-
-
 def paired_difference(
     first: TaskScores, second: TaskScores, confidence: float = 0.95, *, shares: bool = False
 ) -> PairedDifference:
@@ -128,29 +114,42 @@ def pass_at_k(num_samples: int, num_successes: int, k: int) -> float:
     return 1 - math.comb(num_samples - num_successes, k) / math.comb(num_samples, k)
 
 
+def success_share(scores: TaskScores) -> float:
+    """The mean over tasks of the share of their counted episodes that succeeded, which is pass@1.
+
+    A task of which infrastructure broke more episodes counts as much as another. Raises ValueError when no episode was
+    counted.
+    """
+    means = [mean for row in scores if (mean := _mean(row)) is not None]
+    if not means:
+        raise ValueError("no episode was counted; a share of successes needs at least 1")
+    return math.fsum(means) / len(means)
+
+
 def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval for the share of successes (scores of 0 or 1) when each task was played several times.
+    """The interval for `success_share` (scores of 0 or 1) when each task was played several times.
 
     Clopper and Pearson's exact interval for as many independent episodes as hold the same information: the episodes
     divided by the design effect, which the spread between tasks shows. Where no episode or every one succeeded it
     shows nothing, and the number of tasks is taken. So the interval is not empty at 0 or 1, and never leaves [0, 1].
+    Tasks with unequal numbers of episodes weigh the same, so those count as fewer, as many as their harmonic mean says.
     Source: E. Korn and B. Graubard, Confidence intervals for proportions with small expected number of positive
-    counts estimated from survey data, Survey Methodology 24 (1998), with the degrees-of-freedom correction.
+    counts estimated from survey data, Survey Methodology 24 (1998), with the degrees-of-freedom correction; for
+    evaluations, E. Miller, Adding Error Bars to Evals, arXiv:2411.00640, section 2.2.
     Raises ValueError when no episode was counted.
     """
-    rows = [[float(score) for score in row if score is not None] for row in scores]
-    rows = [row for row in rows if row]
-    tasks, episodes = len(rows), sum(map(len, rows))
-    if not episodes:
-        raise ValueError("no episode was counted; an interval needs at least 1")
-    mean = math.fsum(score for row in rows for score in row) / episodes
-    effective = float(episodes)
+    mean = success_share(scores)
+    lengths = [count for row in scores if (count := sum(score is not None for score in row))]
+    tasks = len(lengths)
+    episodes = tasks * tasks / math.fsum(1 / count for count in lengths)
+    effective = episodes
     if tasks > 1 and episodes > tasks:
         effective = tasks
         if 0 < mean < 1:
-            error = clustered_error(rows)
-            effective = mean * (1 - mean) / max(error * error, mean * (1 - mean) / episodes)
-        correction = student_quantile(confidence, episodes - 1) / student_quantile(confidence, tasks - 1)
+            means = [one for row in scores if (one := _mean(row)) is not None]
+            variance = math.fsum((one - mean) ** 2 for one in means) / (tasks - 1) / tasks
+            effective = mean * (1 - mean) / max(variance, mean * (1 - mean) / episodes)
+        correction = student_quantile(confidence, round(episodes) - 1) / student_quantile(confidence, tasks - 1)
         effective = min(max(effective * correction**2, tasks), episodes)
     successes, tail = mean * effective, (1 - confidence) / 2
     low = 0.0 if mean == 0 else _beta_quantile(tail, successes, effective - successes + 1)

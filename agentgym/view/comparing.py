@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.evals.compare import Comparison, Saved, TaskPair, compare, config_differences, mismatches
-from agentgym.evals.statistics import success_interval
+from agentgym.evals.statistics import success_interval, success_share
 from agentgym.runs.records import unpack
 from agentgym.view.evaluations import difference_json, evaluations, scores_of
 from agentgym.view.problems import Problem
@@ -89,7 +89,7 @@ def _side(run: Run, step: int) -> dict[str, Any]:
         "run": run.place.id,
         "step": step,
         "name": side_name(run, step),
-        "success": sum(known) / len(known),
+        "success": success_share(list(scores.values())),
         "low": low,
         "high": high,
         "reward_mean": result.get("reward_mean") if isinstance(result, Mapping) else None,

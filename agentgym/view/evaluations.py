@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval
+from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval, success_share
 from agentgym.view.run import Run
 from agentgym.view.table import Table
 
@@ -69,7 +69,7 @@ def _one(step: int, scores: Scores, record: Mapping[str, Any]) -> dict[str, Any]
     return {
         "step": step,
         "finished": isinstance(result, Mapping),
-        "success": sum(known) / len(known) if known else None,
+        "success": success_share(list(scores.values())) if known else None,
         "low": low,
         "high": high,
         "tasks": len(scores),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -14,13 +15,13 @@ from hypothesis import strategies as st
 from agentgym.evals.play import pass_shares
 from agentgym.evals.statistics import (
     PairedDifference,
-    clustered_error,
     mcnemar,
     paired_difference,
     pass_at_k,
     smallest_effect,
     student_quantile,
     success_interval,
+    success_share,
 )
 
 
@@ -96,25 +97,25 @@ def test_students_t_agrees_with_printed_tables(confidence: float, degrees: int, 
     assert student_quantile(confidence, degrees) == pytest.approx(value, abs=6e-4)
 
 
-def slow_clustered(scores: list[list[float]]) -> float:
-    """The same variance, written as a double sum over all pairs of episodes within each task."""
-    flat = [score for row in scores for score in row]
-    mean = sum(flat) / len(flat)
-    total = 0.0
-    for row in scores:
-        for a in row:
-            for b in row:
-                total += (a - mean) * (b - mean)
-    clusters = len(scores)
-    return math.sqrt(clusters / (clusters - 1) * max(0.0, total)) / len(flat)
+def test_success_and_pass_at_1_and_their_intervals_agree_where_infra_errors_are_unequal_among_tasks() -> None:
+    """Tasks count alike, whatever the machine took of them: 10 of 20 are solved, but 80 of 90 counted episodes."""
+    by_task = [[True] * 8] * 10 + [[False, *[None] * 7]] * 10
+    share = next(one for one in pass_shares(by_task, [0] * 20) if one.k == 1)
+    low, high = success_interval(by_task)
+    assert success_share(by_task) == share.value == 0.5
+    assert (share.low, share.high) == (low, high) and low < 0.5 < high
+    assert high - 0.5 == pytest.approx(0.5 - low)
 
 
-rows = st.lists(st.floats(0, 1), min_size=1, max_size=4)
-
-
-@given(st.lists(rows, min_size=2, max_size=8))
-def test_the_clustered_error_equals_the_double_sum(scores: list[list[float]]) -> None:
-    assert clustered_error(scores) == pytest.approx(slow_clustered(scores), rel=1e-6, abs=1e-7)
+def test_the_interval_holds_the_truth_where_tasks_have_unequal_numbers_of_episodes() -> None:
+    """Hard tasks lose most episodes: the share over all episodes would be far from that over tasks."""
+    rng, covered = random.Random(0), 0
+    for _ in range(400):
+        rates = [rng.choice((0.9, 0.2)) for _ in range(24)]
+        scores = [[rng.random() < rate for _ in range(6 if rate > 0.5 else rng.randint(1, 2))] for rate in rates]
+        low, high = success_interval(scores)
+        covered += low <= 0.55 <= high
+    assert covered / 400 >= 0.93
 
 
 def test_episodes_that_were_not_counted_are_left_out() -> None:
@@ -138,7 +139,9 @@ def test_pairing_sees_what_two_separate_intervals_do_not() -> None:
     first = [[h] for h in hardness]
     second = [[h + 0.05 + generator.gauss(0, 0.02)] for h in hardness]
     assert paired_difference(first, second).is_clear
-    assert 2 * clustered_error(first) > 0.05  # two separate intervals would overlap
+    assert (
+        2 * statistics.stdev(score for row in first for score in row) / len(first) ** 0.5 > 0.05
+    )  # two separate intervals would overlap
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
