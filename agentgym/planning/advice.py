@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,10 +11,11 @@ from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.changes import LORA, Changes, alone, fits, together
 from agentgym.planning.machine import Machine
-from agentgym.planning.placement import Placement, Wanted
+from agentgym.planning.placement import Placement, Wanted, stored_gib
 
 MOST_GPUS = 32
 MOST_SHOWN = 6  # single changes
+SPARE_SHARED = 1.25  # times the weights, for what else is in /dev/shm
 
 
 def check(wanted: Wanted, placement: Placement) -> None:
@@ -26,8 +28,27 @@ def check(wanted: Wanted, placement: Placement) -> None:
 
 
 def advice(wanted: Wanted, placement: Placement) -> str:
-    """Single changes with which it fits here; else several, GPUs that would do, or a released model that fits."""
+    """Single changes with which it fits here; else several, GPUs that would do, or a released model that fits.
+
+    A /dev/shm that is too small comes first: it costs nothing to make it larger.
+    """
     machine = placement.machine
+    free, stored = machine.shared_memory_gib, stored_gib(wanted)
+    if free is None or stored <= free:
+        return _changes(wanted, machine)
+    roomy = replace(machine, shared_memory_gib=None)
+    size = f"{math.ceil(SPARE_SHARED * stored)}g"
+    larger = (
+        f"Make /dev/shm larger: docker run --shm-size {size}; in Kubernetes an emptyDir of medium Memory; "
+        f"elsewhere mount -o remount,size={size} /dev/shm"
+    )
+    if not fits(wanted, roomy, {}):
+        return f"{larger}. Besides:\n{_changes(wanted, roomy)}"
+    single = [as_words(remedy.changes) for remedy in alone(wanted, machine)[:MOST_SHOWN]]
+    return f"{larger}. Instead, this would fit: {', or '.join(single)}" if single else larger
+
+
+def _changes(wanted: Wanted, machine: Machine) -> str:
     if single := alone(wanted, machine)[:MOST_SHOWN]:
         words = [as_words(remedy.changes) for remedy in single]
         width = max(map(len, words))
@@ -38,7 +59,7 @@ def advice(wanted: Wanted, placement: Placement) -> str:
     if several := together(wanted, machine):
         return f"This would fit: {as_words(several)}"
     sentences = []
-    if machine.gpus and (larger := _larger(wanted, machine)):
+    if larger := _larger(wanted, machine):
         sentences.append(larger)
     if smaller := _smaller(wanted, machine):
         sentences.append(f"On this machine this would: {smaller}")
@@ -54,7 +75,9 @@ def _without_adapters(wanted: Wanted, machine: Machine) -> list[str]:
 
 
 def _larger(wanted: Wanted, machine: Machine) -> str:
-    """The fewest GPUs like these on which it fits, with all that generators leave over training."""
+    """The fewest GPUs like these on which it fits, with all that generators leave over training; empty without any."""
+    if not machine.gpus:
+        return ""
     free = replace(
         wanted,
         trainer=wanted.trainer and replace(wanted.trainer, gpus=()),

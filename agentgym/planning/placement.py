@@ -156,12 +156,11 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
     seats = tuple(_seats(wanted, machine, trainer_gpus, generator_gpus))
     problems += _too_little(seats, machine)
     problems += _small_caches(seats, wanted)
-    version = version_gib(wanted.model, wanted.generator, wanted.trainer) if wanted.generator else 0.0
-    stored = wanted.host_versions * version
-    if machine.shared_memory_gib is not None and stored > machine.shared_memory_gib:
+    stored, free = stored_gib(wanted), machine.shared_memory_gib
+    if free is not None and stored > free:
+        has = f"{free:.1f} GiB" if free >= 1 else f"{1024 * free:.0f} MiB"
         problems.append(
-            f"/dev/shm has {machine.shared_memory_gib:.1f} GiB free, and {wanted.host_versions} versions of the "
-            f"weights take {stored:.1f}: make it larger (containers: --shm-size), or lower weights.keep"
+            f"/dev/shm has {has} free, and {wanted.host_versions} versions of the weights take {stored:.1f} GiB"
         )
     return Placement(
         machine=machine,
@@ -173,6 +172,12 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
         reduce_gradients=wanted.trainer.reduce_gradients if wanted.trainer else None,
         gather_weights=wanted.trainer.gather_weights if wanted.trainer else None,
     )
+
+
+def stored_gib(wanted: Wanted) -> float:
+    """Of weights in /dev/shm."""
+    generator = wanted.generator
+    return wanted.host_versions * version_gib(wanted.model, generator, wanted.trainer) if generator else 0.0
 
 
 def uses_gpu(device: str, machine: Machine) -> bool:

@@ -147,3 +147,27 @@ def test_an_engine_that_is_left_open_is_named_with_its_settings() -> None:
     found = [remedy.changes for remedy in alone(auto, there)]
     named = [changes for changes in found if changes.get("generator.engine.name") == "vllm"]
     assert named and all(place(wanted(files, *typed(changes)), there).fits for changes in named)
+
+
+CPU = ("trainer.device=cpu", "generator.device=cpu", "generator.max_batch=8", "trainer.rows_per_microbatch=1")
+
+
+@pytest.mark.parametrize("free_mib", [64, 100, 512, 1024])
+def test_a_small_shared_memory_is_to_be_made_larger_before_anything_else(free_mib: int) -> None:
+    given = wanted("grpo/smollm2_135m", *CPU, "weights.store=shared_memory")
+    there = Machine(cores=2, memory_gib=32.0, shared_memory_gib=free_mib / 1024)
+    (problem,) = place(given, there).problems
+    assert f"/dev/shm has {free_mib} MiB free" in problem.replace("1.0 GiB", "1024 MiB")
+    said = advice(given, place(given, there))
+    assert said.startswith("Make /dev/shm larger: docker run --shm-size 2g") and "--model.path" not in said
+    assert place(given, replace(there, shared_memory_gib=2.0)).fits
+
+
+@pytest.mark.parametrize("memory_gib", [1.0, 4.0, 7.0, 12.0])
+@pytest.mark.parametrize("shared_memory_gib", [None, 0.0625, 8.0])
+def test_a_machine_without_gpus_gets_advice_for_all_that_it_lacks(memory_gib, shared_memory_gib) -> None:
+    given = wanted("grpo/smollm2_135m", *CPU, "weights.store=shared_memory", "generator.max_batch=64")
+    there = Machine(cores=2, memory_gib=memory_gib, shared_memory_gib=shared_memory_gib)
+    said = advice(given, place(given, there))
+    assert ("--shm-size" in said) == (shared_memory_gib == 0.0625)
+    assert said.removeprefix("Make /dev/shm larger") and "GPU" not in said

@@ -201,7 +201,7 @@ def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> N
     assert [seat.name for seat in placed.seats if seat.gpu == 0] == ["trainer 0", "reference 0"]
     assert placed.seats[0].parts["versions"] == pytest.approx(2 * 1.72e9 * 2 / 2**30, rel=0.01)
     [problem] = placed.problems
-    assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6" in problem
+    assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6 GiB" in problem
 
 
 def test_who_maps_the_versions_has_a_context_on_their_gpu() -> None:
