@@ -170,7 +170,8 @@ class JobShell(Shell):
 
 
 def choose_reporter(shell: Shell, title: str, *, as_json: bool, plain: bool) -> Reporter:
-    """Live in a terminal, lines elsewhere, JSON for scripts."""
+    """Live in a terminal, lines elsewhere, JSON for scripts. From here on the command has work to do."""
+    shell.goes_on()
     if as_json:
         return JsonReporter(shell.out)
     if plain or not shell.is_terminal or importlib.util.find_spec("rich") is None:

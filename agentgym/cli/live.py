@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from agentgym.commands.output import guarded
 from agentgym.runs.curve import sparkline
 from agentgym.runs.report import STEP_COLUMNS, Pace, duration, number, sandbox_text
 
@@ -59,7 +60,7 @@ class LiveReporter:
     ) -> None:
         self._title = title
         self._clock = clock
-        self._console = Console(file=stream, width=width)
+        self._console = Console(file=guarded(stream), width=width)
         self._phase = ""
         self._phase_since_s = self._started_s = clock()
         self._pace = Pace(clock=clock)

@@ -28,6 +28,7 @@ from agentgym.cli.recipes import (
 from agentgym.cli.recording import recorded
 from agentgym.cli.script import recipe_of
 from agentgym.cli.training import default_name
+from agentgym.commands.output import guarded
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.errors import UserError
@@ -142,7 +143,7 @@ def run_loop(
     Ctrl-C.
     """
     given = list(sys.argv[1:] if words is None else words)
-    shell = JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
+    shell = JobShell(out=guarded(sys.stdout), err=guarded(sys.stderr), jobs=Jobs, plugins=PluginRegistry.discover)
     try:
         with stoppable(shell.warn), warnings_to(shell.warn):
             arguments = _arguments(loop, given, "sft.steps=20" if kind is SftRecipe else "loop.steps=20")

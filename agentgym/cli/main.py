@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import agentgym
@@ -14,6 +13,7 @@ from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import Jobs, JobShell
 from agentgym.cli.logs import warnings_to
 from agentgym.commands.leaving import leave
+from agentgym.commands.output import OutputGone, finish, guarded, hold_descriptors
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import stoppable
 from agentgym.hooks import PluginRegistry
@@ -39,19 +39,20 @@ def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> i
     """Run one command; returns the exit code. shell: given by tests."""
     words = sys.argv[1:] if words is None else list(words)
     shell = shell or JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
+    shell = replace(shell, out=guarded(shell.out, needed=True), err=guarded(shell.err))
     try:
         with stoppable(shell.warn), warnings_to(shell.warn):
             return _run(words, shell)
     except SystemExit as end:  # argparse's --help and --version
         return int(end.code or 0)
-    except BrokenPipeError:  # `agentgym episodes RUN | head`
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), shell.out.fileno())
+    except OutputGone:  # `agentgym episodes RUN | head`
         return 0
     except BaseException as error:
         failure = explain(error)
         show(error, failure, shell.warn, debug="--debug" in words, folder=None)
         return failure.exit_code
+    finally:
+        finish(shell.out, shell.err)
 
 
 def _run(words: list[str], shell: JobShell) -> int:
@@ -90,6 +91,8 @@ def _top_parser() -> Parser:
 
 def script() -> NoReturn:
     """The program `agentgym`."""
+    hold_descriptors()
+    sys.stdout, sys.stderr = guarded(sys.stdout, needed=True), guarded(sys.stderr)  # for what environments print, too
     leave(main())
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partialmethod
 from typing import Protocol, TextIO
 
+from agentgym.commands.output import Output
 from agentgym.commands.text import table_lines
 from agentgym.hooks import PluginRegistry
 
@@ -41,6 +42,11 @@ class Shell:
     @property
     def paint(self) -> Paint:
         return Paint(self.is_terminal and not os.environ.get("NO_COLOR"))
+
+    def goes_on(self) -> None:
+        """From here on there is work to be done, whether or not anyone reads what is printed."""
+        if isinstance(self.out, Output):
+            self.out.needed = False
 
     def say(self, text: str = "") -> None:
         print(text, file=self.out, flush=True)

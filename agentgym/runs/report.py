@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
-from agentgym.commands.stopping import leave_lost_terminal
+from agentgym.commands.output import guarded
 from agentgym.commands.text import table_lines
 
 
@@ -146,27 +145,22 @@ class Pace:
 
 
 class _ToStream:
-    """What prints lines to a stream."""
+    """What prints lines to a stream; a run does not depend on it."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = guarded(stream)
 
     def close(self) -> None:
         self._stream.flush()
 
     def _line(self, line: str | Mapping[str, object]) -> None:
-        try:
-            print(line if isinstance(line, str) else json.dumps(line), file=self._stream, flush=True)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            leave_lost_terminal()  # its SIGHUP, which ends the run, is on its way
+        print(line if isinstance(line, str) else json.dumps(line), file=self._stream, flush=True)
 
 
 class PlainReporter(_ToStream):
     """One line for each event: for logs, pipes and plain terminals."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         super().__init__(stream)
         self._pace = Pace()
 

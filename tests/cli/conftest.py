@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -338,9 +339,11 @@ class Cli:
 
     def __call__(self, *words: str) -> Ended:
         out, err = io.StringIO(), io.StringIO()
-        shell = JobShell(out=out, err=err, jobs=lambda: self.jobs, plugins=self.plugins)
-        code = main(words, shell)
+        code = main(words, self.shell(out, err))
         return Ended(code, out.getvalue(), err.getvalue())
+
+    def shell(self, out: TextIO, err: TextIO) -> JobShell:
+        return JobShell(out=out, err=err, jobs=lambda: self.jobs, plugins=self.plugins)
 
     def train(self, *words: str) -> Ended:
         return self("train", "--env", "counting", "--set", "logging.sinks=[]", *words)

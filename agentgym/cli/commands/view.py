@@ -74,6 +74,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
             shell.say(f"left out: {line}")
         return 0
 
+    shell.goes_on()
+
     def started(address: str) -> None:
         shell.say(address)
         if not arguments.no_browser:

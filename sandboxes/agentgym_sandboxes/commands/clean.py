@@ -33,6 +33,7 @@ async def run(request: Request) -> int:
         if not arguments.json:
             shell.say(text)
 
+    shell.goes_on()
     async with in_use(backend):
         count = await images.clean(say)
     if arguments.json:
