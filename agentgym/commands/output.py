@@ -68,16 +68,17 @@ class Output(io.TextIOBase):
     def _fail(self, error: OSError | ValueError) -> None:
         """ValueError: of a stream that was closed."""
         is_gone = isinstance(error, ValueError) or error.errno in _GONE
+        why = getattr(error, "strerror", None) or error
         if is_gone:
             self.lose()
         if self.needed:
             if is_gone:
                 raise OutputGone(errno.EPIPE, "nobody reads the output") from error
-            raise InfraError(f"the output can't be written: {error.strerror}. Where is it redirected to?") from error
+            raise InfraError(f"the output can't be written: {why}. Where is it redirected to?") from error
         if not is_gone and not self.has_failed:
             self.has_failed = True
             if self is not sys.stderr:
-                print(f"what is printed is lost: {error.strerror}; the work goes on", file=sys.stderr, flush=True)
+                print(f"what is printed is lost: {why}; the work goes on", file=sys.stderr, flush=True)
 
     def lose(self) -> None:
         """From here on what is printed goes nowhere; of child processes, too, which have the descriptor."""
