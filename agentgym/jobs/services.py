@@ -45,7 +45,7 @@ from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
-from agentgym.types import Episode, Group, Json, Outcome, Sample, Task, Turn
+from agentgym.types import CUT, Episode, Group, Json, Outcome, Sample, Task, Turn
 
 
 class RewardCalls:
@@ -175,14 +175,18 @@ class Services:
         )
 
     def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
-        """Completions of one prompt that the loop sampled and scored itself, with their advantages, to be trained."""
+        """Completions of one prompt that the loop sampled and scored itself, with their advantages, to be trained.
+
+        One that a limit cut keeps its reward, and is not trained on where the recipe says `rollout.cut_turns: mask`.
+        """
         task = Task(task_id=f"group/{group_id}", prompt=())
         episodes = []
         for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
             episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
             prompt = self.gym.renderer.text(one.prompt_ids)
             episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
-            episode.turns = [Turn.of(one.prompt_ids, one.completion)]
+            masked = one.stop in CUT and self.recipe.rollout.cut_turns == "mask"
+            episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_ids, one.completion), masked=masked)]
             episode.rewards, episode.reward = {"reward": reward}, reward
             episodes.append(episode)
         version = min(episode.min_version for episode in episodes)

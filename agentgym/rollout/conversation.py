@@ -18,7 +18,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn, assistant_message
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.episode import derive_seed, sampled
+from agentgym.rollout.episode import derive_seed, sampled, turn_sampling
 from agentgym.rollout.free_seat import FreeSeat
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.normal_form import Heard, heard, joined, spoken_key, tools_key
@@ -36,7 +36,6 @@ from agentgym.types import (
     GenerateRequest,
     Message,
     Outcome,
-    SamplingParams,
     Stop,
     TokenPrefix,
     Turn,
@@ -199,17 +198,11 @@ class EpisodeSeat:
 
     async def _sampled(self, asked: _Asked) -> Completion:
         config = self._config
-        sampling = SamplingParams(
-            max_tokens=asked.max_tokens,
-            temperature=0.0 if self._greedy else config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            stop_token_ids=self._renderer.end_ids,
-            seed=derive_seed(self.episode.seed, asked.number),
-        )
+        seed = derive_seed(self.episode.seed, asked.number)
+        how = turn_sampling(config, self._renderer, asked.max_tokens, seed=seed, greedy=self._greedy)
         time_s = min(asked.left_s, config.generate_timeout_s)
         continues = bool(self.episode.turns)
-        request = GenerateRequest(prompt_ids=asked.prompt, sampling=sampling, time_s=time_s, continues=continues)
+        request = GenerateRequest(prompt_ids=asked.prompt, sampling=how, time_s=time_s, continues=continues)
         clock_s = asyncio.get_running_loop().time
         began_s = clock_s()
         try:

@@ -35,6 +35,20 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def turn_sampling(
+    config: RolloutConfig, renderer: ChatRenderer, max_tokens: int, *, seed: int | None, greedy: bool = False
+) -> SamplingParams:
+    """How a turn of the policy is sampled: until its end token, or until max_tokens."""
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=0.0 if greedy else config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        stop_token_ids=renderer.end_ids,
+        seed=seed,
+    )
+
+
 async def sampled(
     generator: Generator, request: GenerateRequest, config: RolloutConfig, activity: Activity
 ) -> Completion:
@@ -112,12 +126,6 @@ class EpisodePlayer(Player):
 
     def _request(self, episode: Episode, ids: TokenPrefix, max_tokens: int, time_s: float) -> GenerateRequest:
         """time_s: the generator ends the completion then, and hands over what it has."""
-        sampling = SamplingParams(
-            max_tokens=max_tokens,
-            temperature=0.0 if self.greedy else self.config.temperature,
-            top_p=self.config.top_p,
-            top_k=self.config.top_k,
-            stop_token_ids=self.renderer.end_ids,
-            seed=derive_seed(episode.seed, len(episode.turns)),
-        )
-        return GenerateRequest(prompt_ids=ids, sampling=sampling, time_s=time_s, continues=bool(episode.turns))
+        seed = derive_seed(episode.seed, len(episode.turns))
+        how = turn_sampling(self.config, self.renderer, max_tokens, seed=seed, greedy=self.greedy)
+        return GenerateRequest(prompt_ids=ids, sampling=how, time_s=time_s, continues=bool(episode.turns))
