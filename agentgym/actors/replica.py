@@ -130,6 +130,9 @@ class Replica(Generic[A]):
             except ProcessDied as error:
                 return str(error)
             except InfraError as error:
+                group.see_exits()
+                if group.dead.done():
+                    return group.dead.result()
                 missed += 1
                 self.missed_probes += 1
                 log.warning("%s missed probe %d of %d", self.name, missed, self._settings.max_missed_probes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -109,6 +110,18 @@ async def test_a_replica_that_hangs_is_found_by_its_probes_and_replaced(fleet) -
         await until(lambda: len(f.generators.pids()) == 2)
         await until(lambda: not psutil.pid_exists(hung))
         assert f.generators.get_metrics()["generator/missed_probes_total"] >= 3
+
+
+async def test_a_controller_that_is_late_kills_no_healthy_replica(fleet) -> None:
+    config = GeneratorConfig(probe_every_s=0.05, probe_timeout_s=1.0)
+    async with fleet(config=config) as f:
+        before = f.generators.pids()
+        for _ in range(10):
+            await asyncio.sleep(0.06)  # a probe is on its way
+            time.sleep(1.5)  # as many calls at once hold the event loop
+        metrics = f.generators.get_metrics()
+        assert f.generators.pids() == before
+        assert metrics["generator/missed_probes_total"] == 0 and metrics["generator/respawns_total"] == 0
 
 
 async def test_a_wrong_request_is_the_callers_error_and_restarts_nothing(fleet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from waiting import LONG_S
 from agentgym.actors.endpoint import ProcessInfo
 from agentgym.actors.hosts import Hosts, HostsConfig
 from agentgym.actors.options import ActorOptions
-from agentgym.actors.process_group import ProcessDied, ProcessGroup
+from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.process_id import ProcessId
 from agentgym.actors.replies import Answer, NotSent
 
@@ -157,3 +158,28 @@ async def test_a_process_that_is_killed_while_it_starts_is_one_sentence(
     with pytest.raises(ProcessDied) as died:
         await group.start(timeout_s=LONG_S)
     assert str(died.value) == "fake is dead: its process was killed by SIGKILL (out of memory?) while it started"
+
+
+async def test_the_time_in_which_the_caller_was_late_does_not_count(
+    process: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    group, runtime = await started(process, tmp_path)
+    loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+    runtime.ask = lambda *args: answer  # type: ignore[method-assign, assignment]
+
+    def arrive(turns: int) -> None:  # behind others that arrived meanwhile
+        if turns:
+            loop.call_soon(arrive, turns - 1)
+        elif not answer.done():
+            answer.set_result(Answer(number=0, body=pickle.dumps(3)))
+
+    def hold() -> None:
+        time.sleep(0.6)
+        arrive(3)
+
+    loop.call_soon(hold)
+    assert await group.call_one(Counting.add, 1, timeout_s=0.5) == 3
+    with pytest.raises(NoAnswer, match=r"did not answer add within 0.05 s"):
+        runtime.ask = lambda *args: loop.create_future()  # type: ignore[method-assign, assignment]
+        await group.call_one(Counting.add, 1, timeout_s=0.05)
+    await group.stop()
