@@ -96,7 +96,7 @@ async def _services(
         _folder(recipe, name, resume) as (folder, before),
         recorded(recipe, folder.load_sources() if before else {}, folder, before),
     ):
-        for line in [*plan(recipe), f"folder       {folder.path}"]:
+        for line in [*plan(recipe, custom=True), f"folder       {folder.path}"]:
             reporter.note(line)
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
@@ -162,7 +162,7 @@ def run_loop(
             made = finish_fine_tuning if kind is SftRecipe else finish
             recipe, _, _ = made(base, flags, arguments, where, shell)
             if arguments.dry_run:
-                lines = [*plan(recipe), *places(recipe, arguments)]
+                lines = [*plan(recipe, custom=True), *places(recipe, arguments)]
                 shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
                 return 0
             run_until_stopped(loop(recipe, **resumes), shell.say)

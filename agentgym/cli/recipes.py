@@ -237,15 +237,23 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
     return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
-def plan(recipe: Recipe | SftRecipe, held_out: str = "") -> list[str]:
-    """What a run of this recipe starts and does, in lines for a person. held_out: how many tasks, where it is known."""
+def plan(recipe: Recipe | SftRecipe, held_out: str = "", *, custom: bool = False) -> list[str]:
+    """What a run of this recipe starts and does, in lines for a person.
+
+    held_out: how many tasks, where it is known. custom: its loop is the user's own.
+    """
     trainer, env = recipe.trainer, recipe.env
     lines = [f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else "")]
     if env.name:
         lines.append(f"environment  {env.name}" + (f" {env.options}" if env.options else ""))
     of_trainer = f"trainer      {trainer.procs} process(es) on {_place(recipe, 'trainer')}, {trainer.dtype}"
     lines += _sft_plan(recipe, of_trainer) if isinstance(recipe, SftRecipe) else _rl_plan(recipe, of_trainer)
-    if env.name and recipe.eval.at_end:
+    if custom:
+        sinks = ", ".join(["the run's folder", *recipe.logging.sinks])
+        lines.append(
+            f"metrics      what the loop records goes to {sinks}; held-out tasks are played where the loop says so"
+        )
+    elif env.name and recipe.eval.at_end:
         lines.append(
             f"at the end   first and last checkpoint on {held_out or num_held_out(recipe.eval.tasks)}, "
             f"{recipe.eval.samples_per_task} times each"

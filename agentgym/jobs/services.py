@@ -27,6 +27,7 @@ from agentgym.jobs.metrics import StepClock, group_counts, rollout_metrics
 from agentgym.jobs.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
 from agentgym.jobs.places import settle_places
 from agentgym.jobs.playing import DatasetCalls, EnvironmentCalls
+from agentgym.jobs.sinks import Sinks
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rewards import RewardService
 from agentgym.models.architecture import read_architecture
@@ -135,6 +136,7 @@ class Services:
     replay_buffer: BufferCalls
     rows: RowCalls | None
     checkpoints: CheckpointWriter
+    sinks: Sinks
     _clock: StepClock = field(init=False)
     _loaded: int = -1  # the step that the loop went on from
 
@@ -142,7 +144,9 @@ class Services:
         self._clock = StepClock(self.gym.activity)
 
     @classmethod
-    def of(cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, room: EngineRoom) -> Services:
+    def of(
+        cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, room: EngineRoom, sinks: Sinks
+    ) -> Services:
         slots, sampler = recipe.loop.num_slots, recipe.task_sampler
 
         def stream(start: int, state: Json) -> TaskStream:
@@ -172,6 +176,7 @@ class Services:
             replay_buffer=pieces.buffer,
             rows=pieces.rows,
             checkpoints=checkpoints,
+            sinks=sinks,
         )
 
     def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
@@ -197,7 +202,10 @@ class Services:
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], skipped: Sequence[Group] = ()
     ) -> None:
-        """Into the run's folder, and shown: metrics, and the episodes that were trained, or skipped by this step.
+        """Into the run's folder, to `logging.sinks`, and shown: metrics, and the episodes of this step.
+
+        skipped: those that were played for it and not trained. The sinks are fed in a thread; what one raises is raised
+        here at a later step, or at the end.
 
         Times are since the last call, the first since the services started; see StepClock.
         """
@@ -205,6 +213,7 @@ class Services:
         own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics(), **self.checkpoints.metrics()}
         found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
+        self.sinks.log(step, found, groups)
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, groups, skipped)
         self.reporter.step(step, self.recipe.loop.steps, found)
@@ -306,6 +315,7 @@ async def opened(
     async with AsyncExitStack() as stack:
         gym = await Gym.open(recipe, model_path, registry, reporter, training=True)
         stack.push_async_callback(gym.close)
+        sinks = await stack.enter_async_context(Sinks.opened(recipe, folder, registry))
         room = EngineRoom(
             recipe=recipe,
             folder=folder,
@@ -318,6 +328,6 @@ async def opened(
         )
         engines = await room.start()
         started = await start_pieces(pieces, buffer, stack)
-        services = Services.of(engines, started, gym, recipe, room)
+        services = Services.of(engines, started, gym, recipe, room, sinks)
         yield services
         await services.checkpoints.finish()

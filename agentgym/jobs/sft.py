@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass
 
-from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.collecting import load_lessons
@@ -20,8 +17,6 @@ from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.sinks import MetricSink
-from agentgym.types import Json
 
 
 async def sft(
@@ -73,7 +68,6 @@ class SftJob:
 
     services: SftServices
     notice: asyncio.Event
-    sinks: list[MetricSink] = field(default_factory=list)
 
     @property
     def total(self) -> int:
@@ -116,14 +110,12 @@ class SftJob:
 
     async def _train(self, done: int) -> int:
         """The last step that was done, which is saved."""
-        with ExitStack() as stack:
-            self._open_sinks(stack)
-            async with self.services.training() as trainer:
-                for step in range(done + 1, self.total + 1):
-                    await self._step(trainer, step)
-                    if self.notice.is_set():
-                        await self.services.save(step)
-                        return step
+        async with self.services.training() as trainer:
+            for step in range(done + 1, self.total + 1):
+                await self._step(trainer, step)
+                if self.notice.is_set():
+                    await self.services.save(step)
+                    return step
         return self.total
 
     async def _step(self, trainer: SftTrainerCalls, step: int) -> None:
@@ -132,16 +124,6 @@ class SftJob:
         due = step == self.total or (config.checkpoint_every and step % config.checkpoint_every == 0)
         if due and services.dataset.lessons.held_out:
             metrics["sft/held_out_loss"] = await services.held_out_loss()
-        recorded = services.record(step, metrics)
-        for sink in self.sinks:
-            sink.log(step, recorded)
+        services.record(step, metrics)
         if due:
             await services.save(step, wait=step == self.total or not config.checkpoint_in_background)
-
-    def _open_sinks(self, stack: ExitStack) -> None:
-        services = self.services
-        for name in services.recipe.logging.sinks:
-            sink = services.registry.sink(name)()
-            sink.open(str(services.folder.path), cast("dict[str, Json]", to_mapping(services.recipe)))
-            self.sinks.append(sink)
-            stack.callback(sink.close)

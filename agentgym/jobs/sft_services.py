@@ -23,6 +23,7 @@ from agentgym.jobs.evaluate import evaluate
 from agentgym.jobs.hosts import runtime_of
 from agentgym.jobs.places import settle_places
 from agentgym.jobs.sft_config import SftConfig, SftRecipe
+from agentgym.jobs.sinks import Sinks
 from agentgym.jobs.state import RunState
 from agentgym.jobs.watchdog import watched
 from agentgym.models.architecture import read_architecture
@@ -110,6 +111,7 @@ class SftServices:
     state: RunState = field(default_factory=RunState)
     activity: Activity = field(default_factory=Activity)
     _checkpoints: Checkpoints | None = None
+    _sinks: Sinks = field(default_factory=Sinks)
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[SftTrainerCalls]:
@@ -119,6 +121,7 @@ class SftServices:
         """
         recipe, position = self.recipe, self.state.position
         async with AsyncExitStack() as stack:
+            self._sinks = await stack.enter_async_context(Sinks.opened(recipe, self.folder, self.registry))
             await stack.enter_async_context(watched(self.activity))
             opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
             runtime = await stack.enter_async_context(opening)
@@ -147,7 +150,7 @@ class SftServices:
                 yield SftTrainerCalls(checkpoints)
                 await checkpoints.finish()
             finally:
-                self._checkpoints = None
+                self._checkpoints, self._sinks = None, Sinks()
 
     async def held_out_loss(self) -> float:
         """Nats per token that would be trained, over conversations that are not."""
@@ -183,9 +186,10 @@ class SftServices:
         return result
 
     def record(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Into the run's folder, and shown. Returns what was recorded."""
+        """Into the run's folder, to `logging.sinks` in a thread while `training` goes on, and shown. Returns it."""
         found = {**metrics, "sft/epoch": self.dataset.epochs(step)}
         self.folder.append_metrics(step, found)
+        self._sinks.log(step, found)
         self.reporter.step(step, self.dataset.num_steps, found)
         return found
 

@@ -48,7 +48,9 @@ def test_a_program_of_ones_own_explains_itself_and_mistakes(capsys, tmp_path: Pa
     assert run_loop(main, ["--loop.stepz=3"]) == 2
     assert "Did you mean 'loop.steps'" in capsys.readouterr().err
     assert run_loop(main, [*SETTINGS, "--dry-run", f"--logging.runs_dir={tmp_path}"]) == 0
-    assert "Nothing was started" in capsys.readouterr().out and not [*tmp_path.iterdir()]
+    said = capsys.readouterr().out
+    assert "Nothing was started" in said and not [*tmp_path.iterdir()]
+    assert "goes to the run's folder, tensorboard" in said and "first and last checkpoint" not in said
 
 
 @pytest.mark.slow
@@ -59,7 +61,7 @@ def test_the_loop_of_apps_grpo_trains_as_the_built_in_one(lab, tmp_path: Path) -
     with closing(lab.new_run(recipe)) as built_in:
         asyncio.run(train(recipe, built_in, lab.reporter()))
         wanted = [[row.metrics[key] for key in COMPARED] for row in built_in.read_metrics()]
-    small = [f"--{word}" for word in [*lab.small, *CONSTANT]]
+    small = [f"--{word}" for word in [*lab.small, *CONSTANT, "logging.sinks=[tensorboard]"]]
     assert run_loop(grpo, [*small, *SETTINGS, "--loop.steps=2", f"--logging.runs_dir={tmp_path / 'own'}"]) == 0
     [path] = (tmp_path / "own").iterdir()
     own = RunFolder.open(path)
@@ -67,6 +69,7 @@ def test_the_loop_of_apps_grpo_trains_as_the_built_in_one(lab, tmp_path: Path) -
     assert run_loop(grpo, ["--resume", str(path), "loop.steps=3"]) == 0
     found = [[row.metrics[key] for key in COMPARED] for row in own.read_metrics()]
     assert found == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in wanted]
+    assert len([*(path / "tensorboard").iterdir()]) == 2  # of each start
     assert own.episode_steps() == [1, 2, 3] and own.episode_steps(evaluation=True) == [0, 2, 3]
     assert all(row.metrics["time/train_s"] <= row.metrics["time/step_s"] for row in own.read_metrics())
 
