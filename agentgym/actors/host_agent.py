@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agentgym.actors import owned_folder
 from agentgym.actors.endpoint import LifecycleActor, endpoint
+from agentgym.actors.exits import how_it_ended
 from agentgym.actors.file_server import serve_files
 from agentgym.actors.gpus import gpus_of_machine
 from agentgym.actors.network import own_address
@@ -79,7 +80,7 @@ class HostAgent(LifecycleActor):
 
     @endpoint
     async def ended(self, process: ProcessId) -> str:
-        """Wait for the end of a process of this host; how it ended is known to its parent alone."""
+        """Wait for the end of a process of this host. Before Linux 6.15 its parent alone can know how it ended."""
         try:
             descriptor = process.open()
         except ProcessLookupError:
@@ -89,10 +90,10 @@ class HostAgent(LifecycleActor):
         loop.add_reader(descriptor, gone.set)
         try:
             await gone.wait()
+            return how_it_ended(descriptor)
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        return "its exit status is unknown here"
 
     @endpoint
     async def kill(self, process: ProcessId) -> None:

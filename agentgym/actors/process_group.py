@@ -14,13 +14,13 @@ import select
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import psutil
 
 from agentgym.actors.descendants import descendants, titled
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
+from agentgym.actors.exits import by_signal, how_it_ended, size_of, with_tail
 from agentgym.actors.hosts import Host, HostKeeper
 from agentgym.actors.network import LOOPBACK
 from agentgym.actors.options import ActorOptions
@@ -31,7 +31,6 @@ from agentgym.errors import InfraError
 
 log = logging.getLogger(__name__)
 
-LOG_TAIL_BYTES = 2000
 KILL_WAIT_S = 5.0
 SLICES = 10  # of a deadline; while the event loop is late, no more than one of them passes
 LOST_STOP_S = 1.0  # for processes of a lost host, which will not answer
@@ -96,6 +95,7 @@ class ProcessGroup(Generic[A]):
         self._ranks: list[Any] = []  # the actor of each
         self._far: set[asyncio.Task[None]] = set()  # one for each process elsewhere, until it has ended
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
+        self._log_begins: dict[int, int] = {}  # rank -> where its log had ended, which an earlier group may have begun
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with the reason once any of the processes is dead or given up."""
         self._exited = asyncio.Event()  # every process
@@ -125,6 +125,7 @@ class ProcessGroup(Generic[A]):
 
     def _spawn(self, hosts: Sequence[Host]) -> None:
         options, each = self._options, self._options.procs // len(hosts)
+        self._log_begins = {n: size_of(self._runtime.log_path(self.name, n)) for n in range(options.procs)}
         for index, host in enumerate(hosts):
             first = index * each
             gpus = self._gpus_of(host, each)
@@ -309,8 +310,8 @@ class ProcessGroup(Generic[A]):
         self.see_exits()  # on a busy event loop Monarch may report first; the kernel's report says more
         reason = " ".join(str(error).split())
         if not self.processes and (ended := _ENDED.search(reason)):
-            how = _by_signal(int(ended[2])) if ended[1] == "signal" else f"ended with exit code {ended[2]}"
-            reason = _with_tail(f"its process was {how} while it started", self._runtime.log_path(self.name, 0))
+            how = by_signal(int(ended[2])) if ended[1] == "signal" else f"ended with exit code {ended[2]}"
+            reason = self._with_tail(f"its process was {how} while it started", 0)
         self.give_up(reason)
         return ProcessDied(f"{self.name} is dead: {self.dead.result()}")
 
@@ -354,7 +355,7 @@ class ProcessGroup(Generic[A]):
             if not self._stopping:
                 where = f"of {self.name} on host {self._host_of(rank).name}"
                 reason = f"process {self.processes[rank].pid} (rank {rank}) {where} died: {how}"
-                self.give_up(_with_tail(reason, self._runtime.log_path(self.name, rank)))
+                self.give_up(self._with_tail(reason, rank))
 
     def _unwatch(self, rank: int) -> None:
         descriptor = self._pidfds.pop(rank)
@@ -362,44 +363,21 @@ class ProcessGroup(Generic[A]):
         os.close(descriptor)
 
     def _on_exit(self, rank: int) -> None:
-        how = _how_it_ended(self._pidfds[rank]) if rank in self._pidfds else "it no longer exists"
+        log_path = self._runtime.log_path(self.name, rank)
+        beat = None if log_path is None else log_path.with_suffix(".beat")
+        how = how_it_ended(self._pidfds[rank], beat) if rank in self._pidfds else "it no longer exists"
         if rank in self._pidfds:
             self._unwatch(rank)
         if not self._pidfds:
             self._exited.set()
         if not self._stopping:
             reason = f"process {self.processes[rank].pid} (rank {rank}) of {self.name} died: {how}"
-            self.give_up(_with_tail(reason, self._runtime.log_path(self.name, rank)))
+            self.give_up(self._with_tail(reason, rank))
+
+    def _with_tail(self, reason: str, rank: int) -> str:
+        return with_tail(reason, self._runtime.log_path(self.name, rank), self._log_begins.get(rank, 0))
 
     async def _all_exited(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._exited.wait(), timeout_s)
         return self._exited.is_set()
-
-
-def _how_it_ended(descriptor: int) -> str:
-    """Read the exit status without reaping the child, which may have been reaped already."""
-    status = None
-    with contextlib.suppress(OSError):
-        status = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if status is None:
-        return "its exit status is unknown"
-    if status.si_code == os.CLD_EXITED:
-        return f"exit code {status.si_status}"
-    return _by_signal(status.si_status)
-
-
-def _by_signal(number: int) -> str:
-    name = signal.Signals(number).name
-    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-def _with_tail(reason: str, path: Path | None) -> str:
-    """The reason, and the end of what the process printed when there is a log."""
-    tail = b""
-    with contextlib.suppress(OSError):
-        if path is not None:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-                tail = file.read().strip()
-    return f"{reason}; its last output:\n{tail.decode(errors='replace')}" if tail else reason

@@ -1,0 +1,76 @@
+"""How a process ended, asked of the kernel, and what it printed last."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import time
+from pathlib import Path
+
+LOG_TAIL_BYTES = 2000
+PIDFD_GET_INFO = 0xC040FF0B  # linux/pidfd.h; Linux 6.15 and later keep the status of a process that was reaped
+PIDFD_INFO_EXIT = 1 << 3
+EXIT_CODE_AT, INFO_BYTES = 60, 64
+TRIES, TRY_S = 5, 0.002
+
+
+def how_it_ended(descriptor: int, beat: Path | None = None) -> str:
+    """Of the process of a pidfd, that has ended. Monarch reaps those that it has started, within microseconds.
+
+    beat: its heartbeats, which a process that ends in order removes.
+    """
+    for _ in range(TRIES):  # one that is being reaped has no status for a moment
+        status = _waited(descriptor)
+        status = _kept(descriptor) if status is None else status
+        if status is not None:
+            return by_signal(-status) if status < 0 else f"exit code {status}"
+        time.sleep(TRY_S)
+    if beat is not None and beat.exists():
+        return "killed, or crashed in native code; its exit status is unknown (out of memory?)"
+    return "its exit status is unknown"
+
+
+def _waited(descriptor: int) -> int | None:
+    """The exit code of a child, or its signal below 0, without reaping it. None where another has reaped it."""
+    with contextlib.suppress(OSError):
+        ended = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None:
+            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+    return None
+
+
+def _kept(descriptor: int) -> int | None:
+    """The same, of any process that was reaped. None where the kernel does not tell."""
+    info = bytearray(INFO_BYTES)
+    struct.pack_into("=Q", info, 0, PIDFD_INFO_EXIT)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(descriptor, PIDFD_GET_INFO, info)
+        if struct.unpack_from("=Q", info)[0] & PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(struct.unpack_from("=i", info, EXIT_CODE_AT)[0])
+    return None
+
+
+def by_signal(number: int) -> str:
+    name = signal.Signals(number).name
+    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def size_of(log: Path | None) -> int:
+    """Its bytes now; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        return 0 if log is None else log.stat().st_size
+    return 0
+
+
+def with_tail(reason: str, log: Path | None, begin: int = 0) -> str:
+    """The reason, and the end of what the process printed when there is a log. begin: where its part of it begins."""
+    tail = b""
+    with contextlib.suppress(OSError):
+        if log is not None:
+            with log.open("rb") as file:
+                file.seek(max(begin, size_of(log) - LOG_TAIL_BYTES))
+                tail = file.read().strip()
+    return f"{reason}; its last output:\n{tail.decode(errors='replace')}" if tail else reason
