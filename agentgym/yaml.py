@@ -51,6 +51,8 @@ def parse_yaml(text: str, *, where: str) -> object:
         raise UserError(f"{where}{line}: this is not valid YAML: {error.problem}{context}") from None
     except (YAMLError, ValueError) as error:
         raise UserError(f"{where}: this is not valid YAML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where}: it is nested too deep for a config file") from None
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,20 +6,17 @@ A run that is not done is judged up to its newest whole checkpoint, since a resu
 
 from __future__ import annotations
 
-import gzip
-import json
-import struct
-import zlib
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentgym.errors import UserError
-from agentgym.runs.files import read_json
+from agentgym.runs.audit_settings import Settings, Starts
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.leftovers import left_outside
+from agentgym.runs.untrusted import MAX_NUMBER, Damaged, damage, number, read_object, read_objects, safetensors_size
 
 PARTS = ("*.part", "*.part.*", "*.partial", ".*.tmp")  # names of what was being written
 
@@ -49,7 +46,15 @@ class Audit:
     notes: list[str] = field(default_factory=list)
 
     def fault(self, kind: str, where: str, text: str) -> None:
-        self.faults.append(Fault(kind=kind, where=where, text=text))
+        self.faults.append(Fault(kind=kind, where=_shown(where), text=_shown(text)))
+
+    def note(self, text: str) -> None:
+        self.notes.append(_shown(text))
+
+
+def _shown(text: str) -> str:
+    """What a file says of itself may hold what moves a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:500])
 
 
 def audit(path: str | Path) -> Audit:
@@ -57,235 +62,289 @@ def audit(path: str | Path) -> Audit:
     folder = RunFolder.open(path)
     status = folder.status().status
     found = Audit(status=status.value)
-    settings = _Settings.of(folder)
-    rows = _metrics(folder.path, found)
-    whole = _checkpoints(folder.path, found, done=status is RunStatus.DONE, running=status is RunStatus.RUNNING)
-    last = max((step for step, _ in rows), default=0)
-    found.steps = last if status is RunStatus.DONE else max(whole, default=0)
-    _continuous(rows, found)
-    if settings.saves_episodes:
-        _episodes(folder.path, dict(rows), settings, whole, found)
+    if _is_evaluation(folder.path):
+        _evaluations(folder.path, found)
     else:
-        found.notes.append("logging.save_episodes is false: what was trained can't be counted")
-    _evaluations(folder.path, found)
+        _training(folder.path, status, found)
     if status is RunStatus.DONE:
-        _ended(folder.path, settings, whole, last, found)
+        for part in sorted({part for pattern in PARTS for part in folder.path.rglob(pattern)}):
+            where = str(part.relative_to(folder.path))
+            found.fault("left behind", where, "it was being written when something ended")
     if status is not RunStatus.RUNNING:
         for where, text in left_outside(folder.path):
             found.fault("left behind", where, text)
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    """Of the recipe, as far as they bound what may be found. max_staleness: the loop's bound; None where unknown."""
+def _is_evaluation(path: Path) -> bool:
+    """Whether it is of `agentgym eval`, which trains nothing."""
+    of_training = ("starts.jsonl", "state.json", "metrics.jsonl", "checkpoints", "episodes", "journal")
+    return (path / "evals").is_dir() and not any((path / name).exists() for name in of_training)
 
-    saves_episodes: bool
-    measures_end: bool
-    group_size: int | None
-    max_staleness: int | None
 
-    @classmethod
-    def of(cls, folder: RunFolder) -> _Settings:
-        try:
-            config = folder.load_config()
-        except (OSError, UserError):
-            config = {}
+def _training(path: Path, status: RunStatus, found: Audit) -> None:
+    starts = Starts.of(path, found.note)
+    rows = _metrics(path, found)
+    whole = _checkpoints(path, found, done=status is RunStatus.DONE, running=status is RunStatus.RUNNING)
+    last = max((step for step, _ in rows), default=0)
+    found.steps = last if status is RunStatus.DONE else max(whole, default=0)
+    _continuous(rows, found)
+    if starts.save_episodes:
+        _episodes(path, dict(rows), starts, whole, found)
+    else:
+        found.note("logging.save_episodes is false: what was trained can't be counted")
+    _evaluations(path, found)
+    if status is RunStatus.DONE:
+        _ended(path, starts.last, whole, last, found)
 
-        def value(section: str, key: str) -> Any:
-            part = config.get(section)
-            return part.get(key) if isinstance(part, Mapping) else None
 
-        return cls(
-            saves_episodes=value("logging", "save_episodes") is not False,
-            measures_end=value("eval", "at_end") is True,
-            group_size=value("loop", "group_size"),
-            max_staleness=value("loop", "max_staleness"),
-        )
+def _lines(path: Path, where: str, found: Audit) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Of a file that may be missing. Where it can't be read on, there is a fault."""
+    try:
+        yield from read_objects(path)
+    except FileNotFoundError:
+        return
+    except Damaged as error:
+        found.fault("torn", where, f"it can't be read to its end ({error})")
 
 
 def _metrics(path: Path, found: Audit) -> list[tuple[int, Mapping[str, Any]]]:
     """The rows as they lie in the file, by step."""
     rows: list[tuple[int, Mapping[str, Any]]] = []
-    file = path / "metrics.jsonl"
-    for number, line in enumerate(file.read_bytes().splitlines() if file.is_file() else (), start=1):
+    for line, row in _lines(path / "metrics.jsonl", "metrics.jsonl", found):
         try:
-            row = json.loads(line)
-            rows.append((int(row["step"]), row))
-        except (ValueError, KeyError, TypeError):
-            found.notes.append(f"metrics.jsonl: line {number} is torn")
+            rows.append((number((row or {}).get("step"), MAX_NUMBER), row or {}))
+        except Damaged:
+            found.note(f"metrics.jsonl: line {line} is torn")
     return rows
 
 
 def _continuous(rows: list[tuple[int, Mapping[str, Any]]], found: Audit) -> None:
     times = Counter(step for step, _ in rows)
-    for step in range(1, found.steps + 1):
-        if times[step] != 1:
-            text = f"step {step} has {times[step]} rows" if times[step] else f"step {step} has no row"
-            found.fault("metrics", "metrics.jsonl", text)
+    for first, last in _gaps(times, 1, found.steps):
+        text = f"step {first} has no row" if first == last else f"steps {first} to {last} have no row"
+        found.fault("metrics", "metrics.jsonl", text)
+    for step, count in sorted(times.items()):
+        if count > 1 and 1 <= step <= found.steps:
+            found.fault("metrics", "metrics.jsonl", f"step {step} has {count} rows")
     judged = [step for step, _ in rows if step <= found.steps]
     if judged != sorted(judged):
         found.fault("metrics", "metrics.jsonl", "its rows are not in the order of the steps")
 
 
+def _gaps(there: Iterable[int], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """What is missing of the numbers from first to last, as ranges: a file may claim any number of them."""
+    for one in sorted({one for one in there if first <= one <= last}):
+        if one > first:
+            yield first, one - 1
+        first = one + 1
+    if first <= last:
+        yield first, last
+
+
+def _steps(folder: Path, pattern: str, found: Audit) -> dict[int, Path]:
+    """Files or folders by the step in their names."""
+    steps: dict[int, Path] = {}
+    for path in sorted(folder.glob("step-*")) if folder.is_dir() else ():
+        name = re.fullmatch(pattern, path.name, re.ASCII)
+        if name is not None:
+            steps[int(name[1])] = path
+        elif not path.name.endswith((".part.jsonl", ".index.json", ".jsonl.gz")):
+            found.note(f"{folder.name}/{path.name} is no name that a run gives")
+    return steps
+
+
 def _episodes(
-    path: Path, rows: Mapping[int, Mapping[str, Any]], settings: _Settings, whole: Mapping[int, int], found: Audit
+    path: Path, rows: Mapping[int, Mapping[str, Any]], starts: Starts, whole: Mapping[int, int], found: Audit
 ) -> None:
     """Every group is in one step, whole; together they are all groups up to the last one taken."""
     step_of: dict[int, int] = {}
     seen: dict[str, int] = {}
-    files = {int(file.name[5:].partition(".")[0]): file for file in (path / "episodes").glob("step-*.jsonl*")}
+    files = _steps(path / "episodes", r"step-(\d{1,9})\.jsonl(?:\.gz)?", found)
     extra = sorted(step for step in files if step > found.steps)
     if extra and found.status == RunStatus.DONE:
         found.fault("twice", f"episodes/{files[extra[0]].name}", f"the run ended at step {found.steps}")
-    for step in range(1, found.steps + 1):
-        if step not in files:
-            found.fault("lost", "episodes", f"step {step} has no episodes")
-            continue
-        where, groups, trained = f"episodes/{files[step].name}", defaultdict[int, list[int]](list), set[int]()
-        for record in _records(files[step], where, found):
-            name, group = str(record["episode"]["episode_id"]), int(record["group_id"])
-            if name in seen:
-                found.fault("twice", where, f"episode {name} is in step {seen[name]} and in step {step}")
-            if step_of.setdefault(group, step) != step and group not in groups:
-                found.fault("twice", where, f"group {group} is in step {step_of[group]} and in step {step}")
-            seen[name] = step
-            groups[group].append(int(record["index"]))
-            if record["trained"]:
-                trained.add(group)
+    for first, last in _gaps(files, 1, found.steps):
+        text = f"step {first} has no episodes" if first == last else f"steps {first} to {last} have no episodes"
+        found.fault("lost", "episodes", text)
+    for step in sorted(step for step in files if 1 <= step <= found.steps):
+        where, groups, trained = f"episodes/{files[step].name}", defaultdict[int, set[int]](set), set[int]()
+        settings, count = starts.at(step), 0
+        for one in _records(files[step], where, found):
+            if one.name in seen:
+                found.fault("twice", where, f"episode {one.name} is in step {seen[one.name]} and in step {step}")
+            if step_of.setdefault(one.group, step) != step and one.group not in groups:
+                found.fault("twice", where, f"group {one.group} is in step {step_of[one.group]} and in step {step}")
+            seen[one.name] = step
+            groups[one.group].add(one.index)
+            count += 1
+            if one.trained:
+                trained.add(one.group)
                 found.trained += 1
-                _fresh(record, step, settings.max_staleness, where, found)
+                _fresh(one, step, settings.max_staleness, where, found)
             else:
                 found.skipped += 1
         for group, indices in groups.items():
             size = settings.group_size or len(indices)
-            if missing := sorted(set(range(size)) - set(indices)):
-                found.fault("lost", where, f"group {group} lacks its episodes {', '.join(map(str, missing))}")
-        _as_counted(rows.get(step, {}), sum(map(len, groups.values())), len(trained), where, found)
+            if missing := [*_gaps(indices, 0, size - 1)]:
+                found.fault("lost", where, f"group {group} lacks its episodes {_ranges(missing)}")
+        _as_counted(rows.get(step, {}), count, len(trained), where, found)
     _no_gap(step_of, whole, found)
+
+
+def _ranges(gaps: list[tuple[int, int]]) -> str:
+    more = " and more" if len(gaps) > 10 else ""
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps[:10]) + more
 
 
 def _no_gap(step_of: Mapping[int, int], whole: Mapping[int, int], found: Audit) -> None:
     """whole: the next group of each checkpoint, which says how far the run had got."""
     taken = max(max(step_of, default=-1) + 1, max((n for s, n in whole.items() if s <= found.steps), default=0))
-    if lost := sorted(set(range(taken)) - set(step_of)):
-        shown = ", ".join(map(str, lost[:10])) + (" and more" if len(lost) > 10 else "")
-        found.fault("lost", "episodes", f"{len(lost)} of {taken} groups are in no step: {shown}")
+    if lost := [*_gaps(step_of, 0, taken - 1)]:
+        count = sum(b - a + 1 for a, b in lost)
+        found.fault("lost", "episodes", f"{count} of {taken} groups are in no step: {_ranges(lost)}")
 
 
-def _fresh(record: Mapping[str, Any], step: int, bound: int | None, where: str, found: Audit) -> None:
-    versions = [int(span[0]) for turn in record["episode"]["turns"] for span in turn["versions"]]
-    name = record["episode"]["episode_id"]
+def _fresh(one: _Played, step: int, bound: int | None, where: str, found: Audit) -> None:
+    versions = one.versions
     if versions and max(versions) >= step:
-        found.fault(
-            "stale", where, f"episode {name} was sampled by version {max(versions)}, but trained by step {step}"
-        )
+        text = f"episode {one.name} was sampled by version {max(versions)}, but trained by step {step}"
+        found.fault("stale", where, text)
     elif versions and bound is not None and step - 1 - min(versions) > bound:
-        found.fault("stale", where, f"episode {name} is {step - 1 - min(versions)} versions old; allowed are {bound}")
+        text = f"episode {one.name} is {step - 1 - min(versions)} versions old; allowed are {bound}"
+        found.fault("stale", where, text)
 
 
 def _as_counted(row: Mapping[str, Any], episodes: int, groups: int, where: str, found: Audit) -> None:
-    for key, number in (("rollout/episodes", episodes), ("loop/groups", groups)):
-        if row.get(key, number) != number:
-            found.fault("lost", where, f"it holds {number} {key.partition('/')[2]}, its metrics count {row[key]:.0f}")
+    for key, count in (("rollout/episodes", episodes), ("loop/groups", groups)):
+        if row.get(key, count) != count:
+            found.fault(
+                "lost", where, f"it holds {count} {key.partition('/')[2]}, its metrics count {_count(row[key])}"
+            )
 
 
-def _records(file: Path, where: str, found: Audit) -> Iterator[Mapping[str, Any]]:
+def _count(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, (int, float)) else repr(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Played:
+    """What is judged of an episode. versions: of the weights that sampled it."""
+
+    name: str
+    group: int
+    index: int
+    trained: bool
+    versions: list[int]
+
+
+def _records(file: Path, where: str, found: Audit) -> Iterator[_Played]:
     """The lines of an episode file; one that can't be read to its end is a fault."""
-    try:
-        text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        for line in text.splitlines():
-            record = json.loads(line)
-            record["episode"]["episode_id"], record["group_id"], record["index"], record["trained"]
-            yield record
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
-        found.fault("torn", where, f"it can't be read to its end ({type(error).__name__}: {error})")
+    for line, record in _lines(file, where, found):
+        try:
+            with damage():
+                episode = (record or {})["episode"]
+                played = _Played(
+                    name=str(episode["episode_id"])[:100],
+                    group=number((record or {})["group_id"], MAX_NUMBER),
+                    index=number((record or {})["index"], MAX_NUMBER),
+                    trained=bool((record or {})["trained"]),
+                    versions=[int(span[0]) for turn in episode["turns"] for span in turn["versions"]],
+                )
+        except Damaged as error:
+            found.fault("torn", where, f"line {line} is not an episode ({error})")
+            continue
+        yield played
 
 
 def _checkpoints(path: Path, found: Audit, *, done: bool, running: bool) -> dict[int, int]:
     """Of each whole checkpoint, the next group of its position. The newest of a run that is not done may be half."""
     whole: dict[int, int] = {}
     half: list[tuple[int, str]] = []
-    for folder in sorted((path / "checkpoints").glob("step-*")):
-        step = int(folder.name.removeprefix("step-"))
-        if problem := _half(folder, step):
-            half.append((step, problem))
-            continue
-        whole[step] = int(json.loads((folder / "position.json").read_bytes())["next_group"])
+    for step, folder in _steps(path / "checkpoints", r"step-(\d{1,9})", found).items():
+        try:
+            with damage():
+                whole[step] = _next_group(folder, step)
+        except FileNotFoundError as error:
+            half.append((step, f"{Path(str(error.filename)).relative_to(folder)} is missing"))
+        except Damaged as error:
+            half.append((step, str(error)))
     found.checkpoints = [*whole]
     for step, problem in half:
         if done or (step < max(whole, default=0) and not running):
             found.fault("checkpoint", f"checkpoints/step-{step:06d}", f"it is half: {problem}")
         else:
-            found.notes.append(f"the checkpoint of step {step} is half, as its save was interrupted: {problem}")
+            found.note(f"the checkpoint of step {step} is half, as its save was interrupted: {problem}")
     return whole
 
 
-def _half(folder: Path, step: int) -> str:
-    """What is missing of a checkpoint; empty for a whole one."""
-    try:
-        position = json.loads((folder / "position.json").read_bytes())
-        if position["step"] != step:
-            return f"its position is of step {position['step']}"
-        manifest = json.loads((folder / "trainer" / "manifest.json").read_bytes())
-        if manifest["step"] != step:
-            return f"the trainer's state is of step {manifest['step']}"
-        for name, (size, _) in manifest["files"].items():
-            if (there := (folder / "trainer" / name).stat().st_size) != size:
-                return f"trainer/{name} has {there} of {size} bytes"
-        weights = sorted((folder / "hf").glob("*.safetensors"))
-        if not weights:
-            return "hf has no weights"
-        return next(filter(None, map(_short, weights)), "")
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).relative_to(folder)} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def _short(file: Path) -> str:
-    """How a safetensors file is shorter than its header says."""
-    with file.open("rb") as opened:
-        (length,) = struct.unpack("<Q", opened.read(8))
-        header = json.loads(opened.read(length))
-    end = max((one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"), default=0)
-    there = file.stat().st_size
-    return f"hf/{file.name} has {there} of {8 + length + end} bytes" if there != 8 + length + end else ""
+def _next_group(folder: Path, step: int) -> int:
+    """Of a whole checkpoint. Raises Damaged, or FileNotFoundError, for what is missing of it."""
+    position = read_object(folder / "position.json")
+    if position["step"] != step:
+        raise Damaged(f"its position is of step {position['step']}")
+    manifest = read_object(folder / "trainer" / "manifest.json")
+    if manifest["step"] != step:
+        raise Damaged(f"the trainer's state is of step {manifest['step']}")
+    for name, (size, _) in manifest["files"].items():
+        if (there := (folder / "trainer" / name).stat().st_size) != size:
+            raise Damaged(f"trainer/{name} has {there} of {size} bytes")
+    weights = sorted((folder / "hf").glob("*.safetensors"))
+    if not weights:
+        raise Damaged("hf has no weights")
+    for file in weights:
+        there, announced = safetensors_size(file)
+        if there != announced:
+            raise Damaged(f"hf/{file.name} has {there} of {announced} bytes")
+    return number(position["next_group"], MAX_NUMBER)
 
 
 def _evaluations(path: Path, found: Audit) -> None:
-    for record_file in sorted((path / "evals").glob("step-*.json")):
-        if record_file.name.endswith(".index.json"):
-            continue
-        where, step = f"evals/{record_file.name}", int(record_file.stem.removeprefix("step-"))
+    for step, file in _steps(path / "evals", r"step-(\d{1,9})\.json", found).items():
         if found.status != RunStatus.DONE and step >= found.steps:
             continue  # a resume plays the rest of it, or all of it again
-        record = read_json(record_file)
-        setup: Any = record.get("setup") or {}
-        if record.get("result") is None:
-            found.fault("evaluation", where, "it has no result")
+        record = _object(file, "evaluation", found)
+        if record is None:
             continue
-        file = record_file.with_suffix(".jsonl.gz")
-        records = _records(file, f"evals/{file.name}", found)
-        played = Counter((int(one["group_id"]), int(one["index"])) for one in records)
-        wanted = int(setup.get("num_tasks") or 0) * int(setup.get("samples_per_task") or 0)
+        setup: Any = record.get("setup")
+        if record.get("result") is None:
+            found.fault("evaluation", f"evals/{file.name}", "it has no result")
+            continue
+        where = f"evals/{file.stem}.jsonl.gz"
+        played = Counter((one.group, one.index) for one in _records(file.with_suffix(".jsonl.gz"), where, found))
         if twice := [key for key, times in played.items() if times > 1]:
-            found.fault("twice", f"evals/{file.name}", f"{len(twice)} episodes are there twice, first {twice[0]}")
+            found.fault("twice", where, f"{len(twice)} episodes are there twice, first {twice[0]}")
+        try:
+            with damage():
+                wanted = number(setup.get("num_tasks", 0)) * number(setup.get("samples_per_task", 0))
+        except Damaged as error:
+            found.fault("evaluation", f"evals/{file.name}", f"its setup is damaged: {error}")
+            continue
         if wanted and len(played) != wanted:
-            found.fault("lost", f"evals/{file.name}", f"{len(played)} of {wanted} episodes are there")
+            found.fault("lost", where, f"{len(played)} of {wanted} episodes are there")
 
 
-def _ended(path: Path, settings: _Settings, whole: Mapping[int, int], last: int, found: Audit) -> None:
-    """What a run that says that it is done must have, and must not have."""
-    state = read_json(path / "state.json") if (path / "state.json").is_file() else {}
-    position: Any = state.get("position") or {}
+def _object(file: Path, kind: str, found: Audit) -> dict[str, Any] | None:
+    """Of a file; empty where there is none, None where it is damaged."""
+    try:
+        return read_object(file)
+    except FileNotFoundError:
+        return {}
+    except Damaged as error:
+        found.fault(kind, file.name, f"it can't be read ({error})")
+        return None
+
+
+def _ended(path: Path, settings: Settings, whole: Mapping[int, int], last: int, found: Audit) -> None:
+    """What a run that says that it is done must have."""
     if last not in whole:
         found.fault("checkpoint", "checkpoints", f"the run ended at step {last}, which has no whole checkpoint")
-    if position.get("step") != last:
-        found.fault("state", "state.json", f"it is of step {position.get('step')}, the run ended at step {last}")
+    if (state := _object(path / "state.json", "state", found)) is not None:
+        position = state.get("position")
+        step = position.get("step") if isinstance(position, Mapping) else None
+        if step != last:
+            found.fault("state", "state.json", f"it is of step {step}, the run ended at step {last}")
     if settings.measures_end:
-        compared = read_json(path / "comparison.json") if (path / "comparison.json").is_file() else {}
-        if compared.get("steps") != last:
+        compared = _object(path / "comparison.json", "evaluation", found)
+        if compared is not None and compared.get("steps") != last:
             found.fault("evaluation", "comparison.json", f"the checkpoint of step {last} was not compared")
-    for part in sorted({part for pattern in PARTS for part in path.rglob(pattern)}):
-        found.fault("left behind", str(part.relative_to(path)), "it was being written when something ended")

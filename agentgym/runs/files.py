@@ -23,6 +23,7 @@ MAKE_ROOM = (
     "What was saved before stays readable; make room or choose another `logging.runs_dir`, then continue with "
     "`agentgym train --resume RUN` (an evaluation: `agentgym eval --resume FOLDER`)."
 )
+MAX_JSON = 1 << 28  # bytes
 NO_SPACE = ("No space left on device", "Disk quota exceeded", "StorageFull")  # the last one: of Rust
 
 
@@ -140,7 +141,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Json]]:
             for number, line in enumerate(file, start=1):
                 try:
                     value = json.loads(line)
-                except json.JSONDecodeError:
+                except (json.JSONDecodeError, RecursionError):
                     log.warning("%s: line %d is torn and is skipped", path, number)
                     continue
                 if isinstance(value, dict):
@@ -159,8 +160,12 @@ def open_text(path: Path) -> IO[str]:
 def read_json(path: Path) -> dict[str, Json]:
     """One JSON object. Raises UserError when the file holds something else."""
     try:
+        if (size := path.stat().st_size) > MAX_JSON:
+            raise UserError(
+                f"can't read {path}: it has {size} bytes, and no such file of ours has more than {MAX_JSON}"
+            )
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"can't read {path}: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a {type(value).__name__}, not a JSON object")

@@ -367,7 +367,8 @@ def _take_lock(path: Path) -> IO[str]:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with (path / "lock").open("rb") as file:
+        file = os.fdopen(os.open(path / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))  # a FIFO would block
+        with file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return isinstance(error, BlockingIOError)

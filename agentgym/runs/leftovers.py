@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from agentgym.runs.files import read_json_lines
+from agentgym.runs.untrusted import Damaged, read_object, read_objects
 
 SHARED_MEMORY = Path("/dev/shm")
 CONTAINER_LABEL = "agentgym.owner"  # host:process:its start:...
@@ -42,10 +41,11 @@ def _processes(run: Path) -> Iterator[tuple[str, str]]:
 
 def _owners(run: Path) -> set[int]:
     """The processes that have written the run, by their numbers on this host."""
-    path = run / "starts.jsonl"
-    found = {row.get("process") for row in (read_json_lines(path) if path.is_file() else ())}
-    with contextlib.suppress(OSError, ValueError):
-        found.add(json.loads((run / "status.json").read_bytes()).get("process"))
+    found: list[object] = []
+    with contextlib.suppress(FileNotFoundError, Damaged):
+        found += [(row or {}).get("process") for _, row in read_objects(run / "starts.jsonl")]
+    with contextlib.suppress(FileNotFoundError, Damaged):
+        found.append(read_object(run / "status.json").get("process"))
     return {pid for pid in found if isinstance(pid, int)}
 
 

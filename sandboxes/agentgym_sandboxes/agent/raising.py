@@ -69,7 +69,7 @@ def _found(name: str) -> type | None:
 def arguments(error: BaseException) -> tuple[object, ...]:
     """What an exception was built with; of a group, its message and its exceptions, each to be written as `Told`."""
     if isinstance(error, _GROUP):
-        return error.message, tuple(Told(child) for child in error.exceptions)  # type: ignore[attr-defined]
+        return error.message, tuple(Told(child) for child in error.exceptions)
     return error.args
 
 
@@ -85,14 +85,14 @@ def members(error: BaseException) -> list[tuple[str, object]]:
     return found
 
 
-def tell(message: object, kind: object, args: object, attributes: object) -> Told:
+def tell(message: object, kind: object, args: Any, attributes: object) -> Told:
     """The exception to raise. Raises TypeError or ValueError for what is none."""
     if type(message) is not str or not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise ValueError("no exception")
     if issubclass(kind, _STEERING):
         kind = RuntimeError
     if issubclass(kind, _GROUP):
-        text, children = args  # type: ignore[misc]
+        text, children = args
         args = (text, list(children))
     return Told(refused(_make(kind, args, message, attributes)))
 

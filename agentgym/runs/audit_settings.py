@@ -1,0 +1,87 @@
+"""The settings that a run had at each of its steps: a resume may change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import UserError
+from agentgym.runs.untrusted import MAX_NUMBER, Damaged, read_objects, read_text
+from agentgym.yaml import parse_yaml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of the recipe, as far as they bound what may be found; None where unknown. max_staleness: the loop's bound."""
+
+    saves_episodes: bool
+    measures_end: bool
+    group_size: int | None
+    max_staleness: int | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Settings:
+        def value(section: str, key: str) -> Any:
+            part = config.get(section)
+            return part.get(key) if isinstance(part, Mapping) else None
+
+        def bound(key: str) -> int | None:
+            found = value("loop", key)
+            return found if type(found) is int and 0 <= found <= MAX_NUMBER else None
+
+        return cls(
+            saves_episodes=value("logging", "save_episodes") is not False,
+            measures_end=value("eval", "at_end") is True,
+            group_size=bound("group_size"),
+            max_staleness=bound("max_staleness"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """by_step: of each start of a run the step before it, and its settings."""
+
+    by_step: list[tuple[int, Settings]]
+
+    @classmethod
+    def of(cls, path: Path, note: Callable[[str], None]) -> Starts:
+        """Of a run's folder. A start undoes those before it that began at its step, or later.
+
+        note: takes what can't be read.
+        """
+        kept: list[tuple[int, Settings]] = []
+        try:
+            for line, row in read_objects(path / "starts.jsonl"):
+                step, config = (row or {}).get("step"), (row or {}).get("config")
+                if type(step) is not int or not isinstance(config, Mapping):
+                    note(f"starts.jsonl: line {line} is torn")
+                    continue
+                while kept and kept[-1][0] >= step:
+                    kept.pop()
+                kept.append((step, Settings.of(config)))
+        except FileNotFoundError:
+            pass
+        except Damaged as error:
+            note(f"starts.jsonl can't be read to its end: {error}")
+        if not kept:  # of a version that recorded none
+            try:
+                config = parse_yaml(read_text(path / "config.yaml"), where="config.yaml")
+            except (UserError, Damaged, FileNotFoundError) as error:
+                note(f"the settings are unknown: {error}")
+                config = None
+            kept.append((0, Settings.of(config if isinstance(config, Mapping) else {})))
+        return cls(by_step=kept)
+
+    def at(self, step: int) -> Settings:
+        """The settings of the start that trained a step."""
+        return next((settings for before, settings in reversed(self.by_step) if before < step), self.by_step[0][1])
+
+    @property
+    def last(self) -> Settings:
+        return self.by_step[-1][1]
+
+    @property
+    def save_episodes(self) -> bool:
+        return all(settings.saves_episodes for _, settings in self.by_step)
