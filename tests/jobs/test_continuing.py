@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tiny_model import draw_samples
+from view_runs import write_step
 
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.jobs.continuing import journal_position
 from agentgym.jobs.layers import finish_recipe
 from agentgym.recipe import Recipe
 from agentgym.rl.loop import Position
+from agentgym.runs.checkpoints import drop_undone
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start
 from agentgym.trainer.journal import Batch, Journal
@@ -32,6 +36,8 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
         journal = Journal(made.path / "journal")
         for step in (6, 7, 8):
             journal.write(Batch(step=step, version=step - 1, samples=draw_samples(1)))
+        for step in range(1, 8):
+            write_step(made, step)
         journal.mark(asdict(Position(step=7, next_group=21, tasks={"seen": [1]})))
         yield made
 
@@ -79,6 +85,39 @@ def test_a_journal_that_is_damaged_costs_a_line(folder: RunFolder) -> None:
     (folder.path / "journal" / "position.json").write_text('{"step": 7')
     position, [line] = found(folder, 5)
     assert position is None and "the journal is not used" in line
+
+
+def _cut(name: str, keep: float = 0.5) -> Callable[[RunFolder], object]:
+    def cut(folder: RunFolder) -> None:
+        path = folder.path / name
+        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_cut("metrics.jsonl", 0.97), "no whole row of step 7"),
+        (_cut("episodes/step-000006.jsonl.gz"), "episodes of step 6 can't be read: it ends early"),
+        (lambda folder: folder.episode_file(7).unlink(), "episodes of step 7 are missing"),
+        (lambda folder: folder.episode_file(7).write_bytes(gzip.compress(b'{"step": 7}\n{"st')), "step 7 are torn"),
+    ],
+)
+def test_a_step_of_which_something_is_torn_is_done_again(
+    folder: RunFolder, damage: Callable[[RunFolder], object], says: str
+) -> None:
+    damage(folder)
+    position, [line] = found(folder, 5)
+    assert position is None and "steps 6 to 7 are done again" in line and says in line
+    drop_undone(folder, 5)  # as the resume does
+    assert [json.loads(row)["step"] for row in (folder.path / "metrics.jsonl").read_text().splitlines()] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_a_reference_that_follows_the_policy_is_only_in_checkpoints(folder: RunFolder) -> None:

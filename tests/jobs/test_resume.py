@@ -132,6 +132,17 @@ def test_what_a_death_left_of_a_save_is_removed_and_nothing_else(folder: RunFold
     assert folder.checkpoint_steps(unfinished=True) == [0, 20, 40, 50]
 
 
+def test_a_torn_row_before_the_checkpoint_is_said_with_what_to_do(folder: RunFolder) -> None:
+    for step in range(1, 41):
+        folder.append_metrics(step, {"reward": 0.5})
+    metrics = folder.path / "metrics.jsonl"
+    rows = metrics.read_text().splitlines()
+    metrics.write_text("\n".join([*rows[:6], rows[6][:9], *rows[7:]]) + "\n")
+    position, [line] = resume(folder)
+    assert position is not None and position.step == 40
+    assert "no whole row of step 7" in line and "--from-step" in line
+
+
 def test_a_kill_between_a_checkpoint_and_the_state_loses_nothing(folder: RunFolder) -> None:
     save(folder, 60)
     assert resume(folder) == (Position(step=60, next_group=180), [])
