@@ -11,6 +11,7 @@ from agentgym.errors import UserError
 from agentgym.jobs.state import read_position
 from agentgym.recipe import Recipe
 from agentgym.rl.loop import Position
+from agentgym.runs.checkpoints import torn_step
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import start_of
 from agentgym.trainer.journal import Journal
@@ -43,7 +44,11 @@ def journal_position(
     if recipe.needs_reference and recipe.trainer.reference_every:
         say("the journal is not used: the reference model follows the policy, and is saved with checkpoints alone")
         return None
-    before = _settings(start_of(folder, position.step).config)
+    config = start_of(folder, position.step).config
+    if problem := torn_step(folder, checkpoint, position.step, episodes=_saves_episodes(config)):
+        say(f"steps {checkpoint + 1} to {position.step} are done again from the checkpoint: {problem}")
+        return None
+    before = _settings(config)
     after = _settings(cast("Mapping[str, object]", to_mapping(recipe)))
     if changed := [name for name in SETTINGS if before[name] != after[name]]:
         say(
@@ -53,6 +58,11 @@ def journal_position(
         return None
     say(f"steps {checkpoint + 1} to {position.step} are trained again from the journal; none is sampled again")
     return position
+
+
+def _saves_episodes(config: Mapping[str, object]) -> bool:
+    logging = config.get("logging")
+    return not isinstance(logging, Mapping) or logging.get("save_episodes") is not False
 
 
 def _settings(config: Mapping[str, object]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentgym.errors import UserError, nearest
 from agentgym.jobs.state import RunState, read_position
 from agentgym.rl.loop import Position
-from agentgym.runs.checkpoints import drop_undone, load_position
+from agentgym.runs.checkpoints import drop_undone, load_position, lost_rows
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights
 from agentgym.trainer.checkpoint import check, check_adapters
@@ -43,6 +43,9 @@ def resumed_state(
             continue
         for problem in problems:
             say(problem)
+        if lost := lost_rows(folder, step):
+            shown = ", ".join(map(str, lost[:5])) + (" and more" if len(lost) > 5 else "")
+            say(f"metrics.jsonl has no whole row of step {shown}; --from-step with an earlier checkpoint does it again")
         check_adapters(str(folder.checkpoint_dir(step) / "trainer"), lora)
         return state
     raise UserError("\n".join([f"{folder.path} has no whole checkpoint to continue from", *problems]))

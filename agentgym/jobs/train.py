@@ -43,6 +43,7 @@ from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
 from agentgym.runs.checkpoints import drop_undone, drop_unfinished
 from agentgym.runs.evaluations import read_record
+from agentgym.runs.files import sync
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
@@ -329,8 +330,13 @@ class TrainJob:
         await self.helm.after_step(step, save=partial(self._save_asked, record), evaluate=self._evaluate_asked)
         self.loop.stopping = bool(self.helm.stopped)
         self.last = self.loop.position_at(step, record.next_group)
-        self.behind.add(partial(self.journal.mark, asdict(self.last)))
+        self.behind.add(partial(self._mark, asdict(self.last)))
         self.turn.release()
+
+    def _mark(self, position: dict[str, Json]) -> None:
+        """In a thread. The step has ended once all that it leaves would outlast a power cut."""
+        sync(self.folder.path / "metrics.jsonl")
+        self.journal.mark(position)
 
     def _save_episodes(self, record: StepRecord, logprobs: Sequence[float]) -> None:
         """In a thread. logprobs: the trainer's, of the trained tokens."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.files import read_json, read_json_lines, sync, write_whole, writing
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.untrusted import Damaged, read_objects
 from agentgym.types import Json
 
 POSITION = "position.json"  # written last: a checkpoint without it is an unfinished save
@@ -51,12 +52,50 @@ def drop_undone(run: RunFolder, step: int) -> None:
             if number and int(number[1]) > step:
                 _remove(path)
     metrics = run.path / "metrics.jsonl"
-    if any(row.step > step for row in run.read_metrics()):
-        kept = [row for row in read_json_lines(metrics) if isinstance(row.get("step"), int) and row["step"] <= step]  # type: ignore[operator]
+    rows = [*read_objects(metrics)] if metrics.is_file() else []
+    kept = [row for _, row in rows if row is not None and isinstance(row.get("step"), int) and row["step"] <= step]
+    if len(kept) < len(rows):  # a torn row is dropped too: its step is done again, or was reported
         write_whole(metrics, "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept).encode())
     ended_at = run.load_comparison().get("steps")
     if isinstance(ended_at, int) and ended_at > step:
         _remove(run.path / "comparison.json")
+
+
+def torn_step(run: RunFolder, after: int, last: int, *, episodes: bool) -> str:
+    """What is missing or torn of the first such step behind `after`, up to `last`; empty where all is whole.
+
+    episodes: whether the run saves them.
+    """
+    rows = _steps_with_rows(run)
+    for step in range(after + 1, last + 1):
+        if step not in rows:
+            return f"metrics.jsonl has no whole row of step {step}"
+        if episodes and (problem := _torn_episodes(run, step)):
+            return f"the episodes of step {step} {problem}"
+    return ""
+
+
+def lost_rows(run: RunFolder, last: int) -> list[int]:
+    """The steps up to `last` without a whole row, of a run that has any."""
+    rows = _steps_with_rows(run)
+    return [step for step in range(1, last + 1) if step not in rows] if rows else []
+
+
+def _steps_with_rows(run: RunFolder) -> set[object]:
+    try:
+        return {row.get("step") for _, row in read_objects(run.path / "metrics.jsonl") if row is not None}
+    except (FileNotFoundError, Damaged):
+        return set()
+
+
+def _torn_episodes(run: RunFolder, step: int) -> str:
+    path = run.episode_file(step)
+    try:
+        return "are torn" if any(record is None for _, record in read_objects(path)) else ""
+    except FileNotFoundError:
+        return "are missing"
+    except Damaged as error:
+        return f"can't be read: {error}"
 
 
 def prune(run: RunFolder, keep: int) -> None:

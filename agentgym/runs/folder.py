@@ -267,7 +267,7 @@ class RunFolder:
             for group in groups
             for record in encode_group(group, step=step, trained=used, trainer_logprobs=trainer_logprobs)
         ]
-        save_episodes(self._episodes(step), records)
+        save_episodes(self.episode_file(step), records)
 
     def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> None:
         """The episodes of an evaluation of the weights after `step`, one row for each task."""
@@ -277,15 +277,15 @@ class RunFolder:
             for group in (Group(group_id=number, task=row[0].task, start_version=step, episodes=[*row]),)
             for record in encode_group(group, step=step, trained=False)
         ]
-        save_episodes(self._episodes(step, evaluation=True), records)
+        save_episodes(self.episode_file(step, evaluation=True), records)
 
     def episode_steps(self, *, evaluation: bool = False) -> list[int]:
         """The steps whose episodes were saved."""
-        return _steps_in(self._episodes(0, evaluation=evaluation).parent, "step-*.jsonl*")
+        return _steps_in(self.episode_file(0, evaluation=evaluation).parent, "step-*.jsonl*")
 
     def read_episodes(self, step: int, *, evaluation: bool = False) -> Iterator[SavedEpisode]:
         """One after another, as they were saved. Raises UserError when the step has none."""
-        path = self._episodes(step, evaluation=evaluation)
+        path = self.episode_file(step, evaluation=evaluation)
         if evaluation and not path.is_file():  # those that have ended so far
             path = self.evaluation_file(step, ".part.jsonl")
         if not path.is_file():
@@ -295,7 +295,8 @@ class RunFolder:
         for record in read_json_lines(path):
             yield decode_saved(record)
 
-    def _episodes(self, step: int, *, evaluation: bool = False) -> Path:
+    def episode_file(self, step: int, *, evaluation: bool = False) -> Path:
+        """Where the episodes of a step are saved."""
         if evaluation:
             return self.evaluation_file(step, ".jsonl.gz")
         return self.path / "episodes" / f"step-{step:06d}.jsonl.gz"
@@ -336,18 +337,9 @@ def _make(path: Path) -> bool:
 
 
 def runs_in(runs_dir: str | Path) -> list[str]:
-    """The names of the runs in a folder, the one first whose status changed first."""
-    found = sorted(Path(runs_dir).glob("*/status.json"), key=lambda path: (_time_in(path), path.parent.name))
-    return [path.parent.name for path in found]
-
-
-def _time_in(path: Path) -> float:
-    """Of a status; 0 for what is none. The time of the file itself is another one in a copy."""
-    with contextlib.suppress(OSError, ValueError):
-        record = json.loads(path.read_bytes())
-        when = record.get("time") if isinstance(record, dict) else None
-        return float(when) if isinstance(when, (int, float)) else 0.0
-    return 0.0
+    """The names of the runs in a folder, the oldest first."""
+    found = list(Path(runs_dir).glob("*/status.json"))
+    return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
 
 
 def _steps_in(folder: Path, pattern: str = "step-*") -> list[int]:
