@@ -114,9 +114,9 @@ class EvaluationBegins(BaseException):
 def _agentgym(words: Sequence[str], folder: Path) -> str:
     words = ["new", "of_my_own"] if list(words) == ["new", "NAME"] else [PLACEHOLDERS.get(word, word) for word in words]
     for word in ("runs/NAME", "evals/NAME", *words):
-        if run := re.match(r"runs/[\w.-]+", word):
-            make_run(folder / run[0])
-        elif evaluation := re.match(r"evals/[\w.-]+", word):
+        for run in re.findall(r"(?:^|,)(runs/[\w.-]+)", word):
+            make_run(folder / run)
+        if evaluation := re.match(r"evals/[\w.-]+", word):
             make_evaluation(folder / evaluation[0], RunStatus.INTERRUPTED if "--resume" in words else RunStatus.DONE)
     for made in folder.glob("runs/*-20*"):  # named by time: another command of the same second made it
         shutil.rmtree(made)

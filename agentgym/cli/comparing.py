@@ -61,6 +61,48 @@ def find_side(given: str) -> Side:
     return Side(given=given, policy=None, saved=saved)
 
 
+def find_pairs(first: str, second: str) -> list[tuple[Side, Side]]:
+    """The sides, or of several runs with commas between them the pairs that were trained with the same seed.
+
+    A side that no run made is every run's partner. Raises UserError for runs that can't be paired.
+    """
+    sides = [[find_side(one) for one in _listed(given)] for given in (first, second)]
+    for given, several, place in ((first, sides[1], 0), (second, sides[0], 1)):
+        if len(sides[place]) == 1 < len(several) and sides[place][0].policy and not sides[place][0].config_of:
+            sides[place] = [find_side(given)] * len(several)
+    if max(map(len, sides)) == 1:
+        return [(sides[0][0], sides[1][0])]
+    if len(sides[0]) != len(sides[1]):
+        raise UserError(
+            f"{len(sides[0])} and {len(sides[1])} runs: give as many on each side, trained with the same seeds"
+        )
+    seeds = [[training_seed(side) for side in some] for some in sides]
+    known = [sorted(seed for seed in some if seed is not None) for some in seeds]
+    if known[0] != known[1] and all(known):
+        shown = " and ".join(", ".join(map(str, some)) for some in known)
+        raise UserError(f"the runs have the seeds {shown} (loop.seed): give runs with the same seeds on both sides")
+    for some in sides:
+        some.sort(key=lambda side: training_seed(side) or 0)
+    return list(zip(sides[0], sides[1], strict=True))
+
+
+def _listed(given: str) -> list[str]:
+    names = [given] if Path(given).exists() else [name for name in given.split(",") if name]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{given!r} has {name} twice: a run counts once")
+    return names or [given]
+
+
+def training_seed(side: Side) -> int | None:
+    """The seed of the training run; None for what no run made."""
+    if side.config_of is None:
+        return None
+    config = RunFolder.open(side.config_of).load_config()
+    seed = _field(config, "sft.seed" if "sft" in config else "loop.seed")
+    return seed if isinstance(seed, int) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A side, and the recipe by which it is played if nothing is saved."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult, PassAtK
-    from agentgym.evals.statistics import PairedDifference
+    from agentgym.evals.statistics import PairedDifference, RunDifference
     from agentgym.jobs.ending import TrainResult
     from agentgym.runs.folder import RunFolder
 
@@ -80,13 +80,14 @@ def eval_json(result: EvalResult, folder: RunFolder) -> dict[str, object]:
     return {"event": "result", **result.to_mapping(), "folder": str(folder.path)}
 
 
-def difference_line(difference: PairedDifference, what: str = "last minus first, task by task") -> str:
+def interval_text(difference: PairedDifference | RunDifference) -> str:
     verdict = "zero lies outside" if difference.is_clear else "zero lies inside: no clear difference"
-    return (
-        f"{what}: {difference.mean:+.3f} "
-        f"[{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict}); "
-        f"{difference.better} tasks better, {difference.worse} worse, {difference.equal} equal"
-    )
+    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict})"
+
+
+def difference_line(difference: PairedDifference, what: str = "last minus first, task by task") -> str:
+    counts = f"{difference.better} tasks better, {difference.worse} worse, {difference.equal} equal"
+    return f"{what}: {interval_text(difference)}; {counts}"
 
 
 def train_json(result: TrainResult) -> dict[str, object]:

@@ -83,6 +83,64 @@ def paired_difference(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDifference:
+    """Second minus first, a pair of runs a draw: what another seed's pair would be like. chance: the p-value of zero.
+
+    smallest: the least true difference that as many runs show in 8 of 10 comparisons.
+    """
+
+    mean: float
+    low: float
+    high: float
+    num_runs: int
+    chance: float
+    smallest: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
+
+def run_difference(moves: Sequence[float], confidence: float = 0.95, *, resolution: float = 0.0) -> RunDifference:
+    """Of the differences of several pairs of runs, such as those of several seeds, by Student's t.
+
+    Runs with other seeds differ by much more than tasks or samples show: only runs tell how much.
+    resolution: the step of the scale, as 1 / 256 for shares of 256 episodes. The spread counts as at least that of two
+    roundings, since a few equal differences would have none. Raises ValueError for fewer than two.
+    """
+    num = len(moves)
+    if num < 2:
+        raise ValueError(f"{num} runs on each side; an interval over runs needs at least 2")
+    mean = math.fsum(moves) / num
+    variance = max(math.fsum((move - mean) ** 2 for move in moves) / (num - 1), resolution**2 / 6)
+    error = math.sqrt(variance / num)
+    half = student_quantile(confidence, num - 1) * error
+    square = (mean / error) ** 2 if error else math.inf if mean else 0.0
+    return RunDifference(
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        num_runs=num,
+        chance=_beta_cumulative((num - 1) / (num - 1 + square), (num - 1) / 2, 0.5),
+        smallest=smallest_effect(error, num - 1, confidence),
+    )
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """P-values adjusted for being read together: the chance of a single false one among those below p is at most p.
+
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6
+    (1979).
+    """
+    adjusted, largest = [0.0] * len(chances), 0.0
+    for place, number in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        largest = max(largest, min(1.0, (len(chances) - place) * chances[number]))
+        adjusted[number] = largest
+    return adjusted
+
+
 def mcnemar(better: int, worse: int) -> float:
     """The two-sided p-value of the exact test: if nothing differed, a task that moved would move either way alike.
 

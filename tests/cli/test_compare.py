@@ -10,7 +10,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.evals.compare import Saved, compare, mismatches
-from agentgym.evals.statistics import mcnemar, paired_difference
+from agentgym.evals.statistics import mcnemar, paired_difference, run_difference
 from agentgym.runs.folder import RunFolder, RunStatus
 
 
@@ -75,6 +75,35 @@ def test_the_side_that_is_missing_is_played_with_the_tasks_of_the_one_that_is_sa
     assert (found["num_pairs"], found["num_unpaired"], found["first"]["success"]) == (36, 0, 0.75)
     end = cli("compare", "runs/a", "evals/saved", "--tasks", "5")
     assert end.code == 2 and "is taken as it is" in end.err
+
+
+def test_runs_of_several_seeds_are_compared_with_the_run_as_the_unit(cli) -> None:
+    """Of 20 tasks, a solves 9 in each run; b 14, 10 and 12: over tasks pooled that is clear, over runs it is not."""
+    solved = {"b0": 14, "b1": 10, "b2": 12}
+    cli.jobs.solves = lambda model, task, sample: task < next((n for name, n in solved.items() if name in model), 9)
+    for name in ("a0", "a1", "a2", *solved, "b9"):
+        with RunFolder.create("runs", name) as folder:
+            folder.save_config({"env": {"name": "counting"}, "loop": {"seed": int(name[1])}, "logging": {"sinks": []}})
+            (folder.checkpoint_dir(5) / "hf").mkdir(parents=True)
+            folder.set_status(RunStatus.DONE)
+    words = ("compare", "runs/a0,runs/a1,runs/a2", "runs/b2,runs/b0,runs/b1", "--samples", "1")
+    end = cli(*words)
+    assert end.code == 0, end.err
+    moves = [0.25, 0.05, 0.15]  # of the seeds 0, 1 and 2
+    wanted = run_difference(moves, resolution=0.05)
+    assert f"success: +0.150 [{wanted.low:+.3f}, {wanted.high:+.3f}]" in end.out
+    assert "3 pairs of runs" in end.out and "zero lies inside: no clear difference" in end.out
+    found = last_line(cli(*words, "--json"))
+    assert found["success"]["num_runs"] == 3 and found["success"]["mean"] == pytest.approx(0.15)
+    assert [pair["seed"] for pair in found["pairs"]] == [0, 1, 2]
+    assert [pair["success"]["mean"] for pair in found["pairs"]] == pytest.approx(moves)
+    one = cli("compare", "runs/a0", "runs/b0", "--samples", "1")
+    assert "One run on each side" in one.out and "runs/a0,..." in one.out
+    for second, said in (("runs/b0", "3 and 1"), ("runs/b0,runs/b1,runs/b1", "runs/b1 twice")):
+        end = cli("compare", words[1], second, "--samples", "1")
+        assert end.code == 2 and said in end.err
+    end = cli("compare", words[1], "runs/b0,runs/b1,runs/b9", "--samples", "1")
+    assert end.code == 2 and "seeds 0, 1, 2 and 0, 1, 9" in end.err
 
 
 def test_an_interrupted_comparison_goes_on(cli, runs) -> None:

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from agentgym.evals.play import pass_shares
 from agentgym.evals.statistics import (
     PairedDifference,
+    holm,
     mcnemar,
     paired_difference,
     pass_at_k,
+    run_difference,
     smallest_effect,
     student_quantile,
     success_interval,
@@ -239,3 +241,37 @@ def test_evaluations_of_other_tasks_are_refused() -> None:
         paired_difference([[1.0]], [[1.0], [0.0]])
     with pytest.raises(ValueError, match="at least 2"):
         paired_difference([[1.0], [None]], [[1.0], [0.0]])
+
+
+@pytest.mark.parametrize("moves", [(0.1, 0.2), (-0.355, 0.047, -0.363), (-0.648, -0.594, -0.723), (0.01, 0.02, 0.05)])
+def test_an_interval_over_runs_is_students_t_of_the_runs_differences(moves: tuple[float, ...]) -> None:
+    found = run_difference(moves)
+    num, mean = len(moves), sum(moves) / len(moves)
+    error = math.sqrt(sum((one - mean) ** 2 for one in moves) / (num - 1) / num)
+    quantile = {2: 12.7062, 3: 4.30265}[num]  # Student, of a published table
+    assert (found.mean, found.num_runs) == (pytest.approx(mean), num)
+    bounds = [mean - quantile * error, mean + quantile * error]
+    assert [found.low, found.high] == pytest.approx(bounds, abs=1e-5)
+    t = abs(mean) / error
+    chance = 1 - 2 / math.pi * math.atan(t) if num == 2 else 1 - t / math.sqrt(2 + t * t)
+    assert found.chance == pytest.approx(chance, abs=1e-9) and found.is_clear == (chance < 0.05)
+
+
+def test_runs_that_differ_alike_to_the_last_task_are_not_taken_for_certain() -> None:
+    """Two runs of 20 tasks often differ by the same count; how sure that is follows from the step of the scale."""
+    found = run_difference([0.05, 0.05], resolution=0.05)
+    assert not found.is_clear and found.high - found.low > 0.3
+    with pytest.raises(ValueError, match="1 runs"):
+        run_difference([0.1])
+
+
+@pytest.mark.parametrize(
+    ("chances", "adjusted"),
+    [
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.0001, 0.0058, 0.0132, 0.0289, 0.0498], [0.0005, 0.0232, 0.0396, 0.0578, 0.0578]),
+        ([0.5, 0.9], [1.0, 1.0]),
+    ],
+)
+def test_holm_multiplies_each_chance_by_the_tests_that_are_left(chances: list[float], adjusted: list[float]) -> None:
+    assert holm(chances) == pytest.approx(adjusted)

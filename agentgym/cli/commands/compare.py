@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from agentgym.cli.commands.eval import add_eval_arguments, eval_flags, refuse_server_options
-from agentgym.cli.comparing import Plan, Side, find_side, plan_sides, unfinished
+from agentgym.cli.comparing import Plan, Side, find_pairs, plan_sides, training_seed, unfinished
 from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, recipe_help
-from agentgym.cli.results import HEADER, USAGE_HEADER, difference_line, eval_row, usage_row
+from agentgym.cli.results import HEADER, USAGE_HEADER, difference_line, eval_row, interval_text, usage_row
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
@@ -31,10 +32,14 @@ Hugging Face folders, hub names, builtin:tiny, or openai:NAME at --base-url (doc
 What is saved is taken as it is. What is missing is played with the tasks, seeds and environment of the other side, or
 of A where both are missing, and saved in --evals-dir; an interrupted comparison goes on when it is called again.
 Evaluations of other tasks, data, seeds or versions of the environment are refused with exit code 2.
+
+A and B may be several runs with commas between them, as many on each side and trained with the same seeds: then a pair
+of runs is the unit, and the interval says what another seed's pair would be like.
 """
 EXAMPLES = """
 agentgym compare builtin:tiny runs/math-1
 agentgym compare runs/math-1 runs/math-2
+agentgym compare runs/gspo-0,runs/gspo-1,runs/gspo-2 runs/grpo-0,runs/grpo-1,runs/grpo-2
 agentgym compare runs/math-1/checkpoints/step-000020 runs/math-1 --samples 4
 agentgym compare runs/math-1 runs/math-2 --tasks 200 --greedy --dry-run
 agentgym compare runs/math-1 runs/math-2 --tasks 50 --again
@@ -44,10 +49,14 @@ agentgym compare runs/math-1 runs/math-2 --json
 """
 TAKES_OVERRIDES = True
 PAIR_HEADER = ("task", "first", "second", "episodes")
+RUNS_HEADER = ("seed", "first", "second", "first", "second", "difference")
+ONE_RUN = """
+One run on each side: the interval is over tasks, of these two runs. Runs with another seed may differ by more; for a
+claim about what differs in the configs give several of each: agentgym compare {first},... {second},..."""
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("first", metavar="A", help="a checkpoint, a run, an evaluation or a model")
+    parser.add_argument("first", metavar="A", help="a checkpoint, a run, an evaluation, a model, or several: A1,A2")
     parser.add_argument("second", metavar="B", help="the same; the result is B minus A")
     add_recipe_arguments(parser)
     add_eval_arguments(parser)
@@ -57,36 +66,54 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    from agentgym.evals.compare import compare, config_differences, mismatches
-    from agentgym.evals.play import cut_line
+    from agentgym.evals.compare import compare, config_differences
 
     if arguments.help_recipe:
         shell.say(recipe_help())
         return 0
-    sides = (find_side(arguments.first), find_side(arguments.second))
-    refuse_server_options([side.policy for side in sides if side.policy], arguments)
-    plans = plan_sides(sides, eval_flags(arguments), arguments, shell)
+    pairs = find_pairs(arguments.first, arguments.second)
+    refuse_server_options([side.policy for sides in pairs for side in sides if side.policy], arguments)
+    plans = [plan_sides(sides, eval_flags(arguments), arguments, shell) for sides in pairs]
     if arguments.dry_run:
-        return _show_plan(plans, arguments, shell)
+        return _show_plan([plan for both in plans for plan in both], arguments, shell)
     reporter = choose_reporter(shell, "compare", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter):
-        first, second = (plan.side.saved or _play(plan, reporter, shell) for plan in plans)
-        for line in filter(None, (cut_line(first.result), cut_line(second.result))):
-            shell.warn(line)
-        differs = mismatches(first, second)
-        if differs and not arguments.allow_mismatch:
-            raise UserError(
-                "these evaluations did not play the same:"
-                + "".join(f"\n  {line}" for line in differs)
-                + "\nGive --again to play both again, or --allow-mismatch to compare the tasks that both played."
-            )
+        played = [_played(both, arguments, reporter, shell) for both in plans]
+        if len(played) > 1:
+            seeds = [training_seed(b) if training_seed(a) is None else training_seed(a) for a, b in pairs]
+            _show_runs(seeds, [(*both, compare(*both)) for both, _ in played], arguments, shell)
+            return 0
+        [((first, second), differs)] = played
         found = compare(first, second)
         configs = config_differences(first.folder.load_config(), second.folder.load_config())
         if arguments.json:
             shell.say(json.dumps(_as_json(first, second, found, configs, differs)))
         else:
             _show(first, second, found, configs, differs, arguments, shell)
+            runs = {side.policy.run_dir for side in pairs[0] if side.policy}
+            if len(runs - {None}) == 2:
+                shell.say(ONE_RUN.format(first=arguments.first, second=arguments.second))
     return 0
+
+
+def _played(
+    plans: tuple[Plan, Plan], arguments: argparse.Namespace, reporter: Reporter, shell: JobShell
+) -> tuple[tuple[Saved, Saved], list[str]]:
+    """Both sides, and what differs in what they played. Raises UserError where that is not allowed."""
+    from agentgym.evals.compare import mismatches
+    from agentgym.evals.play import cut_line
+
+    first, second = (plan.side.saved or _play(plan, reporter, shell) for plan in plans)
+    for line in filter(None, (cut_line(first.result), cut_line(second.result))):
+        shell.warn(line)
+    differs = mismatches(first, second)
+    if differs and not arguments.allow_mismatch:
+        raise UserError(
+            "these evaluations did not play the same:"
+            + "".join(f"\n  {line}" for line in differs)
+            + "\nGive --again to play both again, or --allow-mismatch to compare the tasks that both played."
+        )
+    return (first, second), differs
 
 
 def _play(plan: Plan, reporter: Reporter, shell: JobShell) -> Saved:
@@ -109,7 +136,7 @@ def _play(plan: Plan, reporter: Reporter, shell: JobShell) -> Saved:
     return saved
 
 
-def _show_plan(plans: tuple[Plan, Plan], arguments: argparse.Namespace, shell: JobShell) -> int:
+def _show_plan(plans: Sequence[Plan], arguments: argparse.Namespace, shell: JobShell) -> int:
     rows = [(plan.side.given, _where(plan.side), plan.what) for plan in plans]
     if arguments.json:
         shell.say(json.dumps([{"given": given, "saved": saved, "plays": what} for given, saved, what in rows]))
@@ -118,6 +145,43 @@ def _show_plan(plans: tuple[Plan, Plan], arguments: argparse.Namespace, shell: J
     for given, saved, what in rows:
         shell.say(f"  {given}: " + (f"saved in {saved}" if saved else f"would be played, {what}"))
     return 0
+
+
+def _show_runs(
+    seeds: Sequence[int | None],
+    pairs: Sequence[tuple[Saved, Saved, Comparison]],
+    arguments: argparse.Namespace,
+    shell: JobShell,
+) -> None:
+    """Several runs on each side: each pair's difference, and what they say of another pair's."""
+    from agentgym.evals.statistics import run_difference
+
+    step = 1 / max(found.num_pairs for *_, found in pairs)
+    success = run_difference([found.success.mean for *_, found in pairs], resolution=step)
+    rewards = [found.reward.mean for *_, found in pairs if found.reward]
+    reward = run_difference(rewards) if len(rewards) == len(pairs) else None
+    if arguments.json:
+        each = [
+            {"seed": seed, "first": first.name, "second": second.name, **asdict(found)}
+            for seed, (first, second, found) in zip(seeds, pairs, strict=True)
+        ]
+        overall = {"success": asdict(success), "reward": reward and asdict(reward)}
+        shell.say(json.dumps({"event": "result", **overall, "pairs": each}))
+        return
+    rows = [
+        (str(seed), first.name, second.name, f"{first.result.success:.3f}", f"{second.result.success:.3f}",
+         f"{found.success.mean:+.3f}")
+        for seed, (first, second, found) in zip(seeds, pairs, strict=True)
+    ]  # fmt: skip
+    shell.say_table(RUNS_HEADER, rows)
+    shell.say(f"\n{len(pairs)} pairs of runs, {pairs[0][2].success.num_tasks} tasks. Second minus first:")
+    shell.say(f"success: {interval_text(success)}; p = {success.chance:.3g}")
+    if reward is not None:
+        shell.say(f"reward: {interval_text(reward)}")
+    shell.say(
+        "A pair of runs is the unit: the interval is of what another seed's pair would show.\n"
+        f"With so many runs a true difference of {success.smallest:.3f} would be clear in 8 of 10 comparisons."
+    )
 
 
 def _where(side: Side) -> str | None:
