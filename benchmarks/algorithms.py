@@ -4,6 +4,7 @@
     python benchmarks/algorithms.py --env math --only grpo gspo opo --seeds 0 1 --stale 0
     python benchmarks/algorithms.py --jobs 8 --out runs/algorithms.jsonl --write docs/algorithms.md
     python benchmarks/algorithms.py --jobs 0                        runs nothing: the table of what is there
+    python benchmarks/algorithms.py --relabel benchmarks/measured/algorithms.json --write docs/algorithms.md
 
 Arms differ in their loss or advantage alone; `dr_grpo` also has the advantage of its paper. In synchronous runs with
 one update by each batch all ratios are 1, so most losses are one and the same: `--minibatches 4 1` makes them differ.
@@ -12,8 +13,12 @@ A run ends with the step in which its budget of sampled episodes is reached, tho
 the place of groups without signal. Runs are deterministic, and on the CPU. The last line of a run, its figures, goes
 into `--out`; runs that are in it are not played again. One that fails is reported, and the others go on.
 
-Differences are of held-out success against the default, paired by task, with the same seeds of training and sampling on
-both sides. An interval is over tasks: it says how sure the difference of these runs is, not of other seeds.
+Differences are of held-out success against the default, on the same tasks, with the same seeds of training and sampling
+on both sides. A run is the unit: an interval is Student's t over the runs' differences. All differences of the page
+are read together, so a label needs a p-value that Holm's correction leaves below 0.05: then the chance of one wrong
+label on the whole page is at most 5%, although the rows share the default's runs. (Benjamini and Hochberg bound the
+share of wrong labels instead, which does not help whoever reads a single row.) The noise floor is the difference of
+`rloo` and `mean_only`, whose advantages are the same but for a constant factor, which AdamW divides out.
 """
 
 from __future__ import annotations
@@ -35,9 +40,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgym.evals.statistics import paired_difference
+from agentgym.evals.statistics import holm, run_difference
 
 if TYPE_CHECKING:
+    from agentgym.evals.statistics import RunDifference
     from agentgym.rl.loop import StepRecord, TrainingLoop
 
 HERE = Path(__file__).parent
@@ -58,8 +64,14 @@ FIXED = (
     "generator.engine.name=native", "generator.replicas=1", f"eval.samples_per_task={SAMPLES}", "logging.sinks=[]",
     "logging.save_episodes=false", "sandbox.name=monty",
 )  # fmt: skip
+SAME = ("rloo", "mean_only")
+"""One algorithm: advantages that differ by a constant factor, which AdamW divides out."""
+LEVEL = 0.05
 BEGIN, END = "<!-- fair -->", "<!-- /fair -->"
 Row = dict[str, Any]
+"""What a run measured."""
+Record = dict[str, Any]
+"""What the runs of an environment and a staleness came to; `--records` saves a list of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,26 +213,9 @@ def mean(row: Row) -> float:
     return statistics.fmean(one for task in scores(row) for one in task if one is not None)
 
 
-def against(base: Mapping[int, Row], mine: Mapping[int, Row]) -> tuple[str, str]:
-    """Mine minus base on the seeds of both: with its interval and what it says; and by seed."""
-    seeds = [seed for seed in mine if seed in base]
-    if not seeds:
-        return "the default was not run", ""
-    sides = []
-    for side in (base, mine):
-        by_seed = [scores(side[seed]) for seed in seeds]
-        sides.append([[one for task in tasks for one in task] for tasks in zip(*by_seed, strict=True)])
-    found = paired_difference(sides[0], sides[1], shares=True)
-    said = "better" if found.low > 0 else "worse" if found.high < 0 else "not told apart"
-    if sides[0] == sides[1]:
-        said = "the same episodes succeed"
-    each = ", ".join(f"{mean(mine[seed]) - mean(base[seed]):+.3f}" for seed in seeds)
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], {said}", each
-
-
-def table(runs: Sequence[Run], rows: Sequence[Row]) -> str:
-    """For each environment and staleness, the arms that were run, and those that are missing."""
-    lines: list[str] = []
+def summarize(runs: Sequence[Run], rows: Sequence[Row]) -> list[Record]:
+    """For each environment and staleness, the arms that were run. minus: the difference to the default, by seed."""
+    records: list[Record] = []
     for env, stale in dict.fromkeys((run.env, run.stale) for run in runs):
         asked = [run for run in runs if (run.env, run.stale) == (env, stale)]
         arms: dict[str, dict[int, Row]] = {}
@@ -230,30 +225,114 @@ def table(runs: Sequence[Run], rows: Sequence[Row]) -> str:
                     arms.setdefault(run.arm, {})[run.seed] = row
         if not arms:
             continue
-        done = [row for by_seed in arms.values() for row in by_seed.values()]
-        sampled, steps = (f"{min(r[key] for r in done)} to {max(r[key] for r in done)}" for key in ("episodes", "done"))
-        first, machines = asked[0], ", ".join(sorted({row["machine"] for row in done}))
-        lines += [
-            f"**`{env}`, {f'{stale} versions stale' if stale else 'synchronous'}**: a budget of {first.budget} sampled "
-            f"episodes in groups of {GROUP_SIZE}, {first.groups} groups a step ({sampled} sampled, {steps} steps), "
-            f"updates by each batch: {first.minibatches}; "
-            f"{first.tasks} held-out tasks, each played {SAMPLES} times; {machines}.",
-            "",
-            f"| arm | seeds | before | after, mean | minus `{DEFAULT}`, 95% | by seed |",
-            "|---|---|---|---|---|---|",
-        ]
         base = arms.get(DEFAULT, {})
-        for arm, by_seed in sorted(arms.items(), key=lambda one: one[0] != DEFAULT):
-            before = statistics.fmean(row["before"] for row in by_seed.values())
-            after = statistics.fmean(map(mean, by_seed.values()))
-            difference, each = ("", "") if arm == DEFAULT else against(base, by_seed)
-            seeds = ", ".join(map(str, by_seed))
-            lines.append(f"| `{arm}` | {seeds} | {before:.3f} | {after:.3f} | {difference} | {each} |")
+        found = [
+            {
+                "arm": arm,
+                "seeds": [*by_seed],
+                "before": statistics.fmean(row["before"] for row in by_seed.values()),
+                "after": statistics.fmean(map(mean, by_seed.values())),
+                "minus": {
+                    str(seed): mean(row) - mean(base[seed])
+                    for seed, row in by_seed.items()
+                    if seed in base and arm != DEFAULT
+                },
+            }
+            for arm, by_seed in sorted(arms.items(), key=lambda one: one[0] != DEFAULT)
+        ]
+        missing = sorted({run.arm for run in asked} - arms.keys())
+        about = _about(asked[0], [row for by_seed in arms.values() for row in by_seed.values()])
+        plays = asked[0].tasks * SAMPLES
+        records.append({"env": env, "stale": stale, "about": about, "plays": plays, "arms": found, "missing": missing})
+    return records
+
+
+def _about(run: Run, rows: Sequence[Row]) -> str:
+    sampled, steps = (f"{min(r[key] for r in rows)} to {max(r[key] for r in rows)}" for key in ("episodes", "done"))
+    return (
+        f"a budget of {run.budget} sampled episodes in groups of {GROUP_SIZE}, {run.groups} groups a step "
+        f"({sampled} sampled, {steps} steps), updates by each batch: {run.minibatches}; {run.tasks} held-out tasks, "
+        f"each played {SAMPLES} times; {', '.join(sorted({row['machine'] for row in rows}))}."
+    )
+
+
+def table(records: Sequence[Record]) -> str:
+    """What all differences say together, then a table for each record."""
+    found = {
+        (number, one["arm"]): run_difference([*one["minus"].values()], resolution=1 / record["plays"])
+        for number, record in enumerate(records)
+        for one in record["arms"]
+        if len(one["minus"]) > 1
+    }
+    corrected = dict(zip(found, holm([one.chance for one in found.values()]), strict=True))
+    lines, floor = [], []
+    for number, record in enumerate(records):
+        how = f"{record['stale']} versions stale" if record["stale"] else "synchronous"
+        lines += [
+            f"**`{record['env']}`, {how}**: {record['about']}",
+            "",
+            f"| arm | seeds | before | after, mean | minus `{DEFAULT}`, 95% over runs | p, of {len(found)} tests "
+            "| by seed |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for one in record["arms"]:
+            key = number, one["arm"]
+            lines.append(_row(one, found.get(key), corrected.get(key, 1.0)))
+        a, b = ({**next((one["minus"] for one in record["arms"] if one["arm"] == arm), {})} for arm in SAME)
+        same = {seed: a[seed] - b[seed] for seed in a if seed in b}
+        if len(same) > 1:
+            floor.append(same)
+            shown = _interval(run_difference([*same.values()], resolution=1 / record["plays"]))
+            names = " minus ".join(f"`{name}`" for name in SAME)
+            lines.append(f"| noise floor: {names} | {', '.join(same)} |  |  | {shown} |  | {_moves(same)} |")
         lines.append("")
-        missing = sorted({f"`{run.arm}`" for run in asked} - {f"`{arm}`" for arm in arms})
-        if missing:
-            lines += [f"Not run: {', '.join(missing)}.", ""]
-    return "\n".join(lines).strip()
+        if missing := record.get("missing"):
+            lines += [f"Not run: {', '.join(f'`{arm}`' for arm in missing)}.", ""]
+    return "\n".join([*_together(found, corrected, floor), *lines]).strip()
+
+
+def _row(one: Record, found: RunDifference | None, chance: float) -> str:
+    """found, chance: None and anything where there are fewer than two runs to compare."""
+    difference = p = ""
+    if found is not None:
+        said = "not told apart" if chance >= LEVEL else "better" if found.mean > 0 else "worse"
+        difference, p = f"{_interval(found)}, {said}", f"{found.chance:.2g}, corrected {chance:.2g}"
+    elif one["arm"] != DEFAULT:
+        difference = "one run" if one["minus"] else "the default was not run"
+    seeds = ", ".join(map(str, one["seeds"]))
+    figures = f"{one['before']:.3f} | {one['after']:.3f} | {difference} | {p} | {_moves(one['minus'])}"
+    return f"| `{one['arm']}` | {seeds} | {figures} |"
+
+
+def _together(
+    found: Mapping[tuple[int, str], RunDifference],
+    corrected: Mapping[tuple[int, str], float],
+    floor: Sequence[Mapping[str, float]],
+) -> list[str]:
+    """What all tests come to, and how far apart one algorithm is from itself."""
+    if not found:
+        return []
+    alone, left = sum(one.is_clear for one in found.values()), sum(one < LEVEL for one in corrected.values())
+    said = (
+        f"Of {len(found)} differences {alone} have an interval without zero, where about {LEVEL * len(found):.0f} "
+        f"would have one if no arm differed; after the correction for {len(found)} tests (Holm) {left} are told apart."
+    )
+    if floor:
+        runs = [abs(move) for same in floor for move in same.values()]
+        means = [abs(statistics.fmean(same.values())) for same in floor]
+        said += (
+            f" `{SAME[0]}` and `{SAME[1]}`, which are one algorithm, differ by up to {max(runs):.3f} between runs with "
+            f"the same seed and by up to {max(means):.3f} in a table's mean: less than that is noise in any row."
+        )
+    return [said, ""]
+
+
+def _interval(found: RunDifference) -> str:
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _moves(minus: Mapping[str, float]) -> str:
+    return ", ".join(f"{move:+.3f}" for move in minus.values())
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -272,6 +351,8 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each pinned to its share of the cores")
     parser.add_argument("--out", type=Path, default=Path("runs/algorithms.jsonl"), help="one line for each run")
+    parser.add_argument("--records", type=Path, help="save what the tables are made of")
+    parser.add_argument("--relabel", type=Path, metavar="RECORDS", help="run nothing: the tables of saved records")
     parser.add_argument("--write", type=Path, help="a page with the marks of this table")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
@@ -286,8 +367,12 @@ def main(words: Sequence[str] | None = None) -> int:
         Run(env=env, stale=stale, arm=arm, seed=seed, minibatches=updates[stale], **size)
         for seed, env, stale, arm in product(options.seeds, options.env, options.stale, options.only)
     ]
-    failed = measure(runs, options.out, options.jobs) if options.jobs else []
-    text = table(runs, read(options.out))
+    failed = measure(runs, options.out, options.jobs) if options.jobs and not options.relabel else []
+    saved = options.relabel and json.loads(options.relabel.read_text())
+    records = saved or summarize(runs, read(options.out))
+    if options.records:
+        options.records.write_text(json.dumps(records, indent=1) + "\n")
+    text = table(records)
     print(text)
     if options.write:
         before, rest = options.write.read_text().split(BEGIN)

@@ -6,8 +6,8 @@
 One user asks for several errands of `tool_use`, one after the other; each is judged at the agent's reply to it, and
 pays its share of the reward there (a reward of the scope `turn`). The shipped policy knows single errands only, so it
 first imitates a few right days. Arms differ in their advantage alone: the same tasks, seeds and number of samples. The
-figure is the share of held-out errands that are done right; differences are over held-out tasks, each the mean of all
-seeds, with Student's t, and by seed.
+figure is the share of held-out errands that are done right. A run is the unit: the interval of a difference is
+Student's t over the seeds. `--relabel benchmarks/measured/turn_credit.jsonl` makes the table of the recorded runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import ClassVar
 from agentgym import Environment, Episode, Reply, Task, hookimpl, reward
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.env import EpisodeContext
-from agentgym.evals.statistics import paired_difference
+from agentgym.evals.statistics import run_difference
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.layers import finish_recipe, finish_sft
 from agentgym.jobs.sft import sft
@@ -230,14 +230,17 @@ def shares(folder: RunFolder, step: int, errands: int) -> list[list[float]]:
 
 
 def table(rows: Sequence[Mapping[str, object]], options: argparse.Namespace) -> str:
-    def mean(tasks: object) -> float:
+    def mean(tasks: object) -> float:  # a record has the mean alone
+        if isinstance(tasks, float):
+            return tasks
         return statistics.fmean(score for task in tasks for score in task)  # type: ignore[attr-defined]
 
     found = [
         f"{options.errands} errands an episode, {options.steps} steps of 64 episodes, {options.tasks} held-out tasks "
         f"played twice, seeds {', '.join(map(str, options.seeds))}.",
         "",
-        "| advantage | errands right before | after, by seed | mean | minus `std_normalized`, 95% | by seed |",
+        "| advantage | errands right before | after, by seed | mean | minus `std_normalized`, 95% over runs "
+        "| by seed |",
         "|---|---|---|---|---|---|",
     ]
     by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in options.arms}
@@ -248,20 +251,18 @@ def table(rows: Sequence[Mapping[str, object]], options: argparse.Namespace) -> 
         lasts = [mean(row["last"]) for row in mine]
         difference = each = ""
         if arm != options.arms[0]:
-            paired = [
-                [[score for row in side for score in row["last"][task]] for task in range(options.tasks)]  # type: ignore[index]
-                for side in (base, mine)
-            ]
-            found_pair = paired_difference(*paired)
-            difference = f"{found_pair.mean:+.3f} [{found_pair.low:+.3f}, {found_pair.high:+.3f}]"
-            each = ", ".join(f"{mean(a['last']) - mean(b['last']):+.3f}" for a, b in zip(mine, base, strict=True))
+            moves = [mean(a["last"]) - mean(b["last"]) for a, b in zip(mine, base, strict=True)]
+            pair = run_difference(moves, resolution=1 / (2 * options.tasks * options.errands))
+            said = "not told apart" if not pair.is_clear else "better" if pair.mean > 0 else "worse"
+            difference = f"{pair.mean:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}], {said}"
+            each = ", ".join(f"{move:+.3f}" for move in moves)
         before = statistics.fmean(mean(row["first"]) for row in mine)
         after = ", ".join(f"{one:.3f}" for one in lasts)
         found.append(f"| `{arm}` | {before:.3f} | {after} | {statistics.fmean(lasts):.3f} | {difference} | {each} |")
     return "\n".join(found)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", default=["std_normalized", "per_turn_discounted"], choices=ARMS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
@@ -271,10 +272,14 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=32, help="held-out tasks, each played twice")
     parser.add_argument("--runs-dir", default="runs/turn_credit")
     parser.add_argument("--out", default="", help="JSON lines, one run each; runs that are in it are not played again")
+    parser.add_argument("--relabel", default="", metavar="RECORDS", help="run nothing: the table of recorded runs")
     parser.add_argument("--write", default="", help="a page with the marks of this table")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     out = Path(options.out) if options.out else None
-    model = warm_start(options)
+    if options.relabel:
+        out, model = Path(options.relabel), ""
+    else:
+        model = warm_start(options)
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out is not None and out.exists() else []
     for seed in options.seeds:
         for arm in options.arms:

@@ -6,16 +6,19 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from pages import ROOT
 
 from agentgym.components import SEAMS
 from agentgym.config import apply_overrides
-from agentgym.evals.statistics import paired_difference
+from agentgym.evals.statistics import run_difference
 from agentgym.jobs.layers import finish_recipe
 from agentgym.rl.loop import StepRecord
 from agentgym.types import Episode, Group, Task
-from benchmarks.algorithms import ARMS, DEFAULT, FIXED, Count, Row, Run, main, measure, read, table
+from benchmarks import algorithms, turn_credit
+from benchmarks.algorithms import ARMS, DEFAULT, FIXED, SAME, Count, Row, Run, main, measure, read, summarize, table
 
 TASK = Task(task_id="t", prompt=())
 SMALL = Run(env="math", stale=0, arm=DEFAULT, seed=0, steps=2, groups=2, minibatches=1, tasks=3)
@@ -34,17 +37,62 @@ def test_every_loss_of_reinforcement_learning_is_an_arm_and_each_builds() -> Non
     assert finish_recipe(apply_overrides({}, ARMS[DEFAULT]))[0] == finish_recipe({})[0], "the default is the default"
 
 
-def test_a_difference_is_paired_by_task_over_the_seeds_that_both_have() -> None:
-    runs = [dataclasses.replace(SMALL, arm=arm, seed=seed) for arm in ("grpo", "gspo") for seed in (0, 1)]
-    rows = [row(runs[0], "11", "10", "00"), row(runs[1], "01", "1-", "00"), row(runs[2], "11", "11", "00")]
-    wanted = paired_difference([[1, 1], [1, 0], [0, 0]], [[1, 1], [1, 1], [0, 0]], shares=True)
-    [line] = [line for line in table(runs, rows).splitlines() if line.startswith("| `gspo`")]
-    shown = f"{wanted.mean:+.3f} [{wanted.low:+.3f}, {wanted.high:+.3f}], not told apart"
-    assert line == f"| `gspo` | 0 | 0.500 | 0.667 | {shown} | +0.167 |"
-    both = [*rows, row(runs[3], "11", "11", "00")]
-    [line] = [line for line in table(runs, both).splitlines() if line.startswith("| `gspo`")]
-    wanted = paired_difference([[0.75], [2 / 3], [0]], [[1], [1], [0]], shares=True)
-    assert f"{wanted.mean:+.3f} [{wanted.low:+.3f}, {wanted.high:+.3f}]" in line and line.endswith("+0.167, +0.267 |")
+def test_a_run_is_the_unit_and_all_rows_are_corrected_together() -> None:
+    plays = {  # of four tasks, each played twice, for each seed
+        "grpo": ["0000"] * 3,
+        "gspo": ["1111", "1110", "1111"],
+        "opo": ["0100", "0110", "0110"],
+        "cispo": ["0000", "1000", "1100"],
+    }
+    runs = [dataclasses.replace(SMALL, arm=arm, seed=seed, tasks=4) for arm in plays for seed in range(3)]
+    rows = [row(run, *(one * 2 for one in plays[run.arm][run.seed])) for run in runs]
+    lines = table(summarize(runs, rows)).splitlines()
+    assert lines[0].startswith("Of 3 differences 2 have an interval without zero,")
+    assert "after the correction for 3 tests (Holm) 1 are told apart" in lines[0]
+    for arm, tests, said in (("gspo", 3, "better"), ("opo", 2, "not told apart"), ("cispo", 1, "not told apart")):
+        moves = [one.count("1") / 4 for one in plays[arm]]
+        found = run_difference(moves, resolution=1 / 8)
+        cells = [
+            f"| `{arm}` | 0, 1, 2 | 0.500 | {found.mean:.3f} ",
+            f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], {said} ",
+            f"{found.chance:.2g}, corrected {tests * found.chance:.2g} ",
+            f"{', '.join(f'{one:+.3f}' for one in moves)} |",
+        ]
+        assert "| ".join(cells) in lines
+    [line] = [one for one in table(summarize(runs[:6:3], rows)).splitlines() if one.startswith("| `gspo`")]
+    assert line.endswith("| one run |  | +1.000 |")
+
+
+def test_the_noise_floor_is_one_algorithm_against_itself() -> None:
+    runs = [dataclasses.replace(SMALL, arm=arm, seed=seed) for arm in ("grpo", *SAME) for seed in (0, 1)]
+    after = {"grpo": "000", "rloo": "110", "mean_only": "100"}
+    text = table(summarize(runs, [row(run, *(one * 2 for one in after[run.arm])) for run in runs]))
+    [line] = [line for line in text.splitlines() if "noise floor" in line]
+    assert line.startswith("| noise floor: `rloo` minus `mean_only` | 0, 1 |  |  | +0.333 [")
+    assert "differ by up to 0.333 between runs with the same seed" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "records"), [(algorithms, "algorithms.json"), (turn_credit, "turn_credit.jsonl")], ids=["fair", "turns"]
+)
+def test_the_tables_of_the_page_are_made_from_recorded_runs(program: ModuleType, records: str, tmp_path: Path) -> None:
+    text, copy = (ROOT / "docs" / "algorithms.md").read_text(), tmp_path / "page.md"
+    before, rest = text.split(program.BEGIN)
+    copy.write_text(f"{before}{program.BEGIN}\nold\n{program.END}{rest.split(program.END)[1]}")
+    program.main(["--relabel", str(ROOT / "benchmarks" / "measured" / records), "--write", str(copy)])
+    assert copy.read_text() == text
+
+
+def test_the_recorded_differences_are_shares_of_the_episodes_played() -> None:
+    records = json.loads((ROOT / "benchmarks" / "measured" / "algorithms.json").read_text())
+    assert [len(record["arms"]) for record in records] == [len(ARMS)] * 6
+    for record in records:
+        by_arm = {one["arm"]: one for one in record["arms"]}
+        for one in by_arm.values():
+            moves = [*one["minus"].values()]
+            assert all((move * record["plays"]).is_integer() for move in moves)
+            if moves:
+                assert sum(moves) / 3 == pytest.approx(one["after"] - by_arm[DEFAULT]["after"], abs=1.1e-3)
 
 
 def test_a_run_that_fails_is_reported_and_the_others_are_kept_and_not_run_again(
@@ -63,7 +111,7 @@ def test_a_run_that_fails_is_reported_and_the_others_are_kept_and_not_run_again(
     runs = [dataclasses.replace(SMALL, arm=arm) for arm in ("grpo", "gspo", "cispo")]
     assert measure(runs, out, 2, play) == [runs[1]]
     assert "gspo, seed 0: FAILED: the loss is not finite" in capsys.readouterr().err
-    assert "Not run: `gspo`." in table(runs, read(out))
+    assert "Not run: `gspo`." in table(summarize(runs, read(out)))
     longer = dataclasses.replace(runs[0], steps=3)
     assert measure([*runs, longer], out, 1, play) == []
     assert sorted(played) == ["cispo", "grpo", "grpo", "gspo", "gspo"], "another number of steps is another run"
