@@ -31,7 +31,11 @@ from agentgym.types import (
 
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    texts = [str(part) for part in parts]
+    if any("/" in text for text in texts):  # joined by it, ("a/b", "c") would be ("a", "b/c")
+        digest = hashlib.blake2b(repr(texts).encode(), digest_size=8, person=b"parts").digest()
+    else:
+        digest = hashlib.blake2b("/".join(texts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from agentgym.tools import Toolbox, ToolError
 from agentgym.types import Split, Task
-from agentgym_envs.tool_use.drawing import new_worlds, outcome, snapshots
+from agentgym_envs.tool_use.drawing import draw, new_worlds, outcome, snapshots
 from agentgym_envs.tool_use.environment import ToolUse
 from agentgym_envs.tool_use.plans import GIVEN, Plan, Shape, Source, Step
 from agentgym_envs.tool_use.requests import SYSTEM
@@ -72,11 +72,23 @@ def test_test_tasks_differ_and_the_same_structure_comes_with_other_worlds() -> N
     assert min(Counter(task.difficulty for task in test).values()) > 60
 
 
+def test_no_training_prompt_is_a_test_prompt_also_where_the_tools_differ() -> None:
+    """What can be done and what no tool can do are asked for in the same words: `0/train/1849` is `Put 25 of chair
+    aside`, which a test task asks without the tool for it. Only such a task is drawn again."""
+    environment = ToolUse()
+    test = {task.prompt[1]["content"] for task in environment.tasks("test")}
+    name, options = "0/train/1849", (tuple(LEVELS), tuple(WORLDS))
+    assert draw("train", name, *options).text in test
+    assert environment.unseen("train", draw("train", name, *options), name).text not in test
+    for index, task in enumerate(islice(environment.tasks("train"), 60)):
+        assert plan_of(task) == draw("train", f"0/train/{index}", *options).plan
+
+
 def test_every_option_of_worlds_has_tasks_of_every_level_in_both_splits() -> None:
     for world in WORLDS:
         for level in LEVELS:
             for split in ("train", "test"):
-                some = list(islice(ToolUse(worlds=[world], levels=[level]).tasks(split), 5))
+                some = list(islice(ToolUse(worlds=[world], levels=[level], test_tasks=5).tasks(split), 5))
                 assert len(some) == 5
                 assert {tool for task in some for tool in plan_of(task).offered} <= set(FACTS[world])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from agentgym.env import Environment, EpisodeContext, Reply
@@ -13,7 +14,7 @@ from agentgym.tools import Tools
 from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.tool_use import requests
 from agentgym_envs.tool_use.desk import Desk, desk
-from agentgym_envs.tool_use.drawing import new_worlds, outcome, questions, snapshots
+from agentgym_envs.tool_use.drawing import Question, draw, new_worlds, outcome, questions, snapshots
 from agentgym_envs.tool_use.judging import asks, is_right
 from agentgym_envs.tool_use.plans import Plan
 from agentgym_envs.tool_use.shapes import LEVELS
@@ -21,6 +22,12 @@ from agentgym_envs.tool_use.worlds import WORLDS, World, harm
 
 MOST_COUNTED: Final = 64  # of the metrics; more calls than that are 64
 NOTHING_MORE: Final = "I have no more to say. Go on."
+
+
+@lru_cache(maxsize=8)
+def _test_texts(levels: tuple[int, ...], worlds: tuple[str, ...], limit: int) -> frozenset[str]:
+    """Takes half a second for 500 tasks."""
+    return frozenset(drawn.text for drawn in questions("test", 0, levels, worlds, limit))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +89,7 @@ class ToolUse(Environment[Job]):
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         limit = self._test_tasks if split == "test" else None
         for index, drawn in enumerate(questions(split, seed, self._levels, self._worlds, limit)):
+            drawn = self.unseen(split, drawn, f"{seed}/{split}/{index}")
             yield Task(
                 task_id=f"tool_use/{split}/{seed}/{index}",
                 prompt=({"role": "system", "content": requests.SYSTEM}, {"role": "user", "content": drawn.text}),
@@ -89,6 +97,16 @@ class ToolUse(Environment[Job]):
                 split=split,
                 difficulty=drawn.level,
             )
+
+    def unseen(self, split: Split, drawn: Question, name: str) -> Question:
+        """Drawn again where a task to train on has the words of one to test on (of seed 0), with other tools.
+
+        What no tool can do is asked for in the words of what can be done, and its structure may be of another split.
+        """
+        while split == "train" and drawn.text in _test_texts(self._levels, self._worlds, self._test_tasks):
+            name += "/again"
+            drawn = draw(split, name, self._levels, self._worlds)
+        return drawn
 
     async def start(self, context: EpisodeContext[Job]) -> Job:
         plan = Plan.from_json(context.task.answer)
