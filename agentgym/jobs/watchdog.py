@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +14,12 @@ from typing import Any
 
 from agentgym.actors.vitals import Vitals
 from agentgym.rollout.activity import Activity
-from agentgym.runs.heartbeat import Heartbeat, forget
+from agentgym.runs.heartbeat import BEAT_S, Heartbeat, forget
 from agentgym.runs.liveness import CONTROLLER, QUIET_S, Vital, report
 
 log = logging.getLogger(__name__)
 
+TICK_S = 1.0  # how often the event loop shows that it runs
 STARTS_TAKE = 4
 """Times as long as anything else: an engine on a GPU compiles and captures graphs before it can end anything."""
 
@@ -28,6 +31,7 @@ async def watched(
     *,
     logs: Path | None = None,
     quiet_s: float = QUIET_S,
+    beat_s: float = BEAT_S,
 ) -> AsyncIterator[None]:
     """Inside, silence is logged after quiet_s, and again each time that it has lasted twice as long; of starts later.
 
@@ -36,16 +40,27 @@ async def watched(
     if logs is not None:
         forget(logs)  # those of processes that were killed
     task = asyncio.create_task(_watch(activity, read or Vitals(logs).read, quiet_s), name="watchdog")
+    loop, thread, ran = asyncio.get_running_loop(), threading.current_thread(), time.monotonic()
+
+    def tick() -> None:
+        nonlocal ran, ticking
+        ran, ticking = time.monotonic(), loop.call_later(TICK_S, tick)
+
+    ticking = loop.call_later(TICK_S, tick)
 
     def status() -> dict[str, Any]:
         calls = {kind: (len(ages_s), max(ages_s)) for kind, ages_s in activity.in_flight().items()}
-        return {"in_flight": calls, "silence_s": activity.silence_s()}
+        held_s = max(0.0, time.monotonic() - ran - TICK_S)
+        return {"in_flight": calls, "silence_s": activity.silence_s(), "loop": thread.name, "loop_silence_s": held_s}
 
-    beating = Heartbeat(logs / f"{CONTROLLER}.beat", CONTROLLER, status=status, held_s=0) if logs else None
+    beating = (
+        Heartbeat(logs / f"{CONTROLLER}.beat", CONTROLLER, status=status, every_s=beat_s, held_s=0) if logs else None
+    )
     with beating or contextlib.nullcontext():
         try:
             yield
         finally:
+            ticking.cancel()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

@@ -6,6 +6,7 @@ faulthandler, whose watchdog needs no interpreter, writes the stacks to NAME.sta
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import json
@@ -31,7 +32,10 @@ MAX_FRAMES = 8
 MACHINERY = ("asyncio", "concurrent", "monarch", "torch/utils", "torch/_", "importlib")
 """Folders of code that runs other code: where a thread stands is said by what it runs."""
 _FILES = ("threading.py", "selectors.py", "queue.py", "runpy.py", "contextlib.py", "child.py", "heartbeat.py")
+_RUN_ONCE = asyncio.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
 IDLE = {("select", "selectors.py"), ("_worker", "thread.py")}
+WAITS = ("threading.py", "queue.py", "selectors.py", "socket.py", "ssl.py", "connection.py")
+"""Files of the standard library in which a thread waits for work."""
 
 
 @dataclass(slots=True)
@@ -120,6 +124,8 @@ class Heartbeat:
             ][-MAX_FRAMES:]
             if shown:
                 busy.append({"thread": names.get(ident, "main"), "frames": shown})
+        status = self._status()
+        busy.sort(key=lambda one: one["thread"] != status.get("loop"))  # the others may not fit
         return {
             "name": self._name,
             "pid": os.getpid(),
@@ -127,7 +133,7 @@ class Heartbeat:
             "time": time.time(),
             "cpu_percent": round(used, 1),
             "busy": busy[:4],
-            **self._status(),
+            **status,
         }
 
 
@@ -163,18 +169,24 @@ def _other_threads() -> dict[int, list[_Frame]]:
 
 
 def _frames(frame: FrameType) -> list[_Frame]:
-    """From the outermost. None of a thread that waits for work."""
+    """From the outermost, or from the event loop that calls the rest. None of a thread that waits for work.
+
+    A thread that some library has started waits for its own; one that makes a call for others is at work even there.
+    """
     found: list[_Frame] = []
     at: FrameType | None = frame
-    while at is not None:
+    at_work = False
+    while at is not None and at.f_code is not _RUN_ONCE:
         code, file = at.f_code, Path(at.f_code.co_filename)
         machinery = file.name in _FILES or file.name.startswith("<frozen")
         machinery = machinery or any(f"/{folder}" in str(file) for folder in MACHINERY)
         words = "" if machinery else f"{code.co_name} ({file.parent.name}/{file.name}:{at.f_lineno})"
         found.append(_Frame(code, at.f_lineno, words))
+        at_work = at_work or code.co_name == "_worker" or (at.f_back is None and code.co_name != "_bootstrap")
         at = at.f_back
-    innermost = (frame.f_code.co_name, Path(frame.f_code.co_filename).name)
-    return [] if innermost in IDLE else found[::-1]
+    name, file = frame.f_code.co_name, Path(frame.f_code.co_filename)
+    waits = file.name in WAITS and not (at_work or at is not None)
+    return [] if waits or (name, file.name) in IDLE else found[::-1]
 
 
 def _aged(frames: list[_Frame], before: list[_Frame], now: float) -> list[_Frame]:

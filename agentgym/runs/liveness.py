@@ -58,7 +58,10 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """A process's last heartbeat. stack: of the thread that held the interpreter when they ended, innermost first."""
+    """A process's last heartbeat. stack: of the thread that held the interpreter when they ended, innermost first.
+
+    loop_silence_s: for how long its event loop has run nothing, where it says so.
+    """
 
     name: str
     pid: int
@@ -68,6 +71,7 @@ class Pulse:
     threads: Sequence[Sequence[Frame]] = ()  # the frames of each, outermost first
     in_flight: Mapping[str, Sequence[float]] = field(default_factory=dict)
     silence_s: float = 0.0
+    loop_silence_s: float = 0.0
     stack: Sequence[str] = ()
 
     @property
@@ -90,18 +94,20 @@ def read_pulses(logs: Path) -> list[Pulse]:
 
 
 def _pulse(record: Any, stack: list[str]) -> Pulse:
-    in_flight = record.get("in_flight", {})
+    in_flight, busy = record.get("in_flight", {}), record["busy"]
+    if "loop" in record:  # no other thread can keep the rest from going on
+        is_held = record["loop_silence_s"] >= STUCK_S
+        busy = [one for one in busy if one["thread"] == record["loop"] and is_held]
     return Pulse(
         name=str(record["name"]),
         pid=int(record["pid"]),
         place=str(record["place"]),
         age_s=max(0.0, time.time() - float(record["time"])),
         cpu_percent=float(record["cpu_percent"]),
-        threads=[
-            [Frame(str(words), float(s), float(line)) for words, s, line in one["frames"]] for one in record["busy"]
-        ],
+        threads=[[Frame(str(words), float(s), float(line)) for words, s, line in one["frames"]] for one in busy],
         in_flight={str(kind): [float(oldest_s)] * min(int(n), MAX_CALLS) for kind, (n, oldest_s) in in_flight.items()},
         silence_s=float(record.get("silence_s", 0.0)),
+        loop_silence_s=float(record.get("loop_silence_s", 0.0)),
         stack=stack,
     )
 
@@ -192,9 +198,9 @@ def liveness(run: Path, *, quiet_s: float = QUIET_S) -> Liveness:
     others = [one for one in pulses if one is not controller]
     if controller.age_s >= MISSED_S:
         return Liveness(text=f"the controller, process {controller.pid}, is {why_silent(controller)}", is_stuck=True)
-    blocked = [words for since_s, words in _stuck(controller) if since_s >= STUCK_S]
-    if blocked:
-        text = f"the controller, process {controller.pid}, is {why_silent(controller)}: nothing else goes on meanwhile"
+    if controller.loop_silence_s >= STUCK_S:
+        doing = why_silent(controller) or f"busy for {duration(controller.loop_silence_s)}"
+        text = f"the controller, process {controller.pid}, is {doing}: nothing else goes on meanwhile"
         return Liveness(text=text, is_stuck=True)
     if controller.silence_s >= quiet_s:
         return Liveness(text=report(controller.in_flight, vitals(others), controller.silence_s), is_stuck=True)

@@ -6,6 +6,9 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from agentgym.actors.launchers import CHILD_MODULE
 from agentgym.actors.vitals import Vitals
 from agentgym.jobs.watchdog import watched
 from agentgym.rollout.activity import Activity
-from agentgym.runs.liveness import Vital, read_pulses, report
+from agentgym.runs.liveness import Vital, liveness, read_pulses, report
 
 IDLE, BUSY = Vital("generator0", 11, "using no CPU"), Vital("generator1", 12, "")
 STOPPED = Vital("trainer", 13, "stopped by a signal")
@@ -75,6 +78,37 @@ async def test_as_long_as_calls_end_nothing_is_said(caplog: pytest.LogCaptureFix
         while len(reads) < 5:
             await asyncio.sleep(0.01)
     assert caplog.messages == []
+
+
+def keep_the_loop_until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        time.sleep(0.01)
+
+
+async def test_a_run_is_stuck_where_its_event_loop_runs_nothing_and_no_thread_of_a_library_makes_it_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentgym.jobs.watchdog.TICK_S", 0.02)
+    monkeypatch.setattr("agentgym.runs.liveness.STUCK_S", 0.3)
+    ended = threading.Event()
+
+    def library() -> None:
+        while not ended.is_set():
+            time.sleep(0.01)
+
+    threading.Thread(target=library).start()
+    async with asyncio.timeout(60), watched(Activity(), logs=tmp_path / "logs", beat_s=0.02):
+        began, said = time.time(), set[str]()
+        while time.time() < began + 0.8:  # longer than anything may stay in one place
+            await asyncio.sleep(0.01)
+            said.add(liveness(tmp_path).text)
+        assert "1 processes answer; in flight: nothing" in said and not any("library" in text for text in said)
+        keep_the_loop_until(lambda: liveness(tmp_path).is_stuck)
+        held = liveness(tmp_path).text
+        while liveness(tmp_path).is_stuck:
+            await asyncio.sleep(0.01)
+    ended.set()
+    assert "keep_the_loop_until (jobs/test_watchdog.py:" in held and held.endswith(": nothing else goes on meanwhile")
 
 
 async def test_what_is_in_flight_is_in_the_controllers_heartbeat(tmp_path: Path) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
+import queue
 import re
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,15 +119,56 @@ def test_a_process_that_ends_leaves_no_heartbeat_and_one_that_was_killed_is_left
     assert read_pulses(tmp_path / "logs") == []
 
 
+def test_threads_that_wait_for_work_are_idle_and_a_call_that_waits_is_not(tmp_path: Path) -> None:
+    """Threads of a metric sink do the one, an executor's thread with a call of ours the other."""
+    jobs, never, condition = queue.Queue(), threading.Event(), threading.Condition()
+    selector, (here, there), (line, far_end) = selectors.DefaultSelector(), socket.socketpair(), multiprocessing.Pipe()
+    selector.register(here, selectors.EVENT_READ)
+
+    def notified() -> None:
+        with condition:
+            condition.wait()
+
+    waits = {
+        "queue": jobs.get,
+        "event": never.wait,
+        "condition": notified,
+        "select": selector.select,
+        "socket": here.makefile("rb").readline,
+        "pipe": line.recv,
+    }
+    threads = [threading.Thread(target=lambda wait=wait: wait(), name=name) for name, wait in waits.items()]
+    with ThreadPoolExecutor(1, "called") as pool, closing(here), closing(there), closing(line), selector:
+        pool.submit(lambda: never.wait())
+        for thread in threads:
+            thread.start()
+        try:
+            deadline, busy = time.monotonic() + 30, set[str]()
+            while busy != {"called_0"} and time.monotonic() < deadline:
+                busy = {one["thread"] for one in Heartbeat(tmp_path / "a", "a").beat()["busy"]} - {"MainThread"}
+            assert busy == {"called_0"}, "a call is at work also where it waits"
+        finally:
+            jobs.put(None)
+            never.set()
+            with condition:
+                condition.notify_all()
+            there.send(b"\n")
+            far_end.send(None)
+            for thread in threads:
+                thread.join()
+            far_end.close()
+
+
 def test_a_heartbeat_leaves_the_locals_of_other_threads_to_them(tmp_path: Path) -> None:
-    entered, leave = threading.Event(), threading.Event()
+    entered, leave = threading.Event(), threading.Lock()
+    leave.acquire()
     held: list[weakref.ref[Weights]] = []
 
     def forward() -> None:
         weights = Weights()
         held.append(weakref.ref(weights))
         entered.set()
-        leave.wait(60)
+        leave.acquire(timeout=60)
 
     thread = threading.Thread(target=forward)
     gc.disable()
@@ -129,7 +176,7 @@ def test_a_heartbeat_leaves_the_locals_of_other_threads_to_them(tmp_path: Path) 
         thread.start()
         entered.wait(60)
         beat = Heartbeat(tmp_path / "one.beat", "one", held_s=0).beat()
-        leave.set()
+        leave.release()
         thread.join()
         assert held[0]() is None
     finally:
@@ -160,9 +207,8 @@ def test_the_run_in_one_sentence(tmp_path: Path) -> None:
         "nothing has ended for 1m10s: the loop waits for trainer (1 x 1m12s). Silent: trainer, "
         f"process {os.getpid()}, is waiting for other ranks in all_reduce (distributed/distributed_c10d.py:9) for 1m11s"
     )
-    _beat(
-        logs, "controller", busy=[{"thread": "main", "frames": [["reply (my_env.py:7)", 31.0, 31.0]]}], cpu_percent=0.0
-    )
+    held = [{"thread": "main", "frames": [["reply (my_env.py:7)", 31.0, 31.0]]}]
+    _beat(logs, "controller", busy=held, cpu_percent=0.0, loop="main", loop_silence_s=31.0)
     assert "the controller" in liveness(tmp_path).text and "waiting in reply (my_env.py:7)" in liveness(tmp_path).text
     _beat(logs, "controller", place="another host", time=time.time() - 40)
     assert liveness(tmp_path).text.startswith(f"the controller, process {os.getpid()}, is stuck in native code")
