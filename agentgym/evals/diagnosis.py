@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias, cast
 
 from agentgym.evals.play import EvalResult, EvalSetup
 from agentgym.evals.statistics import paired_difference, student_quantile
-from agentgym.evals.symptoms import Facts, Finding, find_symptoms
+from agentgym.evals.symptoms import ENDED, TRUNCATED, Facts, Finding, find_symptoms, grade
 from agentgym.runs.curve import HELD_OUT_LOSS, LOSS, REWARD, SUCCESS
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import MetricsRow, RunFolder, RunStatus
 from agentgym.types import Json
 
-Verdict: TypeAlias = Literal["learning", "unlearning", "no_change", "too_early"]
+Verdict: TypeAlias = Literal["learning", "unlearning", "no_change", "too_early", "ended"]
 FEWEST_STEPS = 6  # of training, before two halves of them are compared
 PAST_BEST = 0.1  # held-out success below that of the best evaluation that is worth a word
 NAMES: Mapping[Verdict, str] = {
@@ -23,7 +23,14 @@ NAMES: Mapping[Verdict, str] = {
     "unlearning": "Unlearning",
     "no_change": "No clear change",
     "too_early": "Too early to say",
+    "ended": "Ended",
 }
+HEADS: Mapping[str, str] = {
+    "not_finite": "Diverged",
+    "evaluation_cut": "Not measured",
+    "never_succeeded": "Nothing has succeeded",
+}
+"""Findings that are the first thing to say of a run, and with which words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """sentence: the verdict with its number, and the likeliest cause where it is not learning.
+    """sentence: how the run ended, if for a reason, or what else comes before any figure; the verdict with its number;
+    the likeliest cause where it is not learning.
 
     change: what the verdict rests on; None where nothing can be compared yet. findings: the gravest first.
     """
@@ -72,10 +80,18 @@ class Diagnosis:
 def diagnose(run: RunFolder) -> Diagnosis:
     """Of a run that goes on, has ended, or is a copy. Raises UserError for a folder that can't be read."""
     status = run.status()
-    well = status.status in (RunStatus.RUNNING, RunStatus.DONE)
-    ended = "" if well else f"{status.status.value}: {status.reason or 'its process was killed'}"
     config = run.load_config() if (run.path / "config.yaml").is_file() else {}
-    return diagnose_figures(run.read_metrics(), read_evaluations(run), config, ended)
+    end = how_it_ended(status.status, status.reason)
+    return diagnose_figures(run.read_metrics(), read_evaluations(run), config, **end)
+
+
+def how_it_ended(status: str, reason: str) -> dict[str, str]:
+    """The last arguments of `diagnose_figures`."""
+    if status == RunStatus.RUNNING:
+        return {}
+    if status == RunStatus.DONE:
+        return {"done": reason}
+    return {"ended": f"{status}: {reason or 'its process was killed'}"}
 
 
 def diagnose_figures(
@@ -83,21 +99,25 @@ def diagnose_figures(
     evaluations: Sequence[Evaluation] = (),
     config: Mapping[str, object] | None = None,
     ended: str = "",
+    done: str = "",
 ) -> Diagnosis:
-    """rows, evaluations: by step. config: as saved with the run. ended: why the run ended, if it did not end well."""
+    """rows, evaluations: by step. config: as saved with the run. ended: why the run ended, if it did not end well.
+
+    done: why it was done before its last step.
+    """
     facts = Facts.of(rows, config or {}, ended)
-    change = _held_out(evaluations) or _training(rows)
-    verdict: Verdict = "too_early"
+    change = _held_out(evaluations) or _training(facts)
+    verdict: Verdict = "ended" if ended or done else "too_early"
     if change is not None:
         verdict = "learning" if change.low > 0 else "unlearning" if change.high < 0 else "no_change"
-    if change is not None and change.what == LOSS_NAME:  # a loss is better when it falls
+    if change is not None and change.what in LOSS_NAMES:  # a loss is better when it falls
         verdict = "learning" if change.high < 0 else "unlearning" if change.low > 0 else "no_change"
     findings = find_symptoms(facts)
-    if fallen := _past_best(evaluations):
-        findings = sorted([*findings, fallen], key=lambda one: one.rank)
+    also = (_cut(evaluations), _past_best(evaluations))
+    findings = sorted([*findings, *filter(None, also)], key=lambda one: one.rank)
     return Diagnosis(
         verdict=verdict,
-        sentence=_sentence(verdict, change, findings, len(rows)),
+        sentence=_sentence(verdict, change, findings, rows, done),
         change=change,
         findings=tuple(findings),
     )
@@ -119,7 +139,7 @@ def read_evaluations(run: RunFolder) -> list[Evaluation]:
     return found
 
 
-LOSS_NAME = "loss"
+LOSS_NAMES = ("held-out loss", "training loss")
 
 
 def _held_out(evaluations: Sequence[Evaluation]) -> Change | None:
@@ -160,16 +180,16 @@ def _paired(first: Evaluation, last: Evaluation) -> Change | None:
     )
 
 
-def _training(rows: Sequence[MetricsRow]) -> Change | None:
+def _training(facts: Facts) -> Change | None:
     """The last third of the steps against the first third: success, or reward, or the loss of fine-tuning."""
     for key, what in (
         (SUCCESS, "success in training"),
-        (HELD_OUT_LOSS, LOSS_NAME),
-        (LOSS, LOSS_NAME),
+        (HELD_OUT_LOSS, LOSS_NAMES[0]),
+        (LOSS, LOSS_NAMES[1]),
         (REWARD, "reward"),
     ):
-        known = [(row.step, row.metrics[key]) for row in rows if math.isfinite(row.metrics.get(key, math.nan))]
-        if len(known) >= FEWEST_STEPS:
+        known = [(row.step, row.metrics[key]) for row in facts.rows if math.isfinite(row.metrics.get(key, math.nan))]
+        if len(known) >= FEWEST_STEPS and not (key == SUCCESS and facts.never_succeeded):
             return _ends(known, what)
     return None
 
@@ -194,6 +214,16 @@ def _ends(known: Sequence[tuple[int, float]], what: str) -> Change:
     )  # fmt: skip
 
 
+def _cut(evaluations: Sequence[Evaluation]) -> Finding | None:
+    """The newest evaluation of which the machine was too slow for some episodes."""
+    last = next((one for one in reversed(evaluations) if one.result.num_cut), None)
+    if last is None:
+        return None
+    cut, total = last.result.num_cut, last.result.num_cut + last.result.num_episodes
+    text = f"{cut} of {total} held-out episodes after step {last.step} were cut by {last.result.cut_by} s of wall time"
+    return Finding.of("evaluation_cut", grade(cut / total, TRUNCATED), text, (last.step, last.step))
+
+
 def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
     """The last evaluation is clearly below the best: an earlier checkpoint is the better policy."""
     if len(evaluations) < 3:
@@ -208,24 +238,52 @@ def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
     return Finding.of("past_best", "warning", text, (best.step, last.step))
 
 
-def _sentence(verdict: Verdict, change: Change | None, findings: Sequence[Finding], num_steps: int) -> str:
+def _sentence(
+    verdict: Verdict, change: Change | None, findings: Sequence[Finding], rows: Sequence[MetricsRow], done: str
+) -> str:
+    said, head = _head(verdict, change, findings, rows, done)
+    told = [head, _verdict(verdict, change, len(rows), whole=not head)]
+    cause = next((one for one in findings if one.severity != "note" and one is not said), None)
+    if cause is not None and not (verdict == "learning" and cause.severity != "problem"):
+        lead = "But" if verdict == "learning" else "Look first at this"
+        told.append(f"{lead}: {cause.text}.")
+    return " ".join(filter(None, told))
+
+
+def _head(
+    verdict: Verdict, change: Change | None, findings: Sequence[Finding], rows: Sequence[MetricsRow], done: str
+) -> tuple[Finding | None, str]:
+    """What counts before any figure, and the finding that says so."""
+    problems = {one.name: one for one in findings if one.severity == "problem"}
+    if "ended" in problems:
+        how, _, why = problems["ended"].text.removeprefix(ENDED).partition(": ")
+        when = f"after step {rows[-1].step}" if rows else "before its first step"
+        return problems["ended"], f"{how.capitalize()} {when}: {why}."
+    if done:
+        return None, f"{done[0].upper()}{done[1:].rstrip('.')}."
+    if verdict == "learning" or (change is not None and change.paired and max(change.first, change.last) > 0):
+        problems.pop("never_succeeded", None)  # its reward rises, or held-out tasks were solved
+    name = next((name for name in HEADS if name in problems), None)
+    if name is None:
+        return None, ""
+    advice = f" {problems[name].advice}." if name == "never_succeeded" else ""
+    return problems[name], f"{HEADS[name]}: {problems[name].text}.{advice}"
+
+
+def _verdict(verdict: Verdict, change: Change | None, num_steps: int, *, whole: bool) -> str:
+    """whole: also where there is nothing to compare yet."""
     if change is None:
         done = "no step is finished" if not num_steps else f"only {num_steps} step(s) are finished"
-        text = f"{NAMES[verdict]}: {done}, and two evaluations of the same held-out tasks are not there."
-    else:
-        kind = f"paired by task, n = {change.count} tasks" if change.paired else f"n = {change.count} steps, not paired"
-        text = (
-            f"{NAMES[verdict]}: {change.what} went from {change.first:.3f} to {change.last:.3f}, "
-            f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}] (95%, {kind}, steps {change.steps[0]} to "
-            f"{change.steps[1]})."
-        )
-        if verdict == "no_change" and 0 < change.smallest < 1:
-            text += f" A true change of {change.smallest:.2f} would have shown in 8 of 10 such comparisons."
-    cause = next((one for one in findings if one.severity != "note"), None)
-    if cause is None or (verdict == "learning" and cause.severity != "problem"):
-        return text
-    lead = "But" if verdict == "learning" else "Look first at this"
-    return f"{text} {lead}: {cause.text}."
+        return f"{NAMES[verdict]}: {done}, and two evaluations of the same held-out tasks are not there." * whole
+    kind = f"paired by task, n = {change.count} tasks" if change.paired else f"n = {change.count} steps, not paired"
+    text = (
+        f"{NAMES[verdict]}: {change.what} went from {change.first:.3f} to {change.last:.3f}, "
+        f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}] (95%, {kind}, steps {change.steps[0]} to "
+        f"{change.steps[1]})."
+    )
+    if verdict == "no_change" and 0 < change.smallest < 1:
+        text += f" A true change of {change.smallest:.2f} would have shown in 8 of 10 such comparisons."
+    return text
 
 
 def _with_error(values: Sequence[float]) -> tuple[float, float]:

@@ -23,7 +23,7 @@ _NO_SIGNAL = "All episodes of such a group earned the same, so nothing says whic
 REMEDIES: Mapping[str, Remedy] = {
     "ended": Remedy(
         meaning="The other findings are about the steps before.",
-        advice="Fix the cause, then: agentgym train --resume RUN",
+        advice="Fix the cause, then: agentgym train --resume RUN (of fine-tuning: agentgym sft --resume RUN)",
     ),
     "not_finite": Remedy(
         meaning="From there on the weights mean nothing.",
@@ -46,10 +46,17 @@ REMEDIES: Mapping[str, Remedy] = {
         fields=("optimizer.max_grad_norm", "optimizer.lr"),
         metrics=("train/grad_norm",),
     ),
+    "never_succeeded": Remedy(
+        meaning="Without a success no reward says what to do more often. An environment reports it as `success` in "
+        "`info`; one that never does so is judged by its reward.",
+        advice="Choose easier tasks, or fine-tune on solved examples first: agentgym sft --env NAME --oracle 256",
+        fields=("env.options", "model.path", "rewards"),
+        metrics=("rollout/success_mean", "rollout/reward_mean"),
+    ),
     "no_signal_wrong": Remedy(
         meaning=_NO_SIGNAL,
         advice="The tasks are too hard for this policy: choose easier ones, raise loop.group_size, reward partial "
-        "progress, or fine-tune on solved examples first (agentgym sft).",
+        "progress, or fine-tune on solved examples first (agentgym sft --oracle).",
         fields=("env.options", "loop.group_size", "rewards"),
         metrics=_SIGNAL,
     ),
@@ -90,8 +97,23 @@ REMEDIES: Mapping[str, Remedy] = {
     "truncation": Remedy(
         meaning="They are scored without their end, and teach to be short rather than right.",
         advice="Raise the limits (generator.max_model_len and trainer.seq_len with them), or reward short answers.",
-        fields=("rollout.max_turn_tokens", "rollout.max_episode_tokens", "rollout.episode_time_s", "rollout.cut_turns"),
+        fields=("rollout.max_turn_tokens", "rollout.max_episode_tokens", "rollout.cut_turns"),
         metrics=("rollout/truncated_share", "rollout/completion_tokens_mean"),
+    ),
+    "cut_by_time": Remedy(
+        meaning="The machine was too slow for them. They are scored without their end, and teach to be short.",
+        advice="Raise rollout.generate_timeout_s and rollout.episode_time_s, add generator replicas, or play fewer "
+        "episodes at a time.",
+        fields=("rollout.generate_timeout_s", "rollout.episode_time_s", "generator.replicas", "loop.group_size"),
+        metrics=("rollout/time_cut_share", "generator/tokens_per_s"),
+    ),
+    "evaluation_cut": Remedy(
+        meaning="Such an episode measures the machine and not the policy, so it is not counted; what is left favours "
+        "short answers.",
+        advice="Raise that limit, or make the engine faster (generator.replicas, another engine), and measure again: "
+        "agentgym eval RUN --rollout.generate_timeout_s 240",
+        fields=("rollout.generate_timeout_s", "rollout.episode_time_s", "generator.replicas", "eval.scores_cuts"),
+        metrics=("eval/success",),
     ),
     "length_explosion": Remedy(
         meaning="Longer is fine where it succeeds more often; where it does not, the loss or a reward pays for length.",

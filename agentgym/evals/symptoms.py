@@ -37,6 +37,9 @@ BUSY, REST = 0.9, 0.3  # share of the time with such a call in flight
 IN_FLIGHT = 0.7  # share of the time with any
 NORM_SPIKE = 20.0  # times the median gradient norm of the steps before
 FELL = 0.1  # success in training, where the rewards did not fall with it
+PAID = 0.2, 5.0  # by which the reward rose, and times as much as success did
+TRIED = 3  # steps of which none had a success, before that is worth a word
+ENDED = "the run ended early, "
 RESTARTS = "restarts_total"  # of a process of the run, since the run's own process began
 UNCORRECTED = "reinforce"  # the loss that takes every sample as new
 
@@ -118,6 +121,16 @@ class Facts:
         return math.fsum(self.values(part, recent=True)) / total if total else 0.0
 
     @property
+    def fine_tunes(self) -> bool:
+        """Whether the run learns from demonstrations: nothing is played, and nothing is sampled."""
+        return any(key.startswith("sft.") for key in self.config) or any("sft/loss" in row.metrics for row in self.rows)
+
+    @property
+    def never_succeeded(self) -> bool:
+        values = self.values(SUCCESS)
+        return len(values) >= TRIED and not any(values)
+
+    @property
     def corrected(self) -> bool:
         """Whether the loss allows for samples of an older policy."""
         return self.config.get("loss.name") != UNCORRECTED
@@ -132,9 +145,11 @@ def find_symptoms(facts: Facts) -> list[Finding]:
     """The gravest first."""
     seen: list[Seen] = []
     if facts.ended:
-        seen.append(("ended", "problem", f"the run ended early, {' '.join(facts.ended.split()):.300}"))
+        seen.append(("ended", "problem", f"{ENDED}{' '.join(facts.ended.split()):.300}"))
     if facts.rows:
-        seen += [one for check in CHECKS for one in check(facts)]
+        seen += [one for check in (CHECKS_OF_TUNING if facts.fine_tunes else CHECKS) for one in check(facts)]
+    if any(name == "never_succeeded" for name, *_ in seen):
+        seen = [one for one in seen if one[0] not in FOLLOWS]
     found = [Finding.of(name, severity, text, facts.steps) for name, severity, text in seen]
     return sorted(found, key=lambda one: one.rank)
 
@@ -143,6 +158,13 @@ def _numbers(facts: Facts) -> Iterator[Seen]:
     keys = ("train/loss", "train/grad_norm", "sft/loss")
     if broken := [row.step for row in facts.rows if any(math.isnan(row.metrics.get(key, 0.0)) for key in keys)]:
         yield "not_finite", "problem", f"loss or gradient was not a number in step {broken[0]}"
+
+
+def _successes(facts: Facts) -> Iterator[Seen]:
+    if facts.never_succeeded:
+        episodes = math.fsum(facts.values("rollout/episodes"))
+        played = f"{episodes:.0f} episodes" if episodes else "episodes"
+        yield "never_succeeded", "problem", f"none of the {played} of {len(facts.rows)} steps succeeded"
 
 
 def _gradient(facts: Facts) -> Iterator[Seen]:
@@ -168,6 +190,9 @@ def _rewards(facts: Facts) -> Iterator[Seen]:
         if lost >= FELL and kept > -lost / 2:
             text = f"success in training fell by {lost:.2f} while the reward went {kept:+.2f}"
             yield "rewards_do_not_pay", "problem", text
+        elif kept >= PAID[0] and kept > -PAID[1] * lost and before > 0 and now < NEARLY_ALL:
+            text = f"the reward rose by {kept:.2f} while success in training went {-lost:+.2f}"
+            yield "rewards_do_not_pay", "warning", text
     for key in sorted({key for row in facts.recent_rows for key in row.metrics}):
         if key.startswith("reward/") and key.endswith("_missing"):
             share = facts.share(key, "rollout/episodes")
@@ -187,17 +212,17 @@ def _mismatch(facts: Facts) -> Iterator[Seen]:
     sync = facts.recent("sync/mismatch_max")
     if sync is not None and sync >= SYNC[0]:
         text = f"right after an update generators and trainer differ by up to {sync:.2f} nats a token"
-        yield "mismatch", _grade(sync, SYNC), text
+        yield "mismatch", grade(sync, SYNC), text
     engine = facts.recent("mismatch/engine_kl")
     if engine is not None and engine >= ENGINE[0]:
         text = f"generators and trainer differ by {engine:.2f} nats a token on tokens that the trained weights sampled"
-        yield "engine_mismatch", _grade(engine, ENGINE), text
+        yield "engine_mismatch", grade(engine, ENGINE), text
     aged = facts.recent("mismatch/staleness_kl")
     drift = facts.recent("train/mismatch_kl") if aged is None else aged
     if drift is not None and drift >= DRIFT[0]:
         how = "which the loss corrects for" if facts.corrected else "which the loss reinforce does not correct for"
         text = f"the policy is {drift:.2f} nats a token from the one that sampled its data, {how}"
-        yield "drift", _grade(drift, DRIFT) if facts.corrected else "problem", text
+        yield "drift", grade(drift, DRIFT) if facts.corrected else "problem", text
     clipped = facts.recent("train/clip_share")
     if clipped is not None and clipped >= CLIPPED:
         yield "clipped", "warning", f"{clipped:.0%} of tokens are clipped"
@@ -225,9 +250,9 @@ def _no_signal(facts: Facts) -> Iterator[Seen]:
     if success >= NEARLY_ALL:
         yield "no_signal_right", "note", text
     elif success <= NEARLY_NONE or wrong > 2 * right:
-        yield "no_signal_wrong", _grade(share, NO_SIGNAL), text
+        yield "no_signal_wrong", grade(share, NO_SIGNAL), text
     else:
-        yield "no_signal_right" if right > 2 * wrong else "no_signal", _grade(share, NO_SIGNAL), text
+        yield "no_signal_right" if right > 2 * wrong else "no_signal", grade(share, NO_SIGNAL), text
 
 
 def _entropy(facts: Facts) -> Iterator[Seen]:
@@ -242,9 +267,11 @@ def _entropy(facts: Facts) -> Iterator[Seen]:
 
 
 def _lengths(facts: Facts) -> Iterator[Seen]:
-    cut = facts.recent("rollout/truncated_share") or 0.0
-    if cut >= TRUNCATED[0]:
-        yield "truncation", _grade(cut, TRUNCATED), f"{cut:.0%} of episodes reached a limit of tokens or time"
+    cut, late = (facts.recent(f"rollout/{key}_share") or 0.0 for key in ("truncated", "time_cut"))
+    if late >= TRUNCATED[0]:
+        yield "cut_by_time", grade(late, TRUNCATED), f"{late:.0%} of episodes reached a limit of wall time"
+    if cut - late >= TRUNCATED[0]:
+        yield "truncation", grade(cut - late, TRUNCATED), f"{cut - late:.0%} of episodes reached a limit of tokens"
     invalid = (facts.recent("rollout/invalid_share") or 0.0) - cut
     if invalid >= INVALID:
         yield "invalid", "warning", f"{invalid:.0%} of episodes broke the environment's rules and earned the floor"
@@ -261,7 +288,7 @@ def _reference(facts: Facts) -> Iterator[Seen]:
     now, before = facts.recent("train/kl_ref"), facts.early("train/kl_ref")
     if now is not None and now >= KL[0]:
         grew = "" if before is None else f" (at the start {before:.3f})"
-        yield "kl_growth", _grade(now, KL), f"the policy is {now:.2f} nats a token from the reference{grew}"
+        yield "kl_growth", grade(now, KL), f"the policy is {now:.2f} nats a token from the reference{grew}"
 
 
 def _infrastructure(facts: Facts) -> Iterator[Seen]:
@@ -271,7 +298,7 @@ def _infrastructure(facts: Facts) -> Iterator[Seen]:
     )
     if share >= INFRA[0]:
         ends = f" (the run ends at {limit:.0%})" if isinstance(limit, float) else ""
-        yield "infra_errors", _grade(share, INFRA), f"{share:.1%} of episodes were broken by infrastructure{ends}"
+        yield "infra_errors", grade(share, INFRA), f"{share:.1%} of episodes were broken by infrastructure{ends}"
 
 
 def _restarts(facts: Facts) -> Iterator[Seen]:
@@ -306,11 +333,12 @@ def _waiting(facts: Facts) -> Iterator[Seen]:
 CHECKS: tuple[Check, ...] = (
     _numbers,
     _gradient,
+    _successes,
     _rewards,
     _staleness,
     _mismatch,
-    _no_signal,
     _entropy,
+    _no_signal,
     _lengths,
     _reference,
     _infrastructure,
@@ -318,9 +346,13 @@ CHECKS: tuple[Check, ...] = (
     _waiting,
 )
 """In the order in which findings of the same severity are given: causes before what follows from them."""
+CHECKS_OF_TUNING: tuple[Check, ...] = (_numbers, _gradient, _restarts)
+FOLLOWS = ("staleness", "drift", "clipped", "correction_cut", "entropy_collapse", "entropy_explosion",
+           "no_signal_wrong", "kl_growth", "length_explosion", "length_collapse")  # fmt: skip
+"""What is no cause where nothing has ever succeeded: no reward has said yet where to go."""
 
 
-def _grade(value: float, bounds: tuple[float, float]) -> Severity:
+def grade(value: float, bounds: tuple[float, float]) -> Severity:
     return "problem" if value >= bounds[1] else "warning"
 
 

@@ -6,21 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.evals.diagnosis import diagnose_figures, read_evaluations
-from agentgym.runs.folder import RunStatus
+from agentgym.evals.diagnosis import diagnose_figures, how_it_ended, read_evaluations
 from agentgym.view.run import Run
-
-ENDED_WELL = (RunStatus.RUNNING.value, RunStatus.DONE.value)
 
 
 def diagnosis(run: Run) -> dict[str, Any]:
-    """verdict: learning, unlearning, no_change, too_early, or unknown. missing: why there is no sentence."""
+    """verdict: learning, unlearning, no_change, too_early, ended, or unknown. missing: why there is no sentence."""
     if run.kind == "eval":
         return _nothing("an evaluation does not learn")
     status, reason, _ = run.status()
-    ended = "" if status in ENDED_WELL else f"{status}: {reason or 'its process was killed'}"
     try:
-        found = diagnose_figures(run.log.read(), read_evaluations(run.folder), run.config(), ended)
+        found = diagnose_figures(
+            run.log.read(), read_evaluations(run.folder), run.config(), **how_it_ended(status, reason)
+        )
     except (UserError, ValueError, KeyError, TypeError) as error:  # of files that another version wrote
         return _nothing(f"its figures could not be read: {error}")
     problems = [{**asdict(one), "kind": one.name} for one in found.findings]

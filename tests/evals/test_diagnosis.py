@@ -113,6 +113,7 @@ AT_FAULT: dict[str, Sequence[Callable[[MetricsRow], dict[str, float]]]] = {
     "length_explosion": [scaled("rollout/completion_tokens_mean", 3)],
     "length_collapse": [scaled("rollout/completion_tokens_mean", 0.2)],
     "truncation": [fixed(rollout__truncated_share=0.2)],
+    "cut_by_time": [fixed(rollout__truncated_share=0.2, rollout__time_cut_share=0.2)],
     "invalid": [fixed(rollout__invalid_share=0.3, rollout__truncated_share=0.05)],
     "restarts": [fixed(trainer__restarts_total=2.0)],
     "infra_errors": [scaled("rollout/infra_errors", 0, least=6.0)],
@@ -167,7 +168,7 @@ def test_what_the_engine_does_is_not_blamed_on_staleness() -> None:
 
 
 def test_every_remedy_belongs_to_a_fault_that_a_test_shows() -> None:
-    shown = {*AT_FAULT, "ended", "past_best", "rate_zero", "gradient_zero"}
+    shown = {*AT_FAULT, "ended", "past_best", "rate_zero", "gradient_zero", "never_succeeded", "evaluation_cut"}
     assert set(REMEDIES) == shown
     still = [replace(row, metrics={**row.metrics, "train/grad_norm": 0.0}) for row in rows_of("learning")]
     assert "gradient_zero" in names(diagnose_figures(still), "problem")
@@ -202,4 +203,31 @@ def test_a_run_folder_is_read_and_a_run_that_failed_says_why(tmp_path: Path) -> 
         run.set_status(RunStatus.FAILED, "the disk\nis full")
         found = diagnose(run)
     assert found.verdict == "learning" and "n = 12 steps, not paired" in found.sentence
-    assert found.findings[0].name == "ended" and "failed: the disk is full" in found.sentence
+    assert found.findings[0].name == "ended"
+    assert found.sentence.startswith("Failed after step 20: the disk is full. Learning: ")
+
+
+def test_what_never_succeeded_is_not_blamed_on_what_follows_from_it() -> None:
+    """Seen on 38 steps of stale samples, if none had succeeded; a reward that rises, or held-out success, counts."""
+    rows = [replace(row, metrics={**row.metrics, "rollout/success_mean": 0.0}) for row in rows_of("stale")]
+    found = diagnose_figures(rows, (), {"loss": {"name": "reinforce"}})
+    assert found.sentence.startswith("Nothing has succeeded: none of the 13528 episodes of 38 steps succeeded. Choose")
+    assert not {"staleness", "drift", "entropy_explosion", "no_signal_wrong"} & set(names(found))
+    rising = [replace(row, metrics={**row.metrics, "rollout/reward_mean": row.step / 100}) for row in rows]
+    assert diagnose_figures(rising).sentence.startswith("Learning: reward went from")
+    played = [evaluation(0, "0" * 40, SETUP), evaluation(38, "01" * 20, SETUP)]
+    assert diagnose_figures(rows, played).sentence.startswith("Learning: held-out success went from 0.000 to 0.500")
+
+
+def test_a_reward_that_rises_without_success_is_named() -> None:
+    rows = [
+        replace(row, metrics={**row.metrics, "rollout/success_mean": 0.3, "rollout/reward_mean": 0.2 + row.step / 40})
+        for row in rows_of("learning")
+    ]
+    assert "rewards_do_not_pay" in names(diagnose_figures(rows), "warning")
+
+
+def test_fine_tuning_gets_no_advice_on_the_entropy_of_a_policy_that_plays() -> None:
+    falls = [{"sft/loss": 1 / step, "train/entropy": 1.0 if step < 9 else 0.001} for step in range(1, 19)]
+    found = diagnose_figures([MetricsRow(step=n, time=0.0, metrics=row) for n, row in enumerate(falls, start=1)])
+    assert found.verdict == "learning" and found.sentence.startswith("Learning: training loss") and not found.findings

@@ -46,6 +46,20 @@ def test_the_list_has_every_run_of_the_folders_and_evaluations_too(runs: Path, o
     evals.close()
 
 
+def test_runs_that_go_on_come_first_and_then_the_one_that_last_did_something(tmp_path: Path, open_view) -> None:
+    for name, status, when, step in (
+        ("old", "done", 1.6e9, 1.65e9),
+        ("done", "done", 1.7e9, 0),
+        ("on", "running", 1e9, 0),
+    ):
+        with write_run(tmp_path / "runs", name, steps=0, done=False) as folder:
+            there = {"host": "elsewhere", "status": status, "reason": "", "time": when}
+            (folder.path / "status.json").write_text(json.dumps(there))
+            (folder.path / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": step}) + "\n")
+    found = get(open_view(tmp_path / "runs"), "/api/runs")["runs"]
+    assert [(one["name"], one["changed"]) for one in found] == [("on", 1e9), ("done", 1.7e9), ("old", 1.65e9)]
+
+
 def test_a_single_run_can_be_given_and_nothing_beside_it_is_shown(runs: Path, open_view) -> None:
     write_run(runs, "two", steps=1)
     view = open_view(runs / "two")
