@@ -337,9 +337,18 @@ def _make(path: Path) -> bool:
 
 
 def runs_in(runs_dir: str | Path) -> list[str]:
-    """The names of the runs in a folder, the oldest first."""
-    found = list(Path(runs_dir).glob("*/status.json"))
-    return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+    """The names of the runs in a folder, the one first whose status changed first."""
+    found = sorted(Path(runs_dir).glob("*/status.json"), key=lambda path: (_time_in(path), path.parent.name))
+    return [path.parent.name for path in found]
+
+
+def _time_in(path: Path) -> float:
+    """Of a status; 0 for what is none. The time of the file itself is another one in a copy."""
+    with contextlib.suppress(OSError, ValueError):
+        record = json.loads(path.read_bytes())
+        when = record.get("time") if isinstance(record, dict) else None
+        return float(when) if isinstance(when, (int, float)) else 0.0
+    return 0.0
 
 
 def _steps_in(folder: Path, pattern: str = "step-*") -> list[int]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from agentgym.runs.folder import MetricsRow, RunStatus, StatusRecord
 from agentgym.runs.heartbeat import BEAT_BYTES, IDLE, place
 from agentgym.runs.report import duration
 
@@ -160,6 +161,14 @@ def _stuck(pulse: Pulse) -> Iterator[tuple[float, str]]:
 
 def _idle(pulse: Pulse) -> bool:
     return pulse.cpu_percent < BUSY_PERCENT
+
+
+def last_change(status: StatusRecord, rows: Sequence[MetricsRow], logs: Path) -> float:
+    """When a run last did something, by what it has recorded: a step, its status, while it goes on a heartbeat."""
+    times = [status.time, *(row.time for row in rows[-1:])]
+    if status.status is RunStatus.RUNNING:
+        times += [time.time() - pulse.age_s for pulse in read_pulses(logs)]
+    return max(times)
 
 
 def vitals(pulses: Sequence[Pulse]) -> list[Vital]:

@@ -22,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from agentgym.runs.folder import RunStatus
 from agentgym.view.bundle import Bundle
 from agentgym.view.comparing import compare_json, diff_json, sides_json
 from agentgym.view.curves import MAX_POINTS, curves_json, lanes_json, time_json
@@ -64,8 +65,13 @@ class View:
             return found
 
     def runs(self) -> list[Run]:
-        """The newest first: by the last change of their status."""
-        return sorted((self.run(place.id) for place in self.roots.places()), key=lambda run: -(run.status()[2] or 0))
+        """Those that go on first, then the newest: by when each last did something."""
+
+        def place_in_list(run: Run) -> tuple[bool, float]:
+            status, _, changed = run.status()
+            return status != RunStatus.RUNNING, -(changed or 0)
+
+        return sorted((self.run(place.id) for place in self.roots.places()), key=place_in_list)
 
     def api(self, request: Request) -> Any:
         return self.about()

@@ -14,6 +14,7 @@ from agentgym.models.tiny import policy_path
 from agentgym.runs.decoder import Decode, find_decoder
 from agentgym.runs.files import read_json
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.liveness import last_change
 from agentgym.view.metrics import MetricsLog
 from agentgym.view.roots import Place, inside
 from agentgym.view.table import Tables
@@ -76,12 +77,12 @@ class Run:
         return "eval" if is_eval else "train"
 
     def status(self) -> tuple[str, str, float | None]:
-        """Status, its reason, and when it changed."""
+        """Status, its reason, and when the run last did something."""
         try:
             found = self.folder.status()
         except UserError as error:
             return RunStatus.LOST.value, str(error), None
-        return found.status.value, found.reason, found.time or None
+        return found.status.value, found.reason, last_change(found, self.log.read(), self.path / "logs") or None
 
     def texts(self, ids: Any) -> list[str] | None:
         """The text of each token; None where no tokenizer is known."""

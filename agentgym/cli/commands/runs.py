@@ -12,12 +12,14 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.evaluations import with_held_out
-from agentgym.runs.folder import RunFolder, runs_in
+from agentgym.runs.folder import RunFolder, RunStatus, runs_in
+from agentgym.runs.liveness import last_change
 from agentgym.runs.report import number
 
 DESCRIPTION = """
-List the runs in a folder, the oldest first, with their state and last figures. gain: the last checkpoint minus the
-first on the same held-out tasks, with its 95% interval.
+List the runs in a folder with their state and last figures: the oldest first, those that go on at the end. gain: the
+last checkpoint minus the first on the same held-out tasks, with its 95% interval. changed: when the run last did
+something.
 """
 EXAMPLES = """
 agentgym runs
@@ -37,7 +39,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = Path(arguments.runs_dir)
     if not folder.is_dir():
         raise UserError(f"no folder {str(folder)!r}; give the one that holds the runs with --runs-dir")
-    rows = [_row(RunFolder.open(folder / name)) for name in runs_in(folder)]
+    found = sorted((_row(RunFolder.open(folder / name)) for name in runs_in(folder)), key=lambda one: one[0])
+    rows = [row for _, row in found]
     if arguments.json:
         shell.say_json([dict(zip(HEADER, row, strict=True)) for row in rows])
     else:
@@ -45,22 +48,25 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     return 0
 
 
-def _row(folder: RunFolder) -> tuple[str, ...]:
+def _row(folder: RunFolder) -> tuple[tuple[bool, float], tuple[str, ...]]:
+    """With its place in the list."""
     status = folder.status()
     rows = with_held_out(folder, HELD_OUT)
+    changed = last_change(status, rows, folder.path / "logs")
     last = rows[-1].metrics if rows else {}
     held_out = next((row.metrics[HELD_OUT] for row in reversed(rows) if HELD_OUT in row.metrics), None)
     figures = (last.get("rollout/reward_mean"), last.get("rollout/success_mean"), held_out)
-    return (
+    row = (
         folder.name,
         status.status.value,
         str(rows[-1].step) if rows else "0",
         *("-" if value is None else number(value, 3) for value in figures),
         _gain(folder),
         _sandbox(folder),
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(status.time)),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)),
         status.reason.partition("\n")[0][:60],
     )
+    return (status.status is RunStatus.RUNNING, changed), row
 
 
 def _gain(folder: RunFolder) -> str:
