@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from agentgym.argument_types import typed
 from agentgym.errors import UserError, nearest, waited_for
 from agentgym.signatures import Refused, Signature, read_signature, to_json_value
 from agentgym.types import Json
@@ -187,7 +188,7 @@ class _WorldTools:
                 f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._toolbox.tools)}", "unknown_tool"
             )
         try:
-            given = found.signature.take(call.arguments)
+            given = found.signature.take(typed(call.arguments, found.signature.parameters))
         except Refused as refused:
             return ToolResult(f"Error: {call.name}: {refused}", "arguments")
         try:

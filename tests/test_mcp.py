@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -181,14 +182,123 @@ async def test_a_server_that_does_not_start_is_named(server, reason):
         await server().open()
 
 
-async def test_a_schema_that_is_none_is_refused_by_name():
+def odd_server(schema, output_schema=None, says=None) -> McpServer:
+    """A server of one tool, `odd`, that says what it was given, or something else."""
+    from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
+
     async def list_tools(context, parameters):
-        from mcp.types import ListToolsResult, Tool
+        return ListToolsResult(tools=[Tool(name="odd", input_schema=schema, output_schema=output_schema)])
 
-        return ListToolsResult(tools=[Tool(name="odd", input_schema={"type": "object", "required": 3})])
+    async def call_tool(context, parameters):
+        text = TextContent(type="text", text=json.dumps(parameters.arguments))
+        return CallToolResult(content=[text], structured_content=says)
 
-    with pytest.raises(UserError, match=r"tool 'odd' of the MCP server 'broken' has no valid schema"):
-        await McpServer.of(Server("broken", on_list_tools=list_tools)).open()
+    return McpServer.of(Server("broken", on_list_tools=list_tools, on_call_tool=call_tool))
+
+
+LEVELS = {"$defs": {"level": {"enum": [1, 2]}, "more": {"$ref": "#/$defs/level"}, "a/b": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "given", "taken"),
+    [
+        ({"type": "integer"}, "2", 2),
+        ({"enum": [1, 2]}, "2", 2),
+        ({"enum": [1, 2.5, None]}, "2.5", 2.5),
+        ({"enum": [None, False]}, "None", None),
+        ({"enum": [1, "1"]}, "1", "1"),
+        ({"const": 3}, "3", 3),
+        ({"const": True}, "True", True),
+        ({"$ref": "#/$defs/level"}, "1", 1),
+        ({"$ref": "#/$defs/more"}, "1", 1),
+        ({"$ref": "#/$defs/a~1b"}, "1", 1),
+        ({"allOf": [{"$ref": "#/$defs/a~1b"}, {"minimum": 0}]}, "7", 7),
+        ({"allOf": [{"type": ["integer", "string"]}, {"type": "integer"}]}, "7", 7),
+        ({"anyOf": [{"$ref": "#/$defs/level"}, {"type": "null"}]}, "null", None),
+        ({"oneOf": [{"const": 1}, {"allOf": [{"type": "boolean"}]}]}, "FALSE", False),
+        ({"type": "array", "items": {"$ref": "#/$defs/level"}}, "[1, 2]", [1, 2]),
+        ({"$ref": "#/$defs/level", "description": "how much"}, "2", 2),
+        ({"type": ["string", "integer"]}, "2", "2"),
+        ({}, "2", "2"),
+        (True, "2", "2"),
+        ({"type": "number"}, "1e3", 1000.0),
+    ],
+)
+async def test_a_text_is_taken_for_what_the_schema_asks_for_wherever_it_says_so(parameter, given, taken):
+    session = await odd_server({"type": "object", "properties": {"a": parameter}, **LEVELS}).open()
+    result = await session.call(ToolCall("odd", {"a": given}))
+    await session.close()
+    assert result.error == "" and json.loads(result.text) == {"a": taken}
+    assert type(json.loads(result.text)["a"]) is type(taken)
+
+
+@pytest.mark.parametrize("parameter", [{"type": "integer"}, {"enum": [1]}, {"$ref": "#/$defs/level"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "two",
+        "null",
+        "1.5",
+        "NaN",
+        "[1",
+        "true",
+        pytest.param("[" * 5000, id="deep"),
+        pytest.param("9" * 5000, id="long"),
+    ],
+)
+async def test_a_text_that_is_nothing_of_the_kind_is_told_as_it_was_given(parameter, given):
+    session = await odd_server({"type": "object", "properties": {"a": parameter}, **LEVELS}).open()
+    result = await session.call(ToolCall("odd", {"a": given}))
+    await session.close()
+    assert result.error == "arguments" and repr(given)[:20] in result.text
+
+
+async def test_parameters_that_the_schema_has_from_elsewhere_are_typed_too():
+    args = {"properties": {"a": {"type": "integer"}}}
+    for schema in ({"$ref": "#/$defs/args", "$defs": {"args": args}}, {"allOf": [args]}):
+        session = await odd_server({"type": "object", **schema}).open()
+        assert json.loads((await session.call(ToolCall("odd", {"a": "2"}))).text) == {"a": 2}
+        await session.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"required": 3}, "not a valid JSON schema"),
+        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "'#/$defs/gone'"),
+        ({"properties": {"a": {"items": {"anyOf": [{"$ref": "#/$defs/gone"}]}}}}, "'#/$defs/gone'"),
+        ({"properties": {"a": {"$ref": "https://example.com/a.json"}}}, "'https://example.com/a.json'"),
+        ({"$defs": {"a": {"$ref": "b.json#/c"}}}, "'b.json#/c'"),
+        ({"properties": {"a": {"$dynamicRef": "#gone"}}}, "'#gone'"),
+    ],
+)
+async def test_a_schema_that_cannot_be_checked_is_refused_by_name_at_opening(schema, expected):
+    for server in (
+        odd_server({"type": "object", **schema}),
+        odd_server({"type": "object"}, {"type": "object", **schema}),
+    ):
+        with pytest.raises(UserError, match=re.escape(expected)) as refused:
+            await server.open()
+        assert "the tool 'odd' of the MCP server 'broken'" in str(refused.value)
+    named = {"type": "object", "properties": {"$ref": {"const": {"$ref": "#/gone"}}}}  # names and values, no references
+    await (await odd_server(named).open()).close()
+
+
+async def test_a_schema_that_leads_to_itself_is_left_to_the_server_to_check():
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    session = await odd_server(schema).open()
+    assert json.loads((await session.call(ToolCall("odd", {"a": "x"}))).text) == {"a": "x"}
+    await session.close()
+
+
+@pytest.mark.parametrize("says", [None, {"left": "three"}, {}])
+async def test_a_result_that_breaks_its_output_schema_is_the_servers_fault(says):
+    output = {"type": "object", "properties": {"left": {"type": "integer"}}, "required": ["left"]}
+    session = await odd_server({"type": "object"}, output, says).open()
+    with pytest.raises(InfraError, match=r"the MCP server 'broken' broke its own contract in a call of odd: .*odd"):
+        await session.call(ToolCall("odd", {}))
+    assert not session.is_broken, "others may share it"
+    await session.close()
 
 
 class Shopping(Environment):

@@ -83,6 +83,12 @@ class Shop(Counter):
         """At most three."""
         return [count, default]
 
+    def rate(
+        self, stars: Literal[1, 2], weight: float | None = 1.0, parts: Literal["1"] | list[int] = "1"
+    ) -> list[Any]:
+        """Rate it."""
+        return [stars, weight, parts]
+
 
 def ask(world: object, name: str, **arguments: Any) -> ToolResult:
     return asyncio.run(Toolbox.of(type(world)).bind(world).call(ToolCall(name, arguments)))
@@ -93,7 +99,7 @@ def parameters(world: type, name: str) -> Any:
 
 
 def test_a_method_becomes_the_schema_that_chat_templates_take() -> None:
-    assert [*Toolbox.of(Shop).tools] == ["num_left", "buy", "send", "double", "kind", "limited"]
+    assert [*Toolbox.of(Shop).tools] == ["num_left", "buy", "send", "double", "kind", "limited", "rate"]
     assert Toolbox.of(Shop).schemas[1] == {
         "type": "function",
         "function": {
@@ -135,6 +141,7 @@ def test_titles_are_left_out_and_parameters_called_title_are_not() -> None:
         ("double", {"x": "1.5"}, "3.0"),
         ("kind", {"deep": "true"}, "Shop"),
         ("limited", {"count": 2, "default": "2026-05-04"}, '[2, "2026-05-04"]'),
+        ("rate", {"stars": "2", "weight": "None", "parts": "1"}, '[2, null, "1"]'),
         (
             "send",
             {"to": {"title": "Dr", "street": "Ö 1"}, "parcels": [{"weight": "1.5"}, {"weight": 2}], "json": 7},
@@ -200,7 +207,7 @@ def test_a_method_that_cannot_be_a_tool_is_refused_by_name(body: str, reason: st
 
 def test_a_subclass_can_change_and_hide_a_tool() -> None:
     class Kiosk(Shop):
-        send = kind = limited = None
+        send = kind = limited = rate = None
 
         def buy(self, item: str) -> str:
             """Buy one."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from agentgym.errors import UserError
@@ -34,27 +36,57 @@ def _untitled(schema: Any) -> Any:
 
 
 def check_of(tool: Any, server: str) -> Any:
-    """What checks the arguments. References to other documents are not followed."""
+    """What checks the arguments. Raises UserError for schemas that check nothing, of the results too."""
+    named = f"the tool {tool.name!r} of the MCP server {server!r}"
+    if tool.output_schema is not None:
+        _validator(tool.output_schema, f"the outputSchema of {named}")
+    return _validator(tool.input_schema, f"the inputSchema of {named}")
+
+
+def _validator(schema: Any, named: str) -> Any:
     import jsonschema
     import referencing
 
-    schema = tool.input_schema
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
+        raise UserError(f"{named} is not a valid JSON schema: {error.message}") from error
+    if dangling := _dangling_reference(schema):
         raise UserError(
-            f"the tool {tool.name!r} of the MCP server {server!r} has no valid schema: {error.message}"
-        ) from error
+            f"{named} has the reference {dangling!r}, which leads to nothing in the schema; other documents are not "
+            "fetched: put what it needs under $defs"
+        )
     return kind(schema, registry=referencing.Registry())
 
 
+def _dangling_reference(schema: Any) -> str:
+    """A reference that cannot be followed, used or not; "" where there is none."""
+    from jsonschema_specifications import REGISTRY
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    dialect = schema.get("$schema", "") if isinstance(schema, Mapping) else ""
+    root = specification_with(dialect, default=DRAFT202012).create_resource(schema)
+    found = [(root, REGISTRY.resolver_with_root(root))]
+    while found:
+        resource, resolver = found.pop()
+        for key in ("$ref", "$dynamicRef") if isinstance(resource.contents, Mapping) else ():
+            reference = resource.contents.get(key)
+            try:
+                if isinstance(reference, str):
+                    resolver.lookup(reference)
+            except Unresolvable:
+                return reference
+        found += [(part, resolver.in_subresource(part)) for part in resource.subresources()]
+    return ""
+
+
 def faults_of(check: Any, arguments: Mapping[str, Json]) -> str:
-    """In one line, what is wrong with the arguments; "" of right ones."""
+    """In one line, what is wrong with the arguments; "" of right ones, and where a schema leads to itself."""
     found = []
-    for error in check.iter_errors(arguments):
-        place = ".".join(map(str, error.absolute_path))
-        found.append(f"{place}: {error.message[:200]}" if place else error.message[:200])
-        if len(found) == _MAX_FAULTS:
-            break
+    with suppress(RecursionError):
+        for error in islice(check.iter_errors(arguments), _MAX_FAULTS):
+            place = ".".join(map(str, error.absolute_path))
+            found.append(f"{place}: {error.message[:200]}" if place else error.message[:200])
     return " ".join("; ".join(found).split())

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TextIO, TypeVar, cast
 
+from agentgym.argument_types import typed
 from agentgym.errors import InfraError, UserError, nearest, pip_install
 from agentgym.mcp.messages import readable
 from agentgym.mcp.schemas import check_of, faults_of, shown
 from agentgym.tools import Schema, ToolCall, ToolResult
-from agentgym.types import Json
 from agentgym.utf8 import clean
 
 Answer = TypeVar("Answer")
@@ -129,7 +129,7 @@ class McpSession:
         check = self._checks.get(call.name)
         if check is None:
             return ToolResult(f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._checks)}", "unknown_tool")
-        arguments = clean(_typed(call.arguments, check.schema))
+        arguments = clean(typed(call.arguments, check.schema))
         if faults := faults_of(check, arguments):
             return ToolResult(f"Error: {call.name}: {faults}", "arguments")
         if self.is_broken:
@@ -199,7 +199,7 @@ class McpSession:
         try:
             done, _ = await asyncio.wait([asked, self._task], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if asked in done:
-                return asked.result()
+                return self._answer(tool, asked)
             why = "died" if done else f"did not answer within {limit_s:g} s"
             raise InfraError(f"{self._named()} {why} in a call of {tool}{self._last_words()}")
         except mcp.MCPError as error:
@@ -218,6 +218,14 @@ class McpSession:
                 asked.cancel()
                 self._broken = self._broken or f": a call of {tool} was given up"
                 self._ending.set()
+
+    def _answer(self, tool: str, asked: asyncio.Future[Answer]) -> Answer:
+        """Raises MCPError, and InfraError where the answer is not what the server itself promised."""
+        try:
+            return asked.result()
+        except (RuntimeError, ValueError) as error:  # its outputSchema, or the protocol
+            said = str(error).split("\n")[0]
+            raise InfraError(f"{self._named()} broke its own contract in a call of {tool}: {said:.500}") from error
 
     def _named(self) -> str:
         return f"the MCP server {self._server.name!r}"
@@ -273,28 +281,6 @@ def _cause(error: BaseException) -> BaseException:
 def _reason(error: BaseException) -> str:
     error = _cause(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _typed(arguments: Mapping[str, Json], schema: Mapping[str, Any]) -> dict[str, Json]:
-    """Texts as what the schema asks for: some formats of calls have no quotes."""
-    properties = schema.get("properties", {})
-    return {name: _as_type(value, properties.get(name)) for name, value in arguments.items()}
-
-
-def _as_type(value: Json, schema: Any) -> Json:
-    if not isinstance(value, str) or not isinstance(schema, Mapping):
-        return value
-    wanted: set[str] = set()
-    for part in [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]:
-        given = part.get("type", ()) if isinstance(part, Mapping) else ()
-        wanted |= {given} if isinstance(given, str) else set(given)
-    if not wanted or "string" in wanted:
-        return value
-    try:
-        read: Json = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-    except (ValueError, RecursionError):
-        return value
-    return read
 
 
 def _told(answer: Any) -> ToolResult:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from agentgym.argument_types import typed
 from agentgym.rollout.calls import checked
 from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.seat import CallAnswer
@@ -14,10 +14,6 @@ from agentgym.rollout.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, Schema, ToolCall
 from agentgym.types import FinishReason, Json, Turn
 from agentgym.utf8 import clean_fields
-
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "integer": int, "number": (int, float), "boolean": bool, "object": dict, "array": list, "null": type(None),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +116,4 @@ def _typed(call: ToolCall, tools: Sequence[Schema]) -> ToolCall:
     """Some formats write all arguments as texts; the tool's schema says what they are."""
     functions = [cast("Mapping[str, Json]", tool.get("function", {})) for tool in tools]
     schema = next((one.get("parameters") for one in functions if one.get("name") == call.name), None)
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping):
-        return call
-    typed = {name: _as_type(value, properties.get(name)) for name, value in call.arguments.items()}
-    return ToolCall(call.name, typed, call.call_id)
-
-
-def _as_type(value: Json, schema: Json) -> Json:
-    wanted = schema.get("type") if isinstance(schema, Mapping) else None
-    if not isinstance(value, str) or not isinstance(wanted, str) or wanted not in _TYPES:
-        return value
-    try:
-        read: Json = json.loads(value.lower() if wanted == "boolean" else value)
-    except (ValueError, RecursionError):
-        return value
-    fits = isinstance(read, _TYPES[wanted]) and (wanted == "boolean" or not isinstance(read, bool))
-    return read if fits else value
+    return call if schema is None else ToolCall(call.name, typed(call.arguments, schema), call.call_id)
