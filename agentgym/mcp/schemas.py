@@ -62,7 +62,7 @@ def _validator(schema: Any, named: str) -> Any:
 
 def _dangling_reference(schema: Any) -> str:
     """A reference that cannot be followed, used or not; "" where there is none."""
-    from jsonschema_specifications import REGISTRY
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012, specification_with
 
@@ -77,7 +77,7 @@ def _dangling_reference(schema: Any) -> str:
                 if isinstance(reference, str):
                     resolver.lookup(reference)
             except Unresolvable:
-                return reference
+                return str(reference)
         found += [(part, resolver.in_subresource(part)) for part in resource.subresources()]
     return ""
 
