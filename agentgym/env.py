@@ -76,7 +76,7 @@ class Environment(ABC, Generic[State]):
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        if not hasattr(cls, "name"):
+        if "name" not in cls.__dict__:
             cls.name = cls.__name__
 
     @abstractmethod

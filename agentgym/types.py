@@ -276,6 +276,9 @@ class ErrorRecord:
     kind: str
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.source}: {self.kind}: {self.message}"
+
 
 @dataclass(slots=True, kw_only=True)
 class Episode:

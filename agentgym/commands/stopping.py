@@ -180,7 +180,7 @@ def run_until_stopped(
             grace.noticed.set()
             leave_lost_terminal()
             say(f"SIGTERM: it saves and ends, within {grace.seconds:g} s; again to stop at once")
-            loop.call_later(grace.seconds, lambda: requests.seen or stop(number, None))
+            loop.call_later(grace.seconds, lambda: None if requests.seen else stop(number, None))
 
         def stop(number: int, frame: FrameType | None) -> None:
             if number == signal.SIGTERM and grace is not None and not requests.seen and not noticed:

@@ -19,6 +19,8 @@ from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
 from agentgym.types import COUNTED_APART, Episode, ErrorRecord, Json, Outcome, Task
 
+NUM_FIRST = 8  # episodes in the order of the tasks, so that those which break soon are not the only ones counted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSetup:
@@ -123,8 +125,10 @@ async def play_eval(
     The same tasks and seed give the same prompts and sampling seeds, whatever the policy. known: episodes by id
     that were played before. ended: is called with every other one, with the numbers of its task and sample.
     scores_cuts: what a limit of wall time ended is scored like the rest; otherwise it is left out.
+    Raises InfraError once each of the first episodes broke: an environment that never works is not played to the end.
     """
     player = replace(player, greedy=setup.greedy)
+    broken = 0
 
     async def play(number: int, sample: int) -> Episode:
         episode_id = f"eval-{number:04d}-{sample:02d}"
@@ -135,6 +139,11 @@ async def play_eval(
         if not scores_cuts:
             _leave_out_cut(episode)
         ended(number, sample, episode)
+        if number * setup.samples_per_task + sample < NUM_FIRST and episode.outcome is Outcome.INFRA_ERROR:
+            nonlocal broken
+            broken += episode.error is not None and episode.error.kind not in COUNTED_APART
+            if broken == NUM_FIRST:
+                raise InfraError(f"each of the first {NUM_FIRST} episodes broke; the last error: {episode.error}")
         return episode
 
     async with asyncio.TaskGroup() as playing:

@@ -7,25 +7,50 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym.env import Environment
-from agentgym.errors import UserError, nearest
+from agentgym.errors import InfraError, UserError, nearest
+from agentgym.held_loop import limited, place_of
 from agentgym.hooks import PluginRegistry
 from agentgym.tools import Toolbox
 from agentgym.types import Json
 
+ASYNC = ("start", "toolbox", "reply", "after_calls", "finish")
+
 
 def build_environment(registry: PluginRegistry, name: str, options: Mapping[str, Json]) -> Environment[Any]:
-    """Raises UserError for an unknown name or option, when the environment refuses its options, and for unfit tools."""
+    """Raises UserError for an unknown name or option, for an environment that can't be built, and for unfit methods."""
     factory = registry.environment(name)
     known = inspect.signature(factory).parameters
     for option in options:
         if option not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             raise UserError(f"environment {name!r} has no option {option!r}.{nearest(option, known)}")
     try:
-        environment = factory(**options)
-    except UserError:
+        with limited():
+            environment = factory(**options)
+    except (UserError, InfraError):
         raise
-    except (TypeError, ValueError) as error:
-        raise UserError(f"environment {name!r} refused its options {dict(options)}: {error}") from error
+    except Exception as error:  # plugin code: anything may come
+        place = f", at {found}" if (found := place_of(error)) else ""
+        if isinstance(error, (TypeError, ValueError)):
+            message = f"environment {name!r} refused its options {dict(options)}: {error}{place}"
+        else:
+            message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{place}"
+        raise UserError(message) from error
+    _check_methods(environment)
     if environment.tools is not None:
         Toolbox.of(environment.tools)  # a method that cannot be a tool is found before a run begins
     return environment
+
+
+def _check_methods(environment: Environment[Any]) -> None:
+    """Raises UserError for a plain `def` where a coroutine is awaited, unless its annotation says what it returns."""
+    for name in ASYNC:
+        function = inspect.unwrap(getattr(environment, name))
+        function = getattr(function, "__func__", function)
+        if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+            continue
+        if not any(word in str(function.__annotations__.get("return")) for word in ("Awaitable", "Coroutine")):
+            code = function.__code__
+            raise UserError(
+                f"environment {environment.name!r}: `def {name}` is awaited, so it has to be `async def {name}`: "
+                f"{code.co_filename}:{code.co_firstlineno}"
+            )

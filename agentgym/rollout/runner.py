@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, waited_for
+from agentgym.held_loop import place_of
 from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, call_id, checked, tool_message
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session
@@ -33,13 +34,16 @@ class EpisodeBroken(Exception):
     """A part of the system failed in the middle of an episode. retry: it may work when played again."""
 
     def __init__(self, record: ErrorRecord, *, retry: bool) -> None:
-        super().__init__(f"{record.source}: {record.kind}: {record.message}")
+        super().__init__(str(record))
         self.record = record
         self.retry = retry
 
     @classmethod
     def by(cls, source: str, error: Exception, *, retry: bool) -> EpisodeBroken:
-        message = clean_text(str(error)) or "it took longer than its limit"
+        message = str(error) or ("it took longer than its limit" if isinstance(error, TimeoutError) else repr(error))
+        message = clean_text(message)
+        if source.startswith("environment:") and (place := place_of(error)):
+            message = f"{message}, at {place}"
         record = ErrorRecord(source=source, kind=type(error).__name__, message=message[:2000])
         return cls(record, retry=retry)
 

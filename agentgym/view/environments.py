@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
@@ -13,7 +13,7 @@ from agentgym.rollout.environments import build_environment
 from agentgym.rollout.option_docs import option_docs
 from agentgym.rollout.tasks import drawn
 from agentgym.runs.records import pack
-from agentgym.types import Json, Split, Task
+from agentgym.types import Json, Task
 from agentgym.view.problems import Problem
 
 MAX_TASKS = 200
@@ -74,7 +74,7 @@ def tasks_of(environment: Environment[Any], split: str, count: int) -> list[Task
     if split not in environment.splits:
         raise Problem.unknown("split", split, environment.splits)
     try:
-        return list(itertools.islice(drawn(environment, cast(Split, split)), count))
+        return list(itertools.islice(drawn(environment, split), count))
     except UserError as error:
         raise Problem("broken", f"the tasks can't be drawn: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,8 @@ from agentgym.jobs.ending import AlreadyDoneError, TrainResult
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.yaml import read_yaml
+
+FAULTY = Path(__file__).parents[1] / "data" / "faulty"
 
 
 def test_a_run_ends_with_both_checkpoints_their_difference_and_a_picture(cli) -> None:
@@ -62,6 +65,24 @@ def test_file_flags_and_overrides_count_in_this_order(cli) -> None:
     sources = RunFolder.open("runs/one").load_sources()
     assert sources["loop.steps"] == "r.yaml" and sources["loop.seed"] == "command line"
     assert sources["trainer.dtype"] == "recipe of builtin:tiny" and "loop.group_size" not in sources
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("TasksRaise", r"'TasksRaise': tasks\('t\w+', \d+\) raises KeyError: 'sums/\S+', at .*broken.py:\d+ in tasks"),
+        ("YieldsMappings", r"'YieldsMappings': tasks\('train', 0\) gave .*not a Task but of type dict"),
+        ("PromptIsAText", r"its prompt is a text; give messages, as in \[{\"role\": \"user\""),
+        ("PlainReply", r"has to be `async def reply`: .*broken.py:\d+"),
+        ("InitRaises", r"could not be built: KeyError: 'table', at .*broken.py:\d+ in __init__"),
+    ],
+)
+def test_what_no_episode_could_be_played_with_is_found_before_anything_starts(
+    cli, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FAULTY)
+    end = cli.train("--env", f"broken.py:{name}", "--dry-run", "--set", "rewards={exact: 1.0}")
+    assert end.code == 2 and re.search(expected, end.err), end.err
 
 
 def test_negative_values_are_values(cli) -> None:

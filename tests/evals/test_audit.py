@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
 from agentgym.evals.audit.check import CheckConfig, check_environment
 from agentgym.evals.audit.findings import KINDS, Report
 from agentgym.evals.audit.probes import PROBES
+from agentgym.held_loop import LoopWatch
 from agentgym.hooks import PluginRegistry
 
 FAULTY = Path(__file__).parents[1] / "data" / "faulty"
@@ -31,10 +34,10 @@ GAMED = {
 PLANTED = {  # the finding, where, and the parts of the check that are needed
     "broken.py:OracleLoses": ("oracle_loses", "oracle", "oracle"),
     "broken.py:OneAnswer": ("small_gap", "rewards", "oracle,usual"),
-    "broken.py:ReplyRaises": ("crash", "environment:sums.reply JSONDecodeError", "garbage"),
+    "broken.py:ReplyRaises": ("crash", "environment:ReplyRaises.reply JSONDecodeError", "garbage"),
     "broken.py:RewardRaises": ("crash", "reward:first_letter IndexError", "empty"),
     "broken.py:OracleRaises": ("crash", "solve", "oracle"),
-    "gamed.py:ToolRaises": ("crash", "environment:boxes.put ZeroDivisionError", "junk_calls"),
+    "gamed.py:ToolRaises": ("crash", "environment:ToolRaises.put ZeroDivisionError", "junk_calls"),
     "broken.py:TasksRaise": ("crash", "tasks of test", "tasks"),
     "broken.py:RewardHangs": ("hang", "reward:slow", "format_spam"),
     "broken.py:RewardIsNan": ("out_of_range", "reward:brevity", "empty"),
@@ -118,6 +121,22 @@ async def test_a_planted_fault_is_found_by_its_name(path: str) -> None:
     report = await checked(path, only=parts.split(","), num_tasks=2 if kind in ("blocks", "slow_rewards") else 8)
     assert where in [found.where for found in report.findings]
     assert {found.kind for found in report.findings} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "line"),
+    [
+        ("TasksHang", "tasks of test", "in tasks"),
+        ("ReplyHoldsTheLoop", "environment:ReplyHoldsTheLoop.reply", "in reply"),
+        ("OracleHangs", "solve", "in solve"),
+    ],
+)
+def test_a_call_that_never_awaits_is_a_hang_with_its_line_and_ends_the_check(name: str, where: str, line: str) -> None:
+    with LoopWatch(print, every_s=0.02):
+        report = run_until_stopped(checked(f"broken.py:{name}", env_timeout_s=0.05), print)
+    [found] = report.findings
+    assert (found.kind, found.where) == ("hang", where)
+    assert re.search(rf"held the event loop.*broken\.py:\d+ {line}", f"{found.message}\n{found.detail}")
 
 
 def test_every_kind_of_finding_has_a_planted_fault() -> None:

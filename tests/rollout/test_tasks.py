@@ -40,3 +40,10 @@ def test_a_resumed_run_goes_on_with_the_tasks_it_would_have_had(sampler):
 def test_a_split_without_tasks_is_the_users_mistake():
     with pytest.raises(UserError, match="'finite' has no training tasks"):
         next(Shuffled().tasks(Finite(count=0), 0, 0))
+
+
+def test_a_subclass_has_a_name_of_its_own():
+    class Longer(Finite):
+        pass
+
+    assert (Finite.name, Longer.name) == ("finite", "Longer")

@@ -164,4 +164,4 @@ def test_tools_with_a_bug_cost_the_episode_and_not_the_run(tokenizer: HuggingFac
 
     episode, _ = play(tokenizer, MANY * 2, "Done.", environment=Buggy())
     assert episode.outcome is Outcome.INFRA_ERROR and episode.reward is None
-    assert episode.error is not None and episode.error.source == "environment:Shopping.toolbox"
+    assert episode.error is not None and episode.error.source == "environment:Buggy.toolbox"

@@ -241,3 +241,36 @@ class NeedsData(Sums):
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         raise UserError("sums: there is no file sums.jsonl; fetch it first")
+
+
+class TasksHang(Sums):
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        while True:
+            time.sleep(0.01)
+
+
+class ReplyHoldsTheLoop(Sums):
+    async def reply(self, context: EpisodeContext) -> Reply:
+        while True:
+            time.sleep(0.01)
+
+
+class OracleHangs(Sums):
+    def solve(self, task: Task) -> Iterator[Message]:
+        time.sleep(1e6)
+        yield say("")
+
+
+class PromptIsAText(Sums):
+    def task(self, a: int, b: int, split: Split) -> Task:
+        return replace(super().task(a, b, split), prompt=f"{a} + {b}")  # type: ignore[arg-type]
+
+
+class PlainReply(Sums):
+    def reply(self, context: EpisodeContext) -> Reply:  # type: ignore[override]
+        return Reply(done=True)
+
+
+class InitRaises(Sums):
+    def __init__(self) -> None:
+        self.table = {}["table"]
