@@ -8,6 +8,7 @@ share and which ends with the last of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import string
 import threading
 import weakref
@@ -27,6 +28,7 @@ from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
 Result = TypeVar("Result")
 Info = dict[str, Any]  # as gymnasium has it
 
+log = logging.getLogger(__name__)
 _SEEDS: Final = 2**31  # that an episode's is drawn from
 _SAMPLED_CHARS: Final = string.ascii_letters + string.digits + string.punctuation + " \n"
 
@@ -39,8 +41,11 @@ def register_gymnasium(registry: PluginRegistry | None = None) -> list[str]:
     """
     registry = registry or PluginRegistry.discover()
     ids = []
-    for name in registry.names("environments"):
-        version = getattr(registry.environment(name), "version", 1)
+    for name, offer in registry.listed("environments").items():
+        if isinstance(offer, UserError):
+            log.warning("not registered: %s", offer)
+            continue
+        version = getattr(offer[0], "version", 1)
         ids.append(f"agentgym/{name}-v{version}")
         if ids[-1] not in gymnasium.registry:
             gymnasium.register(

@@ -190,6 +190,16 @@ class PluginRegistry:
         self.load_all()
         return sorted(self._provided[kind])
 
+    def listed(self, kind: Kind) -> dict[str, Offer | UserError]:
+        """Everything of a kind by its name; where several plugins provide it, the error that says so."""
+        found: dict[str, Offer | UserError] = {}
+        for name in self.names(kind):
+            try:
+                found[name] = self._offer(kind, name)
+            except UserError as error:
+                found[name] = error
+        return found
+
     def environment(self, name: str) -> EnvironmentFactory:
         """By name, or by import path: `my_env.py:GuessNumber`."""
         if is_import_path(name):
@@ -202,7 +212,8 @@ class PluginRegistry:
         environment: its class; of several plugins' rewards the one of its distribution is taken, or else ours.
         """
         if not is_import_path(name):
-            beside = self._provided["environments"].get(getattr(environment, "name", ""), [])
+            classes = getattr(environment, "__mro__", ())  # also what it extends
+            beside = [o for one in classes for o in self._provided["environments"].get(vars(one).get("name", ""), [])]
             return cast(Reward, self._offer("rewards", name, [*(r.distribution for _, r in beside), "agentgym"])[0])
         distribution, _, short = name.rpartition(":")
         provided = self._rewards_of(distribution)
@@ -216,29 +227,25 @@ class PluginRegistry:
             raise UserError(f"{error} {distribution!r} provides the rewards {str(sorted(provided))[1:-1]}") from None
         if isinstance(found, Reward):
             return found
-        function = cast(RewardFunction, found)
-        return marked_reward(found) or Reward(name=name.rpartition(":")[2], function=function)
+        return marked_reward(found) or Reward(name=short, function=cast(RewardFunction, found))
 
     def _rewards_of(self, distribution: str) -> dict[str, Reward]:
         if distribution not in {record.distribution for record in self.records}:
             return {}
         self.load_all()
         offers = [offer for offers in self._provided["rewards"].values() for offer in offers]
-        rewards = [cast(Reward, thing) for thing, record in offers if record.distribution == distribution]
-        return {reward.name: reward for reward in rewards}
+        return {cast(Reward, one).name: cast(Reward, one) for one, by in offers if by.distribution == distribution}
 
     def sandbox(self, name: str) -> SandboxFactory:
         return cast(SandboxFactory, self._get("sandboxes", name))
 
     def sandboxes(self) -> dict[str, SandboxPlugin]:
         """Every sandbox that is available by its name; those with a rank for `auto` first, in its order."""
-        found: dict[str, SandboxPlugin] = {}
-        for name in self.names("sandboxes"):
-            try:
-                factory = self.sandbox(name)
-            except UserError:  # two plugins provide it
-                continue
-            found[name] = factory if isinstance(factory, SandboxPlugin) else SandboxPlugin(create=factory)
+        offers = {name: one[0] for name, one in self.listed("sandboxes").items() if not isinstance(one, UserError)}
+        found = {
+            name: one if isinstance(one, SandboxPlugin) else SandboxPlugin(create=cast(SandboxFactory, one))
+            for name, one in offers.items()
+        }
         ranks = {name: math.inf if one.auto_rank is None else one.auto_rank for name, one in found.items()}
         return {name: found[name] for name in sorted(found, key=lambda name: (ranks[name], name))}
 
@@ -247,9 +254,8 @@ class PluginRegistry:
 
     def component(self, kind: ComponentKind, name: str) -> type:
         """The class of a component: one of ours, a plugin's, or that of an import path."""
-        if ":" in name or name in SEAMS[kind].builtin:  # a plugin never replaces one of ours
-            return find(kind, name)
-        return find(kind, cast(str, self._get(kind, name)))
+        own = ":" in name or name in SEAMS[kind].builtin  # a plugin never replaces one of ours
+        return find(kind, name if own else cast(str, self._get(kind, name)))
 
     def check_components(self) -> None:
         """Import every component that a plugin offers; a plugin with one that is refused has failed."""

@@ -51,6 +51,19 @@ def test_every_installed_environment_is_registered_with_its_version(ids: list[st
     assert all(gymnasium.spec(name).id == name for name in ids)
 
 
+def test_a_name_of_two_plugins_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    class Plugin:
+        @hookimpl
+        def environments(self) -> dict[str, type]:
+            return {"doubled": dict}
+
+    registry = PluginRegistry.discover()
+    registry.register(Plugin(), "one")
+    registry.register(Plugin(), "two")
+    assert register_gymnasium(registry) == register_gymnasium()
+    assert "not registered: environment 'doubled' is provided by 'one'" in caplog.text
+
+
 @pytest.mark.parametrize(
     "line",
     [

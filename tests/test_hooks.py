@@ -174,6 +174,9 @@ def test_a_thing_that_two_plugins_give_is_an_error_in_any_order(install: Install
     with pytest.raises(UserError, match=r"environment 'good' is provided by .* and by .*disabled"):
         registry.environment("good")
     assert registry.environment("first") and registry.environment("second")
+    listed = registry.listed("environments")
+    assert {name for name, one in listed.items() if isinstance(one, UserError)} == {"good"}
+    assert set(listed) == {"first", "good", "second"}
 
 
 def test_a_plugin_owns_the_thing_of_its_name(install: Install) -> None:

@@ -23,9 +23,10 @@ MAX_SKIPPED = 10_000
 def envs_json(registry: PluginRegistry, allowed: Sequence[str]) -> dict[str, Any]:
     """`/api/envs`: those of the plugins, and those that were given by their import paths."""
     found = []
-    for name in [*registry.names("environments"), *allowed]:
-        provider = "" if name in allowed else registry.provider("environments", name).distribution
-        one: dict[str, Any] = {"name": name, "distribution": provider}
+    listed = registry.listed("environments")
+    for name in [*listed, *allowed]:
+        offer = listed.get(name)
+        one: dict[str, Any] = {"name": name, "distribution": offer[1].distribution if isinstance(offer, tuple) else ""}
         try:
             factory = registry.environment(name)
             one |= {"summary": first_line(factory), "requirements": getattr(factory, "requirements", ""), "error": ""}

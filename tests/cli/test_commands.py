@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from agentgym.cli.tokens import token_origins
-from agentgym.hooks import PluginRegistry
+from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.sandbox import Capabilities
@@ -357,6 +358,27 @@ def test_envs_are_listed_and_shown(cli) -> None:
     assert "  start: int (default 0)\n      the first number" in end.out and "needs: a counter" in end.out
     assert "[answer]" not in end.out and "[answer]\n6" in cli("envs", "show", "counting", "--answers",
                                                               "--env.options.start=5").out  # fmt: skip
+
+
+def test_an_environment_of_two_plugins_is_marked_and_the_others_are_listed(cli) -> None:
+    def plugins(find: Callable[[], PluginRegistry] = cli.plugins) -> PluginRegistry:
+        registry = find()
+        for name in ("one", "two"):
+            registry.register(Doubled(), name)
+        return registry
+
+    cli.plugins = plugins
+    end = cli("envs")
+    assert end.code == 0 and "Counts up." in end.out and "several plugins" in end.out
+    assert "'doubled' is provided by 'one' of this process - and by 'two' of this process -" in end.out
+    counting, doubled = json.loads(cli("envs", "--json").out)
+    assert counting["error"] == "" and "plugins.disabled" in doubled["error"]
+
+
+class Doubled:
+    @hookimpl
+    def environments(self) -> dict[str, type]:
+        return {"doubled": dict}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
 from agentgym.env import default_weights
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
+from agentgym.hooks import EnvironmentFactory, PluginRegistry, PluginStatus
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.option_docs import OptionDoc, option_docs
 from agentgym.rollout.tasks import drawn
@@ -40,6 +40,7 @@ agentgym envs show math
 agentgym envs show math --tasks 5 --split train --seed 3 --answers --env.options.levels [1]
 """
 TAKES_OVERRIDES = True
+CLASH = "several plugins"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -110,9 +111,14 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
 
 
 def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
-    rows, needs = [], {}
-    for name in registry.names("environments"):
-        factory, record = registry.environment(name), registry.provider("environments", name)
+    rows, needs, clashes = [], dict[str, str](), dict[str, str]()
+    listed = registry.listed("environments")
+    for name, offer in listed.items():
+        if isinstance(offer, UserError):
+            rows.append((name, CLASH, "?", "?", ""))
+            needs[name], clashes[name] = "", str(offer)
+            continue
+        factory, record = cast(EnvironmentFactory, offer[0]), offer[1]
         turns = getattr(factory, "max_turns", None)  # known of a class; of a function only when it is called
         rewards = default_weights(factory)
         rows.append(
@@ -132,7 +138,10 @@ def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
                 {
                     **dict(zip(header, row, strict=True)),
                     "needs": needs[row[0]],
-                    "options": [option.as_json() for option in option_docs(registry.environment(row[0]))],
+                    "options": []
+                    if row[0] in clashes
+                    else [option.as_json() for option in option_docs(registry.environment(row[0]))],
+                    "error": clashes.get(row[0], ""),
                 }
                 for row in rows
             ]
@@ -143,7 +152,9 @@ def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
         shell.say(shell.paint.bold("\nTo be installed or fetched first:"))
         width = max(len(name) for name, needed in needs.items() if needed)
         shell.say("\n".join(f"  {name:<{width}}  {needed}" for name, needed in needs.items() if needed))
-    failed = [record for record in registry.records if record.error]
+    for text in clashes.values():
+        shell.say(shell.paint.red(f"\n{text}"))
+    failed = [record for record in registry.records if record.status in (PluginStatus.FAILED, PluginStatus.DUPLICATE)]
     if failed:
         shell.say(f"\n{len(failed)} plugin(s) did not load: agentgym plugins --check")
     return 0
