@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from agentgym.evals.play import EvalResult, EvalSetup, cut_line, play_eval, summarize
@@ -70,16 +70,18 @@ async def measure(
         metrics = gym.sandbox_metrics()
         metrics |= counts_since(metrics, {})
         result = replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
-    result = with_usage(result, rows, gym.recipe.policy)
+    result = with_usage(result, rows, gym.recipe.policy, known)
     files.save_result(setup.to_mapping(), result.to_mapping())
     return result
 
 
-def with_usage(result: EvalResult, rows: Sequence[Sequence[Episode]], policy: PolicyConfig) -> EvalResult:
-    """With what its episodes took of a server; the same where none was asked."""
+def with_usage(
+    result: EvalResult, rows: Sequence[Sequence[Episode]], policy: PolicyConfig, known: Container[str]
+) -> EvalResult:
+    """With what its episodes took of a server; the same where none was asked. known: ids of those played before."""
     total: dict[str, float] = {}
     for episode in (episode for row in rows for episode in row):
-        for name, value in usage_of(episode).items():
+        for name, value in usage_of(episode, kept=episode.episode_id in known).items():
             total[name] = total.get(name, 0) + value
     if not total:
         return result

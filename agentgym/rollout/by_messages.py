@@ -133,11 +133,14 @@ def _turn_record(answered: Answered, *, seconds: float) -> dict[str, Json]:
     found: dict[str, Json] = {"model": answer.model, "finish": answer.finish, **answer.usage.to_mapping()}
     if answer.reasoning:
         found["reasoning"] = answer.reasoning
-    return {**found, "paid": answered.paid, "seconds": round(seconds, 3)}
+    return {**found, "paid": answered.paid, "from_cache": answered.from_cache, "seconds": round(seconds, 3)}
 
 
-def usage_of(episode: Episode) -> dict[str, float]:
-    """Sums over the turns of an episode; empty where no server was asked. paid_*: without what was in the cache."""
+def usage_of(episode: Episode, *, kept: bool = False) -> dict[str, float]:
+    """Sums over the turns of an episode; empty where no server was asked. paid_*: without what others have paid for.
+
+    kept: the evaluation was resumed, and this episode is of before. turns_from_cache: those not asked for since.
+    """
     record = episode.info.get(RECORD)
     turns = record.get("turns") if isinstance(record, Mapping) else None
     found: dict[str, float] = {}
@@ -146,6 +149,8 @@ def usage_of(episode: Episode) -> dict[str, float]:
             found[name] = found.get(name, 0) + turn[name]
             found[f"paid_{name}"] = found.get(f"paid_{name}", 0) + (turn[name] if turn["paid"] else 0)
         found["turns"] = found.get("turns", 0) + 1
-        found["turns_from_cache"] = found.get("turns_from_cache", 0) + (not turn["paid"])
+        found["turns_from_cache"] = found.get("turns_from_cache", 0) + (
+            kept or turn.get("from_cache", not turn["paid"])
+        )
         found["turns_estimated"] = found.get("turns_estimated", 0) + turn["estimated"]
     return found

@@ -283,6 +283,11 @@ class RunFolder:
         """The steps whose episodes were saved."""
         return _steps_in(self.episode_file(0, evaluation=evaluation).parent, "step-*.jsonl*")
 
+    @property
+    def only_evaluates(self) -> bool:
+        """Whether nothing was trained here: its episodes are those of an evaluation."""
+        return not self.checkpoint_steps() and not self.episode_steps()
+
     def read_episodes(self, step: int, *, evaluation: bool = False) -> Iterator[SavedEpisode]:
         """One after another, as they were saved. Raises UserError when the step has none."""
         path = self.episode_file(step, evaluation=evaluation)

@@ -73,19 +73,23 @@ def test_a_served_policy_is_measured_in_the_same_tables_with_its_cost(measure, c
     assert compared.code == 0 and "from the cache" in compared.out, compared.err
 
 
-def test_an_evaluation_that_was_killed_pays_for_nothing_twice(measure, cli, served: FaultyServer) -> None:
+@pytest.mark.parametrize("num_saved", [0, 4])
+def test_an_evaluation_that_was_killed_pays_for_nothing_twice(
+    measure, cli, served: FaultyServer, num_saved: int
+) -> None:
     """The server dies when a quarter of the answers are there."""
     served.faults = ["", "", "", "", *["500"] * 40]
     ended = measure("--name", "one", "--tasks", "8", "--policy.max_retries", "1", "--policy.concurrency", "1")
     assert ended.code == 1 and "continue it: agentgym eval --resume evals/one" in ended.err
     served.faults = []
-    for part in Path("evals/one/evals").glob("*.part.jsonl"):
-        part.unlink()  # as if it had been killed before it could save an episode
+    for part in Path("evals/one/evals").glob("*.part.jsonl"):  # as if it had been killed before it could save them
+        part.write_text("".join(part.read_text().splitlines(keepends=True)[:num_saved]))
     before = asked(served)
     resumed = cli("eval", "--resume", "evals/one", "--json")
     assert resumed.code == 0 and asked(served) == before + 12
     usage = json.loads(resumed.out.splitlines()[-1])["usage"]
     assert (usage["turns"], usage["paid_prompt_tokens"], usage["prompt_tokens"]) == (16, 1600, 1600)
+    assert usage["turns_from_cache"] == 4, "what was not asked for again is not called new"
 
 
 def test_answers_are_shared_between_evaluations_where_that_is_asked_for(measure, served: FaultyServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--stop", choices=[s.value for s in Stop], help="only those that ended for this reason")
     parser.add_argument("--task", metavar="TEXT", help="only tasks whose id contains it")
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows at most (default 40)")
-    parser.add_argument("--show", metavar="N", help="read number N of the step, or an episode by its id")
+    parser.add_argument("--show", metavar="N", help="read number N of those that would be listed, or one by its id")
     parser.add_argument("--tokens", action="store_true", help="with --show: every token with its origin")
     parser.add_argument("--json", action="store_true", help="one episode a line, whole")
 
@@ -58,18 +59,17 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = RunFolder.open(arguments.run)
     if arguments.tokens and not arguments.show:
         raise UserError("--tokens goes with --show N")
-    if not folder.checkpoint_steps() and not folder.episode_steps():
-        arguments.evals = True  # a folder of `agentgym eval`
+    arguments.evals = arguments.evals or folder.only_evaluates
     known = folder.episode_steps(evaluation=arguments.evals)
     if not known:
         kind = "evaluations" if arguments.evals else "episodes"
         raise UserError(f"run {arguments.run!r} has no saved {kind} (logging.save_episodes decides that)")
     steps = _steps(arguments.step, known)
     if arguments.show:
-        number, saved = _find(arguments.show, folder, steps, arguments.evals)
+        number, saved = _find(arguments.show, folder, steps, arguments)
         _show(number, saved, folder, arguments, shell)
         return 0
-    chosen = ((n, saved) for n, saved in _read(folder, steps, arguments.evals) if _matches(saved, arguments))
+    chosen = _read(folder, steps, arguments)
     if arguments.json:
         for _, saved in chosen:
             shell.say(json.dumps(encode_saved(saved)))
@@ -92,7 +92,7 @@ def _list(
     if chosen:
         step = f" --step {steps[0]}" if len(steps) == 1 else " --step N"
         evals = " --evals" if arguments.evals else ""
-        shell.say(f"Read one: agentgym episodes {arguments.run}{evals}{step} --show {chosen[0][0]}")
+        shell.say(f"Read one: agentgym episodes {arguments.run}{evals}{step}{_filter(arguments)} --show {chosen[0][0]}")
     return 0
 
 
@@ -106,24 +106,35 @@ def _steps(given: str | None, known: Sequence[int]) -> list[int]:
     return [int(given)]
 
 
-def _read(folder: RunFolder, steps: Sequence[int], evals: bool) -> Iterator[tuple[int, SavedEpisode]]:
-    """Each episode with its number within its step, from 1."""
+def _read(folder: RunFolder, steps: Sequence[int], arguments: argparse.Namespace) -> Iterator[tuple[int, SavedEpisode]]:
+    """Each episode that was asked for, with its number among those of its step, from 1."""
     for step in steps:
-        yield from enumerate(folder.read_episodes(step, evaluation=evals), start=1)
+        saved = folder.read_episodes(step, evaluation=arguments.evals)
+        yield from enumerate((one for one in saved if _matches(one, arguments)), start=1)
 
 
-def _find(wanted: str, folder: RunFolder, steps: Sequence[int], evals: bool) -> tuple[int, SavedEpisode]:
+def _filter(arguments: argparse.Namespace) -> str:
+    """As it was given; empty for all episodes."""
+    flags = [f" --{name}" for name in ("success", "failure") if getattr(arguments, name)]
+    values = [(name, getattr(arguments, name)) for name in ("outcome", "stop", "task")]
+    return "".join([*flags, *(f" --{name} {shlex.quote(value)}" for name, value in values if value is not None)])
+
+
+def _find(
+    wanted: str, folder: RunFolder, steps: Sequence[int], arguments: argparse.Namespace
+) -> tuple[int, SavedEpisode]:
     if wanted.isdigit() and len(steps) > 1:
         raise UserError(f"--show {wanted} with --step all: numbers count within a step; give the step or an id")
-    count = 0
+    count, asked = 0, f" with{_filter(arguments)}" if _filter(arguments) else ""
     ids: list[str] = []
-    for number, saved in _read(folder, steps, evals):
+    for number, saved in _read(folder, steps, arguments):
         count, ids = number, [*ids, saved.episode.episode_id]
         if wanted in (str(number), saved.episode.episode_id):
             return number, saved
     if wanted.isdigit():
-        raise UserError(f"no episode number {wanted}; step {steps[0]} has 1 to {count}")
-    raise UserError(f"no episode {wanted!r} in step {steps[0]}.{nearest(wanted, ids)}")
+        there = f"1 to {count}" if count else "none"
+        raise UserError(f"no episode number {wanted}{asked}; step {steps[0]} has {there}")
+    raise UserError(f"no episode {wanted!r} in step {steps[0]}{asked}.{nearest(wanted, ids)}")
 
 
 def _matches(saved: SavedEpisode, arguments: argparse.Namespace) -> bool:
@@ -160,7 +171,7 @@ def _show(number: int, saved: SavedEpisode, folder: RunFolder, arguments: argpar
     if arguments.json:
         shell.say_json(encode_saved(saved))
         return
-    _show_head(number, saved, shell)
+    _show_head(number, saved, _filter(arguments), shell)
     if not arguments.tokens:
         _show_turns(saved.episode, shell)
         return
@@ -177,10 +188,10 @@ def _show(number: int, saved: SavedEpisode, folder: RunFolder, arguments: argpar
         shell.say("Texts are not shown: no checkpoint of this run holds a tokenizer, or `tokenizers` is missing.")
 
 
-def _show_head(number: int, saved: SavedEpisode, shell: Shell) -> None:
+def _show_head(number: int, saved: SavedEpisode, which: str, shell: Shell) -> None:
     episode, paint = saved.episode, shell.paint
     result = paint.green("success") if episode.success else paint.red("no success")
-    shell.say(paint.bold(f"episode {episode.episode_id} (number {number} of step {saved.step})") + f"  {result}")
+    shell.say(paint.bold(f"episode {episode.episode_id} (number {number} of step {saved.step}{which})") + f"  {result}")
     parts = ", ".join(f"{name} {_figure(value)}" for name, value in episode.rewards.items())
     lines = {
         "task": f"{episode.task.task_id} ({episode.task.split}, difficulty {episode.task.difficulty})",

@@ -53,9 +53,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     folder = RunFolder.open(arguments.run)
-    saved, kind = _read(folder, arguments), "evaluations" if arguments.evals else "episodes"
+    arguments.evals = arguments.evals or folder.only_evaluates
+    kind, known = "evaluations" if arguments.evals else "episodes", folder.episode_steps(evaluation=arguments.evals)
+    saved = _read(folder, known, arguments)
     if not saved:
         raise UserError(f"{str(folder.path)!r} has no saved {kind} (logging.save_episodes decides that)")
+    steps = sorted({one.step for one in saved})
     scorer, weights = _scorer(folder, arguments, shell)
     from agentgym.evals.rescore import rescore, summarize
 
@@ -71,14 +74,26 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     scored = run_until_stopped(job(), shell.warn)
     summary = summarize(scored)
     if arguments.json:
-        shell.say_json({"rewards": weights, **asdict(summary), "episodes": [_as_json(one) for one in scored]})
+        shell.say_json(
+            {"rewards": weights, "steps": steps, **asdict(summary), "episodes": [_as_json(one) for one in scored]}
+        )
     else:
+        shell.say(_scope(steps, known, arguments.evals))
         _show(scored, summary, weights, len(saved), arguments, shell)
     return 0
 
 
-def _read(folder: RunFolder, arguments: argparse.Namespace) -> list[SavedEpisode]:
-    known = folder.episode_steps(evaluation=arguments.evals)
+def _scope(steps: Sequence[int], known: Sequence[int], evals: bool) -> str:
+    """Which of the saved episodes are scored again."""
+    of = "the evaluations" if evals else "training"
+    if len(known) == 1:
+        return f"step {steps[0]} of {of}, the only one saved"
+    which = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    rest = "" if len(steps) == len(known) else f" alone, of {len(known)} that were saved; --step all scores all"
+    return f"{which} of {of}{rest}"
+
+
+def _read(folder: RunFolder, known: Sequence[int], arguments: argparse.Namespace) -> list[SavedEpisode]:
     if arguments.step not in (None, "all") and not arguments.step.isdigit():
         raise UserError(f"--step is {arguments.step!r}; give a number or `all`")
     steps = known if arguments.step == "all" else known[-1:] if arguments.step is None else [int(arguments.step)]

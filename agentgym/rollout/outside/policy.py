@@ -39,11 +39,12 @@ class ServerGone(InfraError):
 
 class Answered(NamedTuple):
     """waited_s: before the request that was answered was sent. paid: by this evaluation, now or before it was
-    interrupted."""
+    interrupted. from_cache: it was there already, whoever paid for it."""
 
     answer: ChatAnswer
     waited_s: float
     paid: bool
+    from_cache: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class ServedPolicy:
         began_s = _now_s()
         if (known := self.cache.find(request)) is not None:
             self.counts["from_cache"] += 1
-            return Answered(read_answer(known.body, request), 0.0, paid=known.by == self.cache.by)
+            return Answered(read_answer(known.body, request), 0.0, paid=known.by == self.cache.by, from_cache=True)
         async with self._free:
             body, sent_s = await self._tried(request)
         self.cache.keep(request, body)
