@@ -99,6 +99,11 @@ class EvalResult:
     usage: dict[str, float] = field(default_factory=dict)
     currency: str = ""
 
+    @property
+    def shown(self) -> str:
+        """Success for a person."""
+        return "not measured, all cut by time" if self.success is None else f"{self.success:.3f}"
+
     def to_mapping(self) -> dict[str, Json]:
         return cast("dict[str, Json]", asdict(self))
 

@@ -29,7 +29,7 @@ async def dapo(recipe: Recipe) -> None:
         step = await train(services)
         after = await services.evaluate(step)
         await services.save(step)
-        print(f"held-out success {before.success:.3f} -> {after.success:.3f}")
+        print(f"held-out success {before.shown} -> {after.shown}")
 
 
 async def train(services: Services) -> int:

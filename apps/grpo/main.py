@@ -27,7 +27,7 @@ async def grpo(recipe: Recipe, resume: Path | None = None) -> None:
         before = await services.evaluate(0)
         last = await train(services, done)
         after = await services.evaluate(last)
-        print(f"held-out success {before.success:.3f} -> {after.success:.3f}")
+        print(f"held-out success {before.shown} -> {after.shown}")
 
 
 async def train(services: Services, done: int) -> int:

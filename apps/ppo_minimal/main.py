@@ -36,7 +36,7 @@ async def ppo(recipe: Recipe) -> None:
         last = loop.steps - loop.steps % EPOCHS
         after = await services.evaluate(last)
         await services.save(last)
-        print(f"held-out success {before.success:.3f} -> {after.success:.3f}")
+        print(f"held-out success {before.shown} -> {after.shown}")
 
 
 if __name__ == "__main__":

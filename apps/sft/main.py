@@ -33,7 +33,7 @@ async def sft(recipe: SftRecipe) -> None:
                     await services.save(step, wait=last or not config.checkpoint_in_background)
         if before is not None:
             after = await services.evaluate(dataset.num_steps)
-            print(f"held-out success {before.success:.3f} -> {after.success:.3f}")
+            print(f"held-out success {before.shown} -> {after.shown}")
 
 
 if __name__ == "__main__":

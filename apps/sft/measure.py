@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentgym.cli.results import interval
 from agentgym.cli.script import evaluate
 from agentgym.commands.text import table_lines
 from agentgym.evals.play import EvalResult
@@ -59,11 +60,11 @@ def row(name: str, result: EvalResult) -> tuple[str, ...]:
     by_difficulty = [f"{one.difficulty}: {one.value:.2f}" for one in result.pass_at if one.k == 1 and one.difficulty]
     return (
         name,
-        f"{result.success:.3f}",
-        f"[{result.low:.3f}, {result.high:.3f}]",
+        result.shown,
+        interval(result),
         "  ".join(by_difficulty),
         str(result.num_episodes),
-        str(result.num_infra_errors + result.num_too_long + result.num_unsupported),
+        str(result.num_infra_errors + result.num_too_long + result.num_unsupported + result.num_cut),
     )
 
 
