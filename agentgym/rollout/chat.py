@@ -94,8 +94,8 @@ class ChatRenderer:
         known = self._known(tools) if tools else None
         safe = self._harmless(messages)
         if known is None and not any(m["role"] == "tool" or "tool_calls" in m for m in safe):
-            return self.tokenizer.render(safe, generation_prompt=True)
-        talk = self._as_taken(safe)
+            return self.tokenizer.render(self.joined(safe), generation_prompt=True)
+        talk = self.joined(self._as_taken(safe))
         if known is None:  # they were taken away
             return self.tokenizer.render(talk, generation_prompt=True)
         if self.tool_use.native:
@@ -189,7 +189,7 @@ class ChatRenderer:
         if any(message["role"] == "tool" for message in messages):
             text = self._after_calls(messages)
         else:
-            text = _after_turn(self.tokenizer, messages, generation_prompt=True)
+            text = _after_turn(self.tokenizer, self.joined(messages), generation_prompt=True)
         for written in (end, self.turn_end):
             if written and text.lstrip().startswith(written):
                 return text.lstrip()[len(written) :]
@@ -198,7 +198,7 @@ class ChatRenderer:
     def _after_calls(self, messages: Sequence[Message]) -> str:
         """What the template writes after a turn whose calls these messages answer."""
         use = self.tool_use
-        new = result_messages(messages, use.results_as)
+        new = self.joined(result_messages(messages, use.results_as))
         calls = [
             ToolCall(message.get("name", "tool"), {}, message.get("tool_call_id", "call00000"))
             for message in messages
@@ -216,6 +216,23 @@ class ChatRenderer:
                     f"{TEMPLATE_ADVICE}"
                 )
         return text
+
+    @cached_property
+    def _joins_users(self) -> bool:
+        """Whether the template does not take two messages of a user in a row."""
+        with suppress(UserError):
+            return AGENT not in self.tokenizer.render([USER, {**USER, "content": AGENT}], generation_prompt=True)
+        return True
+
+    def joined(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages as the template takes them: one for several of a user in a row, where roles must alternate."""
+        taken: list[Message] = []
+        for message in messages:
+            if taken and taken[-1]["role"] == message["role"] == "user" and self._joins_users:
+                taken[-1] = {**taken[-1], "content": f"{taken[-1]['content']}\n\n{message['content']}"}
+            else:
+                taken.append(message)
+        return taken
 
     def _call_end(self, use: ToolUse) -> str:
         """The token that ends a turn that calls; "": the one of every turn."""

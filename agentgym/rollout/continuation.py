@@ -50,6 +50,8 @@ def check_template(
         notes.append(_compare(renderer, opening, text, ""))
     if not text.rstrip().endswith("</think>"):
         notes.append(_compare(renderer, opening, text, _THOUGHT))
+    if _user(2)["content"] not in renderer.between_turns([_user(1), _user(2)], renderer.stop):
+        raise UserError(f"the chat template leaves out the second of two user messages. {TEMPLATE_ADVICE}")
     return next(filter(None, reversed(notes)), "")
 
 
@@ -65,7 +67,7 @@ def _compare(renderer: ChatRenderer, opening: Sequence[Message], ours: str, thou
         talk += [{"role": "assistant", "content": said}, _user(number)]
         ours += said.removeprefix("<think>\n" if ours.rstrip().endswith("<think>") else "")
         ours += renderer.stop + renderer.between_turns([_user(number)], renderer.stop)
-    return _differences(renderer, ours, renderer.tokenizer.render(talk, generation_prompt=True))
+    return _differences(renderer, ours, renderer.tokenizer.render(renderer.joined(talk), generation_prompt=True))
 
 
 def _compare_calls(renderer: ChatRenderer, opening: Sequence[Message], ours: str, tools: Sequence[Schema]) -> str:

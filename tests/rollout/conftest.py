@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import jinja2
 import pytest
 
+from agentgym.errors import UserError
 from agentgym.rollout.tokenizer import CHATML
 from agentgym.types import Completion, FinishReason, GenerateRequest, Message, VersionSpan
 
@@ -41,7 +42,10 @@ class CharacterTokenizer:
         return "".join(SPECIAL[i - 1] if i in (1, 2) else chr(i) for i in token_ids)
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool, tools: object = None) -> str:
-        return self._template.render(messages=messages, tools=tools, add_generation_prompt=generation_prompt)
+        try:
+            return self._template.render(messages=messages, tools=tools, add_generation_prompt=generation_prompt)
+        except jinja2.TemplateError as error:
+            raise UserError(f"the chat template does not take the messages: {error}") from error
 
 
 @dataclass

@@ -17,6 +17,32 @@ def test_prompt_and_reply_continue_each_other_like_the_template(tokenizer):
     assert tokenizer.decode(ids) == tokenizer.render(talk, generation_prompt=True)
 
 
+ALTERNATING = """
+{%- for message in messages if message.role != 'system' %}{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('roles must alternate user/assistant') }}{% endif %}{% endfor -%}
+"""
+
+
+def test_two_user_messages_in_a_row_are_joined_where_the_template_wants_roles_that_alternate(tokenizer_of):
+    renderer = ChatRenderer(tokenizer_of(ALTERNATING + CHATML))
+    assert check_template(renderer, ["system", "user", "user"], turns=3) == ""
+    said = (*renderer.tokenizer.encode("three"), 2)
+    for number in range(4):  # the third is no longer rendered by the template
+        more = {"role": "user", "content": f"once more {number}"}
+        text = renderer.tokenizer.decode(renderer.prompt([USER, AGAIN]) + said + renderer.reply([AGAIN, more], said))
+        talk = [
+            {"role": "user", "content": "sum 1 2\n\nwrong"},
+            {"role": "assistant", "content": "three"},
+            {"role": "user", "content": f"wrong\n\nonce more {number}"},
+        ]
+        assert text == renderer.tokenizer.render(talk, generation_prompt=True)
+
+
+def test_two_user_messages_in_a_row_stay_apart_where_the_template_takes_them(tokenizer):
+    renderer = ChatRenderer(tokenizer)
+    assert tokenizer.decode(renderer.prompt([USER, AGAIN])) == tokenizer.render([USER, AGAIN], generation_prompt=True)
+
+
 def test_a_template_that_ends_only_the_last_turn_loses_no_beginning_of_a_message(tokenizer_of):
     template = CHATML.replace("<|im_end|>\n", "").replace("{% endif %}", "{% else %}<|im_end|>{% endif %}")
     renderer = ChatRenderer(tokenizer_of(template))

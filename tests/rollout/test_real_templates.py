@@ -86,6 +86,9 @@ def test_a_real_template_is_continued_or_refused_with_its_reason(folder: Path, n
         if outcome == SAME:
             assert tokenizer.decode(ids) == whole
         assert without_thoughts(tokenizer.decode(ids)) == without_thoughts(whole)
+        two: list[Message] = [{"role": "user", "content": "seven"}, {"role": "user", "content": "eight"}]
+        assert re.search("(?s)seven.+eight", tokenizer.decode(renderer.reply(two)))
+        assert check_template(renderer, [*roles, "user"], turns=2) == line
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think_training", "mistral_v2v3", "gptoss"])
