@@ -64,6 +64,7 @@ SEAMS: Mapping[ComponentKind, Seam] = {
             "per_turn": "agentgym.rl.advantages.turns:PerTurn",
             "gae_turns": "agentgym.rl.advantages.estimation:GaeTurns",
             "gae_tokens": "agentgym.rl.advantages.estimation:GaeTokens",
+            "batch_std": "agentgym.rl.advantages.batch:BatchStd",
             "reinforce_plus_plus": "agentgym.rl.advantages.batch:ReinforcePlusPlus",
             "distillation": "agentgym.rl.advantages.distillation:Distillation",
         },

@@ -11,6 +11,7 @@ import pytest
 
 from agentgym.rl.advantages import (
     Advantage,
+    BatchStd,
     Distillation,
     GaeTokens,
     GaeTurns,
@@ -182,6 +183,30 @@ def test_reinforce_plus_plus_charges_each_token_for_the_divergence_from_there_on
 def test_reinforce_plus_plus_with_a_groups_baseline_skips_equal_groups():
     groups = two_groups(ReinforcePlusPlus(group_baseline=True))
     assert [group.has_signal for group in groups] == [True, False]
+
+
+def test_batch_std_is_trls_group_mean_and_batch_std_with_n_for_n_minus_1():
+    """As TRL computes `scale_rewards: batch`: advantages = (rewards - mean of the group) / rewards.std()."""
+    rewards = np.array([[1.0, 0.25, 0.0], [0.5, 0.0, 1.0]])
+    groups = []
+    for n, row in enumerate(rewards.tolist()):
+        episodes = [played(f"{n}{at}", reward, (3, 2)) for at, reward in enumerate(row)]
+        groups.append(Group(group_id=n, task=TASK, start_version=0, episodes=episodes))
+    broken = Episode(episode_id="x", task=TASK, seed=0, outcome=Outcome.INFRA_ERROR)
+    untrained = played("y", 0.5, (4,), masked=(0,))
+    groups[1].episodes[1:1] = [broken, untrained]  # the second counts as a reward of the group and of the batch
+    advantage = BatchStd()
+    for group in groups:
+        assign_advantages(group, advantage)
+    assign_batch(StepBatch(groups=groups), advantage)
+    flat = np.array([1.0, 0.25, 0.0, 0.5, 0.5, 0.0, 1.0])
+    trl = (np.array([1.0, 0.25, 0.0, 0.5, 0.0, 1.0]) - np.repeat([1.25 / 3, 0.5], 3)) / (flat.std(ddof=1) + 1e-4)
+    found = [group.advantages[at] for group, ats in zip(groups, ((0, 1, 2), (0, 3, 4)), strict=True) for at in ats]
+    assert found == pytest.approx(trl * math.sqrt(7 / 6), abs=1e-3)
+    assert trained_column(groups) == pytest.approx(np.repeat(found, 5), abs=1e-12)
+    assert groups[1].advantages[1] is None
+    equal = two_groups(advantage)
+    assert [group.has_signal for group in equal] == [True, False]
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])

@@ -2,7 +2,7 @@
 
 from agentgym.rl.advantages.advantage import Advantage, BatchAdvantages, StepBatch, TurnTokens, centred_rewards
 from agentgym.rl.advantages.assign import assign_advantages
-from agentgym.rl.advantages.batch import ReinforcePlusPlus
+from agentgym.rl.advantages.batch import BatchStd, ReinforcePlusPlus
 from agentgym.rl.advantages.distillation import Distillation
 from agentgym.rl.advantages.episodes import MeanOnly, Opo, Rloo, StdNormalized
 from agentgym.rl.advantages.estimation import GaeTokens, GaeTurns
@@ -11,6 +11,7 @@ from agentgym.rl.advantages.turns import PerTurn
 __all__ = [
     "Advantage",
     "BatchAdvantages",
+    "BatchStd",
     "Distillation",
     "GaeTokens",
     "GaeTurns",

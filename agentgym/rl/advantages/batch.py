@@ -16,7 +16,7 @@ from agentgym.rl.advantages.advantage import (
     centred_rewards,
     reward_of,
 )
-from agentgym.types import Episode
+from agentgym.types import Episode, Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +51,14 @@ class ReinforcePlusPlus(Advantage):
     def of_batch(self, batch: StepBatch) -> BatchAdvantages:
         raw: dict[str, TurnTokens] = {}
         for group in batch.groups:
-            counted = [e for e, given in zip(group.episodes, group.advantages, strict=True) if given is not None]
-            for episode, earned in zip(counted, self(counted), strict=True):
+            for episode, earned in zip(_counted(group), self(_counted(group)), strict=True):
                 if episode.num_trained_tokens:
                     raw[episode.episode_id] = self._less_kl(episode, earned, batch.reference)
         return BatchAdvantages(advantages=whitened(raw))
 
     def _less_kl(self, episode: Episode, earned: float, reference: Mapping[str, TurnTokens]) -> TurnTokens:
         if not self.kl_coef:
-            return [[] if turn.masked else [earned] * len(turn.completion_ids) for turn in episode.turns]
+            return _of_episode(episode, earned)
         rows, left = [], earned
         for turn, ref in reversed([*zip(episode.turns, reference[episode.episode_id], strict=True)]):
             row = []
@@ -68,6 +67,37 @@ class ReinforcePlusPlus(Advantage):
                 row.append(left)
             rows.append(row[::-1])
         return rows[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStd(Advantage):
+    """(r - mean) / std with the group's mean and the std of all rewards of the step: TRL's `scale_rewards: batch`.
+
+    A group whose rewards are nearly equal is not blown up as with its own std (arXiv:2508.08221, sec. 4). The step's
+    groups are those that are trained: groups of equal rewards are skipped, and do not enter the std.
+    """
+
+    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
+        """What is divided by the step's std."""
+        return centred_rewards(episodes_G)[0]
+
+    def of_batch(self, batch: StepBatch) -> BatchAdvantages:
+        std = centred_rewards([episode for group in batch.groups for episode in _counted(group)])[1]
+        advantages: dict[str, TurnTokens] = {}
+        for group in batch.groups:
+            for episode, centred in zip(_counted(group), self(_counted(group)), strict=True):
+                if episode.num_trained_tokens:
+                    advantages[episode.episode_id] = _of_episode(episode, centred / (std + EPSILON))
+        return BatchAdvantages(advantages=advantages)
+
+
+def _of_episode(episode: Episode, value: float) -> TurnTokens:
+    """The same for all of its trained tokens."""
+    return [[] if turn.masked else [value] * len(turn.completion_ids) for turn in episode.turns]
+
+
+def _counted(group: Group) -> list[Episode]:
+    return [episode for episode, given in zip(group.episodes, group.advantages, strict=True) if given is not None]
 
 
 def whitened(raw: Mapping[str, TurnTokens]) -> dict[str, TurnTokens]:
