@@ -10,7 +10,8 @@ import struct
 import time
 from pathlib import Path
 
-LOG_TAIL_BYTES = 2000
+from agentgym.actors.last_output import last_output
+
 PIDFD_GET_INFO = 0xC040FF0B  # linux/pidfd.h; Linux 6.15 and later keep the status of a process that was reaped
 PIDFD_INFO_EXIT = 1 << 3
 EXIT_CODE_AT, INFO_BYTES = 60, 64
@@ -66,11 +67,6 @@ def size_of(log: Path | None) -> int:
 
 
 def with_tail(reason: str, log: Path | None, begin: int = 0) -> str:
-    """The reason, and the end of what the process printed when there is a log. begin: where its part of it begins."""
-    tail = b""
-    with contextlib.suppress(OSError):
-        if log is not None:
-            with log.open("rb") as file:
-                file.seek(max(begin, size_of(log) - LOG_TAIL_BYTES))
-                tail = file.read().strip()
-    return f"{reason}; its last output:\n{tail.decode(errors='replace')}" if tail else reason
+    """The reason, and what the process printed last when there is a log. begin: where its part of it begins."""
+    said = "" if log is None else last_output(log, begin)
+    return f"{reason}; its last output:\n{said}" if said else reason

@@ -20,6 +20,7 @@ import psutil
 
 from agentgym.actors.network import own_address
 from agentgym.actors.owned_folder import MEMORY, sweep
+from agentgym.actors.sockets import check_socket_folder
 
 PORT = 26600  # of `agentgym host`
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 12}
@@ -36,6 +37,7 @@ def serve_as_host(address: str, name: str = "", controller: str = "") -> None:
     was found it is printed as the one line of the standard output. controller: its address; empty where the standard
     input is a connection to it.
     """
+    check_socket_folder()
     if address.startswith("tcp://:"):
         address = _reachable_address(int(address.removeprefix("tcp://:")), controller)
         print(HELLO + json.dumps({"name": name, "address": address.partition("@")[0]}), flush=True)

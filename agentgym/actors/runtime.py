@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from agentgym.actors.hosts import Host, Hosts, HostsConfig
 from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
 from agentgym.actors.replies import Answer, Call, NotSent, Outbox, Replies
+from agentgym.actors.sockets import check_socket_folder
 from agentgym.errors import InfraError, UserError
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,7 @@ class Runtime:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        check_socket_folder()
         _use_transport(self._launcher.transport())
         _start_client()
         monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from agentgym.actors.sockets import check_socket_folder
 from agentgym.commands.text import commands_in
 from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
@@ -156,6 +157,16 @@ def check_space(name: str, path: Path, needed_gib: float, remedy: str) -> Check:
     if free_gib < needed_gib:
         return Check(name, Level.MISSING, found, f"{remedy}; needed are {needed_gib:g} GiB")
     return Check(name, Level.OK, found)
+
+
+def check_sockets() -> Check:
+    """Whether the folder of temporary files takes the sockets of a run's processes."""
+    try:
+        check_socket_folder()
+    except UserError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Check("TMPDIR", Level.MISSING, found, remedy)
+    return Check("TMPDIR", Level.OK, "short enough for sockets")
 
 
 async def check_sandboxes(registry: PluginRegistry) -> list[Check]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import gettempdir
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from agentgym.actors import owned_folder
 from agentgym.actors.launchers import ProcessLauncher
 from agentgym.actors.process_group import ProcessDied
 from agentgym.actors.runtime import Runtime
+from agentgym.actors.sockets import OF_MONARCH
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.recipe import build_recipe
@@ -35,6 +37,8 @@ async def test_an_actor_runs_under_every_launcher_and_nothing_is_left(name: str,
         assert await group.call(Counting.variable, "OMP_NUM_THREADS", timeout_s=LONG_S) == ["3", "3"]
         parents = {psutil.Process(pid).ppid() for pid in group.pids}
         assert (parents == {os.getpid()}) == (name == "local")
+        sockets = [path for path in Path(gettempdir()).glob(".tmp*/*") if path.is_socket()]
+        assert {len(str(path)) - len(gettempdir()) for path in sockets} <= {OF_MONARCH, OF_MONARCH - 1}
         os.kill(group.pids[1], signal.SIGKILL)
         with pytest.raises(ProcessDied, match=rf"process {group.pids[1]} \(rank 1\) of counting died"):
             await group.call(Counting.sleep, 600.0, timeout_s=LONG_S)

@@ -21,6 +21,7 @@ from agentgym.cli.checks import (
     check_package,
     check_python,
     check_sandboxes,
+    check_sockets,
     check_space,
 )
 from agentgym.cli.jobs import JobShell
@@ -141,3 +142,10 @@ def test_what_it_found_fits_the_terminal(cli, monkeypatch: pytest.MonkeyPatch) -
     main(["doctor"], JobShell(out=out, err=out, jobs=lambda: cli.jobs, plugins=cli.plugins))
     found = [line for line in out.getvalue().splitlines() if ">" not in line]
     assert found and max(map(len, found)) <= 80
+
+
+def test_a_folder_of_temporary_files_that_takes_no_sockets_is_missing(tmp_path: Path, monkeypatch) -> None:
+    assert check_sockets().level is Level.OK
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    found = check_sockets()
+    assert found.level is Level.MISSING and "no file can be made" in found.found and "TMPDIR=/tmp" in found.remedy

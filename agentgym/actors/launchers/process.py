@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.actors.launchers.launcher import CHILD_MODULE, Launcher
+from agentgym.actors.sockets import check_socket_folder
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
+
+PREFIX = "agentgym-hosts-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,9 @@ class ProcessLauncher(Launcher):
     async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[HostMesh]]:
         from monarch.actor import attach_to_workers
 
+        check_socket_folder(len(f"/{PREFIX}12345678/host{self.num_hosts}"))
         with ExitStack() as stack:
-            sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="agentgym-hosts-"))
+            sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
             meshes = []
             for name in (f"host{number}" for number in range(self.num_hosts)):
                 address, log = f"ipc://{sockets}/{name}", log_dir / f"{name}.log" if log_dir else os.devnull

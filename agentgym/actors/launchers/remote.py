@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from agentgym.actors import network
 from agentgym.actors.host_process import bracketed, read_hello
+from agentgym.actors.last_output import READ_BYTES, without_traces
 from agentgym.actors.launchers.launcher import CHILD_MODULE, LaunchedHost
 from agentgym.errors import UserError
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Start: TypeAlias = "Callable[[AsyncExitStack], Awaitable[HostMesh]]"
 END_S = 10.0
-TAIL_BYTES = 1000
 
 
 def own_address(name: str) -> str:
@@ -97,12 +97,12 @@ class _Tail:
 
     @property
     def last(self) -> str:
-        """Its last line."""
-        return (self._bytes.decode(errors="replace").splitlines() or [""])[-1]
+        """Its last line, that is of no trace."""
+        return (without_traces(self._bytes.decode(errors="replace")).splitlines() or [""])[-1]
 
     async def copy(self, stream: asyncio.StreamReader, path: Path | None) -> None:
         while chunk := await stream.read(1 << 16):
-            self._bytes = (self._bytes + chunk).rstrip()[-TAIL_BYTES:]
+            self._bytes = (self._bytes + chunk).rstrip()[-READ_BYTES:]
             if path is not None:
                 with path.open("ab") as file:
                     file.write(chunk)
