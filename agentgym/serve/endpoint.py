@@ -21,7 +21,7 @@ from agentgym.serve.keys import Keys
 
 IDLE_CONNECTION_S = 3600
 """A client's idle connection is kept so long: an agent may think, or run its tests, between two calls."""
-MAX_BODY_BYTES = 32 * 2**20
+MAX_BODY_BYTES = 8 * 2**20
 KEEP_ALIVE_S = 3.0  # between two comments of a stream
 CLOSE_S = 0.5
 """What is under way may be finished so long, once the endpoint closes."""

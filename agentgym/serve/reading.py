@@ -13,6 +13,7 @@ from agentgym.tools import Schema
 from agentgym.types import Json, Message
 
 MAX_STOPS = 16
+MAX_VALUES = 500_000  # `[],` takes 20 times its bytes in memory; commas and brackets of texts count too
 _MAX_SHOWN = 80
 
 
@@ -23,6 +24,8 @@ def refuse(message: str, param: str) -> NoReturn:
 
 def read_json(body: bytes) -> dict[str, Json]:
     """The object that a request's body holds. Raises CallRefused."""
+    if sum(map(body.count, (b"[", b"{", b","))) > MAX_VALUES:
+        refuse(f"the body has more than {MAX_VALUES} values", "")
     try:
         found = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

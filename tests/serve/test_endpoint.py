@@ -155,6 +155,16 @@ async def test_a_body_without_an_end_is_cut_off(client) -> None:
                 assert (await client.post(CHAT, content=endless(), headers=headers)).status_code == status
 
 
+@pytest.mark.parametrize("one", [b"[]", b"{}", b"0.5"])
+async def test_a_body_of_many_small_values_is_refused_before_it_is_read(one: bytes, seat) -> None:
+    async with Endpoint() as endpoint:
+        body = b'{"messages": [' + b",".join([one] * 1_000_000) + b"]}"
+        headers = {"x-api-key": endpoint.admit(seat)}
+        async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, verify=False) as client:
+            answer = await client.post(CHAT, content=body)
+            assert answer.status_code == 400 and "more than 500000 values" in told(answer)["message"]
+
+
 async def test_the_bodies_that_a_key_sends_at_once_are_bounded_together(endpoint, connect, seat, client) -> None:
     held = asyncio.Event()
 
