@@ -28,6 +28,7 @@ from agentgym.cli.recipes import (
 from agentgym.cli.recording import recorded
 from agentgym.cli.script import recipe_of
 from agentgym.cli.training import default_name
+from agentgym.commands.output import finish as finish_output
 from agentgym.commands.output import guarded
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import run_until_stopped, stoppable
@@ -145,7 +146,7 @@ def run_loop(
     given = list(sys.argv[1:] if words is None else words)
     shell = JobShell(out=guarded(sys.stdout), err=guarded(sys.stderr), jobs=Jobs, plugins=PluginRegistry.discover)
     try:
-        with stoppable(shell.warn), warnings_to(shell.warn):
+        with contextlib.redirect_stdout(shell.out), stoppable(shell.warn), warnings_to(shell.warn):
             arguments = _arguments(loop, given, "sft.steps=20" if kind is SftRecipe else "loop.steps=20")
             if kind is SftRecipe and arguments.reward:
                 raise UserError("--reward is for what is played while it trains; set the section rewards of the recipe")
@@ -173,6 +174,8 @@ def run_loop(
         failure = explain(error)
         show(error, failure, shell.warn, debug="--debug" in given, folder=None)
         return failure.exit_code
+    finally:
+        finish_output(shell.out, shell.err)
 
 
 def _arguments(loop: Callable[..., object], words: list[str], field: str) -> argparse.Namespace:

@@ -73,6 +73,25 @@ def test_a_run_goes_on_whatever_becomes_of_its_output(output: str, tmp_path: Pat
     assert said == [], "a file of the run has got the number of a descriptor that was closed"
 
 
+LOOP = """
+import pathlib
+from agentgym.cli.loops import run_loop
+
+async def loop(recipe):
+    for number in range(2000):
+        print("something of one's own" * 9)
+    pathlib.Path("done").touch()
+
+raise SystemExit(run_loop(loop, ["--env", "math"]))
+"""
+
+
+@pytest.mark.parametrize("output", ["a closed pipe", "closed", "a full disk"])
+def test_a_loop_of_ones_own_goes_on_with_what_it_prints_itself(output: str, tmp_path: Path) -> None:
+    code, errors = directed((sys.executable, "-c", LOOP), OUTPUTS[output][0], tmp_path)
+    assert code == 0 and (tmp_path / "done").exists(), errors
+
+
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_what_only_prints_ends_quietly_with_its_reader_and_names_a_full_disk(output: str, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "one")
