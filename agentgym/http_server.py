@@ -50,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_headers = self._head_bytes = 0
         self._unpaid_bytes = 0  # received, and not paid for by a complete message or by the body
         self._too_large = False
+        self._unsent = 0  # bytes of the answer, when it was last looked at
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -104,6 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._unsent = 0
         super().on_response_complete()
         if self._part == "body" and self.cycle.response_complete:
             self._expect(self._bounds.head_s)  # for the rest of a body that is dropped
@@ -116,7 +118,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(400, msg)
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()  # a client that does not read its answer would keep a closed connection
+        """A client that reads its answer slowly is waited for; one that does not would keep a closed connection."""
+        left = self.transport.get_write_buffer_size()
+        if left == self._unsent:
+            self.transport.abort()
+        else:
+            self._unsent = left
+            self.timeout_keep_alive_task = self.loop.call_later(self._bounds.head_s, self.timeout_keep_alive_handler)
 
     def _check_head(self, num_bytes: int) -> None:
         """Raises ValueError, which the parser passes on as its own error."""

@@ -9,9 +9,10 @@ from itertools import count, repeat
 from tempfile import TemporaryDirectory
 
 import pytest
+import uvicorn
 from seats import FakeSeat
 
-from agentgym.http_server import Bounds
+from agentgym.http_server import Bounds, configure
 from agentgym.serve.endpoint import Endpoint
 from agentgym.view.app import View
 from agentgym.view.roots import Roots
@@ -169,3 +170,43 @@ async def test_a_few_requests_without_a_pause_are_all_answered() -> None:
     async with asyncio.timeout(60), endpoint(Bounds()) as port:
         one = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\n\r\n" % KEY.encode()
         assert await ask(port, one * 5 + one.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")) == (200, 6)
+
+
+SIZE = 30_000_000  # more than sockets hold
+
+
+@asynccontextmanager
+async def answering(bounds: Bounds) -> AsyncIterator[tuple[int, uvicorn.Server]]:
+    """A server whose answers are large, and which keeps no idle connection."""
+
+    async def app(scope, receive, send) -> None:
+        headers = [(b"content-length", b"%d" % SIZE)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x" * SIZE})
+
+    server = uvicorn.Server(configure(app, bounds, lifespan="off", log_config=None, timeout_keep_alive=0))
+    listening = listen("127.0.0.1", 0)
+    serving = asyncio.create_task(server._serve([listening]))
+    try:
+        yield listening.getsockname()[1], server
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+async def test_an_answer_that_is_read_slowly_comes_whole_and_one_that_is_not_read_is_dropped() -> None:
+    async with asyncio.timeout(60), answering(Bounds(head_s=20.0)) as (port, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        while not any(one._unsent for one in server.server_state.connections):
+            await asyncio.sleep(0)  # until the time of an idle connection is over
+        await reader.readuntil(b"\r\n\r\n")
+        assert len(await reader.readexactly(SIZE)) == SIZE
+        writer.transport.abort()
+    async with asyncio.timeout(60), answering(Bounds(head_s=0.02)) as (port, server):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        while not server.server_state.total_requests or server.server_state.connections:
+            await asyncio.sleep(0.001)
+        writer.transport.abort()
