@@ -3,7 +3,7 @@
     python -m apps.grpo.main --config apps/grpo/math.yaml loop.steps=20 --trainer.procs 2
     python -m apps.grpo.main --resume runs/math-1 loop.steps=40
 
-It trains as `agentgym train` does, without its steering and sinks: copy this file, and change it.
+It trains as `agentgym train` does, without its steering: copy this file, and change it.
 """
 
 from __future__ import annotations

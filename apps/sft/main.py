@@ -2,7 +2,7 @@
 
     python -m apps.sft.main --config apps/sft/warm_start.yaml sft.steps=20 --trainer.procs 2
 
-It trains as `agentgym sft` does, without its sinks, and `agentgym sft --resume` goes on with its runs. Copy this file,
+It trains as `agentgym sft` does, and `agentgym sft --resume` goes on with its runs. Copy this file,
 and change it.
 """
 

@@ -30,15 +30,21 @@ class Group:
     def give_up(self, reason: str) -> None:
         self.dead.set_result(reason)
 
+    async def call(self, method: object, *, timeout_s: float) -> None:
+        raise NoAnswer("did not answer probe")
+
+    def see_exits(self) -> None:
+        self.give_up("killed by SIGKILL")
+
     async def stop(self, *, timeout_s: float) -> None:
         assert self.dead.done() or not isinstance(self.error, NoAnswer), "one that hangs is killed, not asked to end"
         await asyncio.sleep(0)
         self.stopped = True
 
 
-def replica(errors: Sequence[Exception | None], starts: Gate | None = None) -> Replica:
+def replica(errors: Sequence[Exception | None], starts: Gate | None = None, probe_every_s: float = 2.0) -> Replica:
     plan = iter(errors)
-    settings = ServiceSettings(backoff_s=0.001, max_respawns=5)
+    settings = ServiceSettings(backoff_s=0.001, max_respawns=5, probe_every_s=probe_every_s)
     return Replica(
         "one", lambda name: Group(next(plan)), settings=settings, admit=None, changed=lambda: None, starts=starts
     )
@@ -62,6 +68,17 @@ async def test_one_that_dies_in_its_first_start_again_or_says_why_ends_the_servi
         await replica([NoAnswer("hangs"), NoAnswer("again")]).supervise()
     with pytest.raises(UserError, match="no such model"):
         await replica([UserError("no such model")]).supervise()
+
+
+async def test_a_probe_without_an_answer_counts_only_where_the_process_has_not_ended() -> None:
+    one = replica([None, ProcessDied("no more"), ProcessDied("no more")], probe_every_s=0.001)
+    reasons: list[str] = []
+    one._back_off = lambda reason: asyncio.sleep(0, reasons.append(reason))  # type: ignore[method-assign]
+    task = asyncio.create_task(one.supervise())
+    await until(lambda: bool(reasons))
+    assert (reasons[0], one.missed_probes) == ("killed by SIGKILL", 0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_closed_gate_is_waited_for_and_closes_when_a_start_that_failed_has_ended() -> None:
