@@ -26,6 +26,7 @@ class FakeDocker:
         self.stuck: set[str] = set()
         self.owner = "elsewhere:1:1"
         self.wait_status = 200
+        self.image = True  # whether it has the image
         self.create, self.delete, self.info = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for event in (self.create, self.delete, self.info):
             event.set()
@@ -77,8 +78,11 @@ class FakeDocker:
             self.asked["create"] += 1
             await self.create.wait()
             name = query.removeprefix("name=")
-            self.containers[name] = "created"
-            status, body = 201, json.dumps({"Id": name}).encode()
+            if self.image:
+                self.containers[name] = "created"
+                status, body = 201, json.dumps({"Id": name}).encode()
+            else:
+                status, body = 404, b'{"message": "No such image: sha256:12ab"}'
         elif parts[0] == "containers":
             status, body = await self._on_container(method, parts[1], parts[2:], writer)
         if status:

@@ -15,7 +15,8 @@ from agentgym_sandboxes.docker.attach import attach
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls
 from agentgym_sandboxes.docker.engines import EngineGroup
-from agentgym_sandboxes.docker.failures import EngineUnreachable
+from agentgym_sandboxes.docker.failures import EngineUnreachable, ImageGone
+from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.host.meter import CallMeter
 
 
@@ -178,3 +179,15 @@ async def test_tls_files_that_are_being_replaced_are_an_engine_out_of_reach(tmp_
         for request in (engine.ping(1.0), engine.attach("c", asyncio.Protocol)):
             with pytest.raises(EngineUnreachable):
                 await request
+
+
+async def test_an_image_that_was_removed_in_mid_run_is_said_with_what_makes_it(tmp_path: Path) -> None:
+    async with fake_docker(tmp_path) as (docker, engine):
+        docker.image = False
+        group = EngineGroup(DockerConfig(engine=docker.url), ImageChoice(None), "owner", CallMeter())
+        [member] = group.members
+        member.engine, member.facts, member.image_id = engine, await engine.facts(), "sha256:12ab"
+        for _ in range(4):  # the last ones while its circuit is open
+            with pytest.raises(ImageGone, match=r"has no image agentgym-sandbox:.*`agentgym sandbox build` makes it"):
+                await group.start_container(lambda: None)
+        assert docker.asked["create"] == 3  # as many as engine_failures

@@ -13,6 +13,7 @@ from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, starte
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.frames import Frame
+from agentgym_sandboxes.docker.failures import ImageGone
 from agentgym_sandboxes.host.answers import Crowded, NotAlone
 
 
@@ -324,3 +325,15 @@ async def test_a_call_that_ends_containers_takes_no_other_call_along_twice() -> 
         culprit, *others = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(culprit, SandboxLost)
         assert all(isinstance(other, Seen) for other in others), others
+
+
+@fast
+async def test_calls_are_refused_at_once_while_the_image_is_gone_and_served_when_it_is_back() -> None:
+    gone = ImageGone("has no image x. `agentgym sandbox build` makes it, once.")
+    factory = Factory(failing={2: gone})
+    async with started(factory, pool_size=1, slots=1, lease_timeout_s=600.0) as (_, pool), asyncio.timeout(60):
+        factory.made[0].lost = "its engine was pruned"
+        factory.made[0].on_change()
+        with pytest.raises(SandboxUnavailable, match="agentgym sandbox build"):
+            await call(pool)
+        assert (await call(pool)).by == "c3"

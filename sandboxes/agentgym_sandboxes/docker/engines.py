@@ -15,7 +15,7 @@ from agentgym_sandboxes.docker.breaker import Circuit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine, OwnedContainer
-from agentgym_sandboxes.docker.failures import EngineUnreachable, NoEngineAnswers
+from agentgym_sandboxes.docker.failures import EngineError, EngineUnreachable, ImageGone, NoEngineAnswers
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
@@ -138,13 +138,13 @@ class EngineGroup:
                 )
         except InfraError as error:
             self._meter.counts[counts.START_FAILURES] += 1
-            typed = member.typed(error)
+            typed = self._image_gone(member, error) or member.typed(error)
             if isinstance(error, EngineUnreachable):
                 member.starts.abandoned()
                 member.reach.failed(typed)
             else:
                 member.starts.failed(typed)
-            raise typed from error
+            raise self._of_all(typed) from error
         except BaseException:
             member.starts.abandoned()
             raise
@@ -154,6 +154,16 @@ class EngineGroup:
         member.hold(container)
         self._meter.start.add(container.start_s)
         return container
+
+    def _image_gone(self, member: Member, error: InfraError) -> InfraError | None:
+        """The error of a start whose image was removed since we connected, in words that help."""
+        gone = isinstance(error, EngineError) and error.status == 404 and "no such image" in str(error).lower()
+        return ImageGone(self._image.missing_text(member.url)) if gone and self._image is not None else None
+
+    def _of_all(self, error: InfraError) -> InfraError:
+        """An image that another engine has is not gone."""
+        others = (member for member in self.members if not isinstance(member.trouble, ImageGone))
+        return SandboxUnavailable(str(error)) if isinstance(error, ImageGone) and any(others) else error
 
     async def went_with_engine(self, name: str) -> bool:
         """Whether a lost container's engine is gone too."""
@@ -223,7 +233,8 @@ class EngineGroup:
         troubles = [member.trouble for member in self.members]
         full = all(isinstance(trouble, SandboxDiskFull) for trouble in troubles)
         texts = [f"{m.url}: {t or 'a start is being tried'}" for m, t in zip(self.members, troubles, strict=True)]
-        return (SandboxDiskFull if full else SandboxUnavailable)(
+        gone = all(isinstance(trouble, ImageGone) for trouble in troubles)
+        return (SandboxDiskFull if full else ImageGone if gone else SandboxUnavailable)(
             f"no Docker engine takes containers. {'; '.join(texts)}"
         )
 

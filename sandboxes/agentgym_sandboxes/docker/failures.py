@@ -22,6 +22,10 @@ class NoEngineAnswers(SandboxUnavailable):
     """Nothing listens where engines were looked for."""
 
 
+class ImageGone(SandboxUnavailable):
+    """No engine has the image any more, so no container can be started; the message says what makes it."""
+
+
 class EngineUnreachable(EngineError):
     """The engine did not answer at all, or not in time."""
 

@@ -78,7 +78,7 @@ class ImageChoice:
         """Its id on an engine. Raises SandboxUnavailable where it is missing, or is another one."""
         found = await engine.image(self.reference)
         if found is None:
-            raise SandboxUnavailable(self._missing_text(engine.url))
+            raise SandboxUnavailable(self.missing_text(engine.url))
         digest = self.reference.rpartition("@")[2]
         if digest.startswith("sha256:") and digest not in (found.image_id, *found.digests):
             raise SandboxUnavailable(
@@ -98,7 +98,8 @@ class ImageChoice:
             )
         return found.image_id
 
-    def _missing_text(self, url: str) -> str:
+    def missing_text(self, url: str) -> str:
+        """That an engine does not have it, and what to do."""
         what = f" (Python with {', '.join(map(str, self._requirements))})" if self._requirements else ""
         return f"the Docker engine at {url} has no image {self.reference}{what}. {self._cure('makes it, once')}"
 

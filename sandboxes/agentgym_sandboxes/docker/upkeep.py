@@ -13,6 +13,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.failures import ImageGone
 from agentgym_sandboxes.host.backend import OTHER_LOOP
 from agentgym_sandboxes.host.meter import CallMeter
 
@@ -161,6 +162,8 @@ class KeptPool(ABC):
                 level = logging.DEBUG if str(error) == str(self._start_error) else logging.WARNING
                 self._start_error = error
                 log.log(level, "a %s did not start: %s", self._kind, error)
+                if isinstance(error, ImageGone) and not any(True for _ in self._pinged()):
+                    self._refuse_waiting(str(error))  # no wait helps; it starts again once there is an image
             else:
                 self._start_error = None
                 return container
