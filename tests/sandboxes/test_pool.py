@@ -336,4 +336,4 @@ async def test_calls_are_refused_at_once_while_the_image_is_gone_and_served_when
         factory.made[0].on_change()
         with pytest.raises(SandboxUnavailable, match="agentgym sandbox build"):
             await call(pool)
-        assert (await call(pool)).by == "c3"
+        assert await call(pool) == "c3"
